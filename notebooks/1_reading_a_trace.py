@@ -28,11 +28,10 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import simspec
-from simspec.calibration import brier, reliability
-from simspec.quantization import decode, table
-from simspec.recordings import recordings
+from simspec.policy.predictor import brier, examples, fit_predictor, reliability, split_by_task
 from simspec.reports.acceptance_by_depth import depth_acceptance
-from simspec.scalar_predictor import examples, fit_predictor, split_by_task
+from simspec.trace.quantization import decode, table
+from simspec.trace.recordings import recordings
 
 plt.rcParams |= {
     "figure.dpi": 80,

@@ -25,17 +25,17 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec import CostModel, formulas, replay, stats
-from simspec.cost_table import CostTable
-from simspec.device import DEVICES
-from simspec.metrics import summary
-from simspec.model_shape import SHAPES
+from simspec import CostModel, formulas, replay
+from simspec.cost.roofline import roofline_cost, roofline_table
+from simspec.cost.shapes import DEVICES, SHAPES
+from simspec.cost.table import CostTable
+from simspec.numerics import stats
 from simspec.policies import fixed, make
-from simspec.recordings import cost_beside, recordings
+from simspec.policy.predictor import split_by_task
+from simspec.replay.metrics import summary
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.oracle_gap import score
-from simspec.roofline import roofline_cost, roofline_table
-from simspec.scalar_predictor import split_by_task
+from simspec.trace.recordings import cost_beside, recordings
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {

@@ -25,15 +25,15 @@ from scipy.stats import beta as beta_distribution
 
 import simspec
 from simspec import CostModel, formulas, replay, summary
-from simspec.cost_table import CostTable
+from simspec.cost.table import CostTable
 from simspec.policies import beta_ts, cali_ts, cost_ts, fixed, model_only, sampling_only
 from simspec.policies.calibrated import READINGS as CALI
 from simspec.policies.calibrated import clipped_mean, observed
 from simspec.policies.thompson import READINGS as BETA
-from simspec.recordings import cost_beside, recordings
+from simspec.policy.predictor import examples, fit_predictor, split_by_task
 from simspec.reports.oracle_gap import score
-from simspec.scalar_predictor import examples, fit_predictor, split_by_task
-from simspec.synthetic import iid
+from simspec.trace.recordings import cost_beside, recordings
+from simspec.trace.synthetic import iid
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {

@@ -27,12 +27,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec import stats
-from simspec.acceptance import expected_accepted
+from simspec.numerics import stats
 from simspec.policies import fixed
-from simspec.recordings import CHECKOUT, costs_of
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.trace.acceptance import expected_accepted
+from simspec.trace.recordings import CHECKOUT, costs_of
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {

@@ -28,17 +28,16 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, replay
-from simspec.device import DEVICES
-from simspec.model_shape import SHAPES
+from simspec.cost.roofline import roofline_cost
+from simspec.cost.shapes import DEVICES, SHAPES
 from simspec.policies import cape, dynamic_tree, fixed, full_tree, medusa_tree, optimal_tree, sets
 from simspec.policies.trees import static
-from simspec.rank_acceptance import rank_acceptance
-from simspec.recordings import costs_of, recordings
+from simspec.policy.predictor import split_by_task
 from simspec.reports.trees import compare_trees
-from simspec.roofline import roofline_cost
-from simspec.scalar_predictor import split_by_task
-from simspec.tree import MAX_NODES
-from simspec.tree_replay import replay_tree, tree_seconds
+from simspec.trace.recordings import costs_of, recordings
+from simspec.tree.replay import replay_tree, tree_seconds
+from simspec.tree.search import rank_acceptance
+from simspec.tree.tree import MAX_NODES
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer policies; the suite runs it so
 plt.rcParams |= {

@@ -24,14 +24,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec import CostModel, formulas, stats
+from simspec import CostModel, formulas
+from simspec.numerics import stats
 from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
-from simspec.recordings import CHECKOUT, costs_of
+from simspec.policy.predictor import split_by_task
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.prompt_seconds import prompt_seconds
 from simspec.reports.reachable import reachable
-from simspec.scalar_predictor import split_by_task
-from simspec.synthetic import iid
+from simspec.trace.recordings import CHECKOUT, costs_of
+from simspec.trace.synthetic import iid
 from simspec.validation.implied_costs import implied_costs, shared_cost
 from simspec.validation.paper_cells import eesd_cells, glide_cells
 from simspec.validation.paper_tables import EESD, table_rows

@@ -29,22 +29,21 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec.device import DEVICES
+from simspec.cost.batch import parse_terms
+from simspec.cost.roofline import roofline_table
+from simspec.cost.shapes import DEVICES, SHAPES
 from simspec.exports import vllm
 from simspec.exports.request import Settings
 from simspec.exports.write import Sources, write_export
 from simspec.imports import ImportOptions, read_import
 from simspec.imports.conclusions import depth_counts, length_at, not_concluded
 from simspec.imports.depth_curve import depth_curve
-from simspec.model_shape import SHAPES
 from simspec.policies import fixed
-from simspec.recordings import CHECKOUT
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.batches import BatchPlan, batch_rows, crossings
 from simspec.reports.stand_ins import published_errors
 from simspec.reports.transport import transport
-from simspec.roofline import roofline_table
-from simspec.token_cost import parse_terms
+from simspec.trace.recordings import CHECKOUT
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer sizes and resamples; the suite runs it so
 plt.rcParams |= {

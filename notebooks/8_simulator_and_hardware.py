@@ -26,11 +26,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
+from simspec.numerics.stats import ratio
 from simspec.policies import fixed, make
 from simspec.published import speed_tables
-from simspec.recordings import CHECKOUT, costs_of
 from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.stats import ratio
+from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.validation.published_batches import published_batches
 from simspec.validation.published_costs import MEASURES, published_costs
 

@@ -14,7 +14,7 @@ from real.pair import TINY, load_pair
 from real.progress import Progress, quiet
 from real.rerun import evenly_spaced, rule_of
 from simspec import CostModel, load_trace, sweep
-from simspec.stats import Interval
+from simspec.numerics.stats import Interval
 
 TRACES = Path(__file__).parent.parent / "traces"
 DRAFTERS = ("model", "early_exit")

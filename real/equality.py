@@ -9,8 +9,8 @@ import numpy as np
 from real.decode.beam_search import BeamSearch
 from real.decode.result import DecodeResult
 from simspec import Policy, Rounds, Trace
-from simspec.quantization import decode_margin
-from simspec.tree_policy import TreePolicy
+from simspec.trace.quantization import decode_margin
+from simspec.tree.policy import TreePolicy
 
 NEAR_TIE = 1e-4
 """A decision with a smaller margin may differ between two orders of float32 arithmetic."""

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from simspec import files as output
+from simspec.output import files as output
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """`simspec.files.replacing` in a folder that is made where it is missing.
+    """`simspec.output.files.replacing` in a folder that is made where it is missing.
 
     OSError where safetensors cannot write, too.
     """

@@ -24,7 +24,7 @@ from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from real.provenance import check_device
 from simspec import Policy, Trace
-from simspec.tree_policy import TreePolicy
+from simspec.tree.policy import TreePolicy
 
 TINY = Path(__file__).parent / "tiny"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}

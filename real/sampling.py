@@ -12,8 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from simspec import rng
-from simspec.rng import ACCEPT, uniform
+from simspec.numerics import rng
+from simspec.numerics.rng import ACCEPT, uniform
 
 NOISE_BLOCK = 32
 """Positions whose noise is drawn at once on a GPU."""
@@ -160,7 +160,7 @@ def margin(scores: Tensor) -> Tensor:
 
 def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
     """Gumbel noise float64 `[count, vocab]` of the positions `first` .. `first + count - 1`, as
-    `simspec.rng.gumbel`.
+    `simspec.numerics.rng.gumbel`.
 
     On a GPU the uniforms are equal bit for bit; logarithms may differ from the host's in the
     last place. ValueError outside the ranges of `rng.gumbel`.

@@ -1,19 +1,21 @@
 """simspec: replay speculative-decoding policies exactly, on recordings of real drafters."""
 
-from simspec import interrupts  # noqa: F401  # isort: skip  # first: signals during imports
-from simspec import formulas, policies, synthetic
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.metrics import Metrics, summary
-from simspec.policy import Policy, PolicyError
-from simspec.rounds import Rounds, committed
-from simspec.simulate import replay
-from simspec.stepper import Stepper
-from simspec.sweep import sweep
-from simspec.trace import Trace, TraceError, TraceMeta, load_trace
-from simspec.tree import Tree, TreeError
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import replay_tree
+from simspec.output import interrupts  # noqa: F401  # isort: skip  # first: signals during imports
+from simspec import policies
+from simspec.cost.model import CostModel
+from simspec.numerics import formulas
+from simspec.policy.policy import Policy, PolicyError
+from simspec.policy.stepper import Stepper
+from simspec.policy_kind import DeferredPolicy
+from simspec.replay.metrics import Metrics, summary
+from simspec.replay.replay import replay
+from simspec.replay.sweep import sweep
+from simspec.trace import synthetic
+from simspec.trace.rounds import Rounds, committed
+from simspec.trace.trace import Trace, TraceError, TraceMeta, load_trace
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import replay_tree
+from simspec.tree.tree import Tree, TreeError
 
 __all__ = [
     "CostModel", "DeferredPolicy", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper",

@@ -1,4 +1,4 @@
-"""PolicyKind: what the package knows of a built-in policy, and ranges of tuned arguments.
+"""PolicyKind: what the package knows of a built-in policy; DeferredPolicy, made for one trace.
 
 A file of `simspec.policies` declares its policies in `POLICIES`. The names that `parse` knows, the
 exam of the tests, what `simspec tune` looks for and the tables of `simspec policies` follow from
@@ -10,7 +10,44 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from simspec.deferred_policy import DeferredPolicy
+from simspec.cost.model import CostModel
+from simspec.policy.policy import Policy
+from simspec.trace.trace import Trace
+from simspec.tree.policy import TreePolicy
+
+
+@dataclass(frozen=True)
+class DeferredPolicy:
+    """A policy that needs the trace and the costs before it can run.
+
+    | field       | type     | meaning                                                            |
+    | ----------- | -------- | ------------------------------------------------------------------ |
+    | name        | str      | label in tables                                                    |
+    | make        | function | (trace, cost) -> Policy or TreePolicy                              |
+    | reads       | (str,)   | names of the features that the policy reads                        |
+    | submits     | int      | most tree nodes that a round submits; 0 for chains                 |
+    | clairvoyant | bool     | it knows the recorded tokens, so that it is replayed and never run |
+
+    Calling it is the same as `resolve`.
+    """
+
+    name: str
+    make: Callable[[Trace, CostModel], Policy | TreePolicy]
+    reads: tuple[str, ...] = ()
+    submits: int = 0
+    clairvoyant: bool = False
+
+    def __call__(self, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
+        return self.resolve(trace, cost)
+
+    def resolve(self, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
+        """The policy for this trace at these costs; whatever `make` raises."""
+        return self.make(trace, cost)
+
+    def submitted(self, K: int) -> int:
+        """Tree nodes that costs must price where drafts reach K: 0 for chains."""
+        return self.submits
+
 
 DIGITS = 3
 """Significant digits of tuned numbers: what a user would type."""

@@ -31,8 +31,8 @@ from real.train.feature_store import FeatureStore
 from real.train.prepared_head import prepared_head
 from real.train.schedule import TrainSchedule
 from real.train.sequence_shards import Sequences
-from simspec.exit_drafts import ExitDrafts
-from simspec.trace import Trace
+from simspec.trace.exits import ExitDrafts
+from simspec.trace.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 from torch import Tensor
 
-from simspec.rng import ACCEPT
+from simspec.numerics.rng import ACCEPT
 
 
 class Branches:

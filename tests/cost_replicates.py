@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from simspec.cost import CostModel
-from simspec.fitted_cost import precision_of
+from simspec.cost.fit import precision_of
+from simspec.cost.model import CostModel
 
 LISTS = ("draft", "verify", "catch_up")
 SCALARS = ("overhead", "feature", "node")

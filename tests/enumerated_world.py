@@ -18,7 +18,7 @@ from real.draft import Draft, Silent, Step
 from real.model.target import TargetOutput
 from real.sampling import Rule
 from simspec import CostModel, policies
-from simspec.rng import DRAFT
+from simspec.numerics.rng import DRAFT
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 EXACT = 1e-12

@@ -9,7 +9,7 @@ from simspec.exports.choice import Choice
 from simspec.exports.evidence import Evidence
 from simspec.exports.request import Request, Settings
 from simspec.exports.schedule import Schedule
-from simspec.stats import Interval
+from simspec.numerics.stats import Interval
 
 SETTINGS = Settings(method=None, model="a draft's path", engine_version="1.3.0", captured=512)
 TRACE = synthetic.iid(0.6, 2, 20, 12, seed=1)

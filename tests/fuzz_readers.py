@@ -50,18 +50,17 @@ from real.prompts.rows import read_rows
 from real.train.corpus import documents
 from simspec import replay
 from simspec.claims.card import read_card
-from simspec.cost_table import CostTable, load_cost
-from simspec.exit_drafts import ExitDrafts
-from simspec.exit_file import read_exits, write_exits
+from simspec.cost.speed_table import read_speed_tables
+from simspec.cost.table import CostTable, load_cost
 from simspec.imports.formats import read_import
 from simspec.imports.import_report import import_report
-from simspec.kept_results import KeptResults
-from simspec.metrics import summary
 from simspec.policies import fixed
+from simspec.policy.predictor import ScalarPredictor
+from simspec.replay.kept import KeptResults
+from simspec.replay.metrics import summary
 from simspec.reports.training_cards import tokens_learned
-from simspec.scalar_predictor import ScalarPredictor
-from simspec.speed_table import read_speed_tables
-from simspec.tree_shapes import load_tree
+from simspec.trace.exits import ExitDrafts, read_exits, write_exits
+from simspec.tree.tree import load_tree
 
 MADE_FOR = {"tokenizer": "t" * 64, "config": "c" * 64, "weights": "w" * 64}
 HEADS = {"eagle": EagleHead, "medusa": MedusaHeads, "hydra": HydraHeads}

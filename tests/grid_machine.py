@@ -8,7 +8,7 @@ from real.measure.grid_settings import GridAxes, GridSettings
 from real.measure.time_grid import measure_grid
 from real.measure.timer import Quantiles
 from real.model.random_models import read_shape
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 
 TINY = read_shape("2x16x2x24")
 SHARED = ModelShape("shared", 2, 16, 4, 2, 4, 24, 30)

@@ -2,8 +2,7 @@
 
 from hypothesis import strategies as st
 
-from simspec.device import Device
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import Device, ModelShape
 
 small = st.integers(1, 6)
 shapes = st.builds(

@@ -11,7 +11,7 @@ import torch
 from ablation_data import record_along
 
 from real.pair import TINY, load_pair
-from simspec.trace import load_trace
+from simspec.trace.trace import load_trace
 
 ROOT = Path(__file__).parent.parent
 BOTH, COUPLED = ("coupled", "greedy"), ("coupled",)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import replay
-from simspec.quantization import TABLES
+from simspec.trace.quantization import TABLES
 
 SEED = st.integers(0, 2**64 - 1)
 SCOPE = st.sampled_from(["sequence", "stream"])

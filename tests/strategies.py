@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from simspec import CostModel, Policy, Trace, TraceMeta
 from simspec.policies import KINDS, make
-from simspec.quantization import TABLES
-from simspec.scalar_predictor import ScalarPredictor
-from simspec.synthetic import iid
+from simspec.policy.predictor import ScalarPredictor
+from simspec.trace.quantization import TABLES
+from simspec.trace.synthetic import iid
 
 END = 7
 

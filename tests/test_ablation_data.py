@@ -23,8 +23,8 @@ from real.train.drafter_training import drafter_training, recipe_of
 from real.train.prepared_head import prepared_head
 from real.train.train_drafter import train_drafter
 from simspec import replay
-from simspec.exit_drafts import cascade
 from simspec.policies.fixed import fixed
+from simspec.trace.exits import cascade
 
 NAMES = "own", "shared"
 

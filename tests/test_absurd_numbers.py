@@ -20,8 +20,8 @@ from real.prompts.rows import read_rows
 from real.sampling import Rule
 from real.train.corpus import MAX_RATIO, CorpusError, documents
 from simspec import CostModel, TraceError, synthetic
-from simspec.cost import LEAST_SECONDS, MOST_SECONDS
-from simspec.cost_table import load_cost
+from simspec.cost.model import LEAST_SECONDS, MOST_SECONDS
+from simspec.cost.table import load_cost
 from simspec.imports.source import read_source
 
 
@@ -123,7 +123,7 @@ ENDLESS = {
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_file_without_an_end_is_refused(monkeypatch, kind):
     monkeypatch.setattr("simspec.imports.source.LARGEST", 1 << 20)
-    monkeypatch.setattr("simspec.files.MOST_JSON", 1 << 20)
+    monkeypatch.setattr("simspec.output.files.MOST_JSON", 1 << 20)
     monkeypatch.setattr("real.prompts.rows.MOST_BYTES", 1 << 20)
     monkeypatch.setattr("real.audit.run_file.LONGEST_LINE", 1 << 20)
     with pytest.raises(ValueError, match="^/dev/zero.*it has over 1,048,576"):

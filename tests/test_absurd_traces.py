@@ -10,8 +10,8 @@ import pytest
 from inputs import small_recording
 
 from simspec import TraceError, load_trace, synthetic
-from simspec.exit_file import read_exits
-from simspec.trace_file import MOST_BYTES, check_size
+from simspec.trace.exits import read_exits
+from simspec.trace.file import MOST_BYTES, check_size
 
 
 @pytest.fixture

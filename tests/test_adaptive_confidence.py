@@ -12,7 +12,7 @@ from strategies import costs
 
 from simspec import replay, synthetic
 from simspec.policies import adaptive_confidence, confidence, product
-from simspec.quantization import TABLES
+from simspec.trace.quantization import TABLES
 
 
 @settings(max_examples=60)

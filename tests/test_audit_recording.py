@@ -11,7 +11,7 @@ from real.audit.against_recording import compare_with_recording
 from real.audit.auditor import audit
 from real.audit.emitted_run import RunError
 from real.audit.engine_runs import emitted_sequences, recorded_run
-from simspec.quantization import decode_margin, encode_margin
+from simspec.trace.quantization import decode_margin, encode_margin
 
 
 def recorded(rule="greedy", policy="beta_ts"):

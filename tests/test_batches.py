@@ -10,12 +10,12 @@ from numba.core import config
 from shell import refused, simspec
 
 from simspec import CostModel, policies, replay, synthetic
-from simspec.cost_table import CostTable
-from simspec.lock_step import BatchRules, plain_steps, policy_steps
+from simspec.cost.batch import TokenCost
+from simspec.cost.table import CostTable
+from simspec.numerics.stats import ratio
+from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
 from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
 from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.stats import ratio
-from simspec.token_cost import TokenCost
 from simspec.validation.published_batches import published_batches
 
 TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)

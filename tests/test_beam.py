@@ -18,8 +18,8 @@ from real.record.recorder import record_sequence
 from real.rerun import prompts_of, rule_of
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN, beams
-from simspec.tree_outcomes import outcomes
-from simspec.tree_replay import replay_tree
+from simspec.tree.outcomes import outcomes
+from simspec.tree.replay import replay_tree
 
 
 def recording(name, rule, tree=(3, 4), K=5, budget=16):

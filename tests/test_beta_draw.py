@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from naive import philox as slow_philox
 from scipy import special, stats
 
-from simspec.beta_draw import accepts, beta_draw
+from simspec.numerics.rng import accepts, beta_draw
 
 SHAPES = ((1, 1), (2, 2), (40, 3), (1, 200), (9000, 400), (0.3, 5), (0.05, 3), (0.5, 0.4))
 DRAWS, CELLS, ERROR = 10_000, 32, 1e-7

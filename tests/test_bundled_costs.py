@@ -5,8 +5,8 @@ from math import hypot
 
 import pytest
 
-from simspec.cost_table import load_cost
-from simspec.recordings import cost_beside, recordings
+from simspec.cost.table import load_cost
+from simspec.trace.recordings import cost_beside, recordings
 
 RULES = "greedy", "coupled"
 RESUMES = "early_exit"

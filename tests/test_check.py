@@ -10,10 +10,13 @@ from numba.core import config
 from shell import run
 from strategies import traces
 
-from simspec import formulas, metrics, policies, rounds, simulate, synthetic
-from simspec.cost import CostModel
+from simspec import formulas, policies, synthetic
+from simspec.cost.model import CostModel
+from simspec.replay import metrics
+from simspec.replay import replay as simulate
 from simspec.reports.acceptance_by_depth import depth_acceptance
-from simspec.trace import Trace
+from simspec.trace import rounds
+from simspec.trace.trace import Trace
 from simspec.validation import check as check_module
 from simspec.validation import checks as checks_module
 from simspec.validation import settings as sizes

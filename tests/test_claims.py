@@ -31,8 +31,8 @@ from simspec.claims.verdict import (
     decided,
     verdicts_on,
 )
+from simspec.numerics.stats import Interval
 from simspec.policies.fixed import fixed
-from simspec.stats import Interval
 
 TRACES = ROOT / "traces"
 CELLS, PIECES, PROMPTS, TRIALS = 90, 3, 120, 250

@@ -28,9 +28,9 @@ from simspec.claims.claim import REFERENCES, Inputs
 from simspec.claims.page import BEGIN, END, renew
 from simspec.claims.price import MEASURED, PRICES
 from simspec.claims.recorded import Recordings, repeated_8grams
+from simspec.numerics.stats import ratio, ratio_difference
 from simspec.policies.thompson import beta_ts
-from simspec.stats import ratio, ratio_difference
-from simspec.trace import Trace, load_trace
+from simspec.trace.trace import Trace, load_trace
 
 PAGE = ROOT / "docs" / "claims.md"
 TINY = "3f3badec853498770317b723278334157ccfd0808eb8557b6d0c41f9f19ad5de"

@@ -18,14 +18,14 @@ from simspec.claims.recorded import Recorded, Recordings
 from simspec.claims.sorted_exits import cascades
 from simspec.claims.trees import BLIND, beam_search, one_size, sizes_by_confidence, tree_attention
 from simspec.claims.verdict import HELD, UNDECIDED, verdicts_on
-from simspec.formulas import expected_committed
+from simspec.numerics.formulas import expected_committed
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import cape, sets
 from simspec.reports.cascades import default_thresholds
 from simspec.reports.stand_ins import iid_rate
 from simspec.reports.tree_rows import NODES, ROUNDS, SECONDS, prompt_figures
-from simspec.tree_policy import TreePolicy
-from simspec.tree_shapes import chain_tree
+from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import chain_tree
 from simspec.validation.paper_tables import EESD as EESD_TABLE
 from simspec.validation.paper_tables import table_rows
 

@@ -212,7 +212,7 @@ def test_streamed_rows_equal_json_rows(capsys, recording):
 
 
 def test_bundled_recordings_have_names_and_costs(capsys):
-    from simspec.recordings import recordings
+    from simspec.trace.recordings import recordings
 
     out = run(
         capsys, "sweep", "tiny-model-greedy", "--policy", "fixed:1", "--replicates", 1, "--json"

@@ -12,10 +12,11 @@ import pytest
 from shell import refused, run
 from test_layers import loaded
 
-from simspec import Trace, cluster, sweep, synthetic
+from simspec import Trace, sweep, synthetic
 from simspec.policies import beta_ts, cost_ts, fixed, oracle
-from simspec.policy import Policy
-from simspec.sweep import sweep_rows
+from simspec.policy.policy import Policy
+from simspec.replay import cluster
+from simspec.replay.sweep import sweep_rows
 
 NOBODY = "tcp://127.0.0.1:1"
 pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own
@@ -90,7 +91,7 @@ def test_interrupted_sweep_goes_on_here_from_what_the_cluster_did(
     kept = path.read_text().count("\n")
     assert 0 < kept < RESULTS
     replayed = []
-    from simspec import replay_job
+    from simspec.replay import replay as replay_job
 
     metrics = replay_job._metrics
     monkeypatch.setattr(

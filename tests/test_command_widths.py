@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 
 def lines_of(capsys, monkeypatch, folder, width, *arguments):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("simspec.terminal.terminal_width", lambda: width)
+    monkeypatch.setattr("simspec.output.terminal.terminal_width", lambda: width)
     code, out, _ = run(capsys, *arguments)
     assert code == 0
     lines = out.splitlines()

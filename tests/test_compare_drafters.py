@@ -12,10 +12,10 @@ from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
 from simspec.policies import fixed
-from simspec.recordings import recordings
 from simspec.reports.acceptance_by_depth import by_depth, depth_acceptance
 from simspec.reports.drafter_tables import markdown, table
 from simspec.reports.drafters import ALL, compare_drafters
+from simspec.trace.recordings import recordings
 from simspec.validation.recording_checks import recording_checks
 
 

@@ -10,17 +10,17 @@ from shell import command, refused, run
 from tree_strategies import ordered, ranked
 
 from simspec import CostModel, DeferredPolicy, load_trace, policies, synthetic
-from simspec.metrics import summary
 from simspec.policies import fixed
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.trees import sets
-from simspec.rank_acceptance import draft_room
-from simspec.recordings import recordings
+from simspec.replay.metrics import summary
+from simspec.replay.replay import replay
 from simspec.reports.tree_tables import markdown, table
 from simspec.reports.trees import compare_trees
-from simspec.simulate import replay
-from simspec.tree import MAX_NODES
-from simspec.tree_replay import replay_tree, tree_seconds
+from simspec.trace.recordings import recordings
+from simspec.tree.replay import replay_tree, tree_seconds
+from simspec.tree.search import draft_room
+from simspec.tree.tree import MAX_NODES
 
 COST = CostModel(
     [0, 0.1, 0.2, 0.3, 0.4], 1 + 0.02 * np.arange(MAX_NODES + 1), [0, 0.05], 0.01, 1.0, node=0.001

@@ -14,6 +14,7 @@ from shell import command
 from statsmodels.stats.multitest import multipletests
 
 from simspec import CostModel, replay, synthetic
+from simspec.numerics.stats import Interval
 from simspec.policies import BUILTIN
 from simspec.reports.comparison import (
     Comparison,
@@ -25,7 +26,6 @@ from simspec.reports.comparison import (
     jackknife_error,
     verdict,
 )
-from simspec.stats import Interval
 
 TRIALS = 1000 if os.environ.get("SIMSPEC_SLOW") else 250
 QUICK = Question(resamples=999)

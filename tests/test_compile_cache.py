@@ -9,8 +9,8 @@ import numba
 import pytest
 from numba.core import caching, config
 
-from simspec import compile_cache
-from simspec.compile_cache import cached_njit
+from simspec.numerics import compile as compile_cache
+from simspec.numerics.compile import cached_njit
 
 pytestmark = pytest.mark.skipif(
     config.DISABLE_JIT, reason="there is no cache where numba is disabled"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import costs
 
 from simspec import CostModel, Rounds, Stepper, policies, sweep, synthetic
-from simspec.round_cost import next_backlog, round_seconds
+from simspec.cost.rounds import next_backlog, round_seconds
 
 ROUND = st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 6)).map(
     lambda x: (0, x[0], d := x[0] - (x[1] and x[0] > 0), min(x[2], d))

@@ -12,7 +12,7 @@ from scipy import stats
 from strategies import costs
 
 from simspec import CostModel, DeferredPolicy, PolicyError, replay, synthetic
-from simspec.beta_draw import beta_draw
+from simspec.numerics.rng import beta_draw
 from simspec.policies import cost_ts, fixed, make, oracle, parse
 from simspec.policies.cost_aware import planned
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simspec import CostModel
-from simspec.batch_cost import with_draft_row
-from simspec.cost_precision import LISTS, CostPrecision
-from simspec.cost_table import CostTable, load_cost
+from simspec.cost.batch import with_draft_row
+from simspec.cost.provenance import LISTS, CostPrecision
+from simspec.cost.table import CostTable, load_cost
 from simspec.reports.regimes import with_ratio
 
 FILE = "traces/tiny-eagle-greedy.cost.json"

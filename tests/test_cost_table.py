@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies import costs
 
 from simspec import CostModel, formulas, policies, replay, sweep, synthetic
-from simspec.cost_table import CostTable, load_cost
+from simspec.cost.table import CostTable, load_cost
 
 FIELDS = "draft", "verify", "catch_up", "overhead", "baseline", "feature"
 UNIT = CostModel.from_ratio(0.1, 2)

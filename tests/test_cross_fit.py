@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simspec import CostModel, synthetic
-from simspec.deferred_policy import DeferredPolicy
 from simspec.policies import fixed
+from simspec.policy_kind import DeferredPolicy
 from simspec.reports.cross_fit import fit_length, fit_tree, halves
 
 COST = CostModel.from_ratio(0.3, 4, 8)

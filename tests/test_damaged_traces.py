@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from inputs import PickleBomb, small_recording, with_fields
 from shell import refused
 
-import simspec.trace_file
+import simspec.trace.file
 from simspec import Trace, TraceError, load_trace
-from simspec.trace_meta import SCHEMA
+from simspec.trace.meta import SCHEMA
 
 EXAMPLES = settings(
     deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -95,7 +95,7 @@ def test_truncated_file_is_refused(tmp_path, file_bytes, data):
 
 def test_control_without_checksums_another_trace_is_read(tmp_path, file_bytes, monkeypatch):
     """Without hash and page checksums, some flipped bit of the pages gives another trace."""
-    stored = simspec.trace_file.digest(small_recording())
+    stored = simspec.trace.file.digest(small_recording())
     opened = pq.ParquetFile
     monkeypatch.setattr(simspec.trace_file, "digest", lambda trace: stored)
     monkeypatch.setattr(pq, "ParquetFile", lambda path, **_: opened(path))

@@ -6,7 +6,7 @@ import pytest
 
 from simspec import CostModel, DeferredPolicy, Policy, TreePolicy, policies, synthetic
 from simspec.policies import parse
-from simspec.tree import MAX_NODES
+from simspec.tree.tree import MAX_NODES
 
 TRACE, COST = synthetic.iid(0.6, 2, 12, 4), CostModel.from_ratio(0.1, 4, MAX_NODES)
 CHAINS = (

@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from shell import refused
 
 import real.files
-from simspec.files import replacing, write_csv
+from simspec.output.files import replacing, write_csv
 
 ARGUMENTS = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
 TRAIN = ["train", "text.txt", "--toy", "--steps", "4,2,2", "--out", "m"]

@@ -11,7 +11,7 @@ from simspec import replay, synthetic
 from simspec.policies import beta_ts, cali_ts
 from simspec.policies.calibrated import READINGS as CALIBRATED
 from simspec.policies.thompson import READINGS
-from simspec.quantization import IDENTITY
+from simspec.trace.quantization import IDENTITY
 
 K, ROUNDS_DEEP, SEQUENCES = 4, 4, 6000
 

@@ -20,15 +20,15 @@ from simspec import (
     TraceMeta,
     policies,
     replay,
-    rng,
     sweep,
 )
-from simspec.acceptance import drawn_trace, expected_accepted, expected_accepted_length
+from simspec.numerics import rng
+from simspec.numerics.rng import ACCEPT
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
-from simspec.rng import ACCEPT
+from simspec.trace.acceptance import drawn_trace, expected_accepted, expected_accepted_length
 from simspec.validation.recording_checks import recording_checks
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)

@@ -20,8 +20,8 @@ from simspec.reports.drift import (
     mixed_order,
     settled,
 )
-from simspec.rounds import committed
-from simspec.trace import Trace
+from simspec.trace.rounds import committed
+from simspec.trace.trace import Trace
 
 COST = CostModel.from_ratio(0.2, 6)
 TASKS = ("easy",) * 10 + ("hard",) * 10

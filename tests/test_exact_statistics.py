@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from simspec import stats
+from simspec.numerics import stats
 
 
 def total(t):

@@ -11,7 +11,7 @@ from strategies import EXAM, traces
 
 from simspec import replay, synthetic
 from simspec.policies import adaedl, confidence, draft_verify, entropy, product
-from simspec.quantization import ENTROPY, LOG_ODDS, TABLES
+from simspec.trace.quantization import ENTROPY, LOG_ODDS, TABLES
 
 UNIT = st.floats(0, 1)
 

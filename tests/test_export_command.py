@@ -8,13 +8,13 @@ import pytest
 from shell import command, contents, refused, simspec
 
 from simspec import CostModel, load_trace, synthetic
-from simspec.cost_origin import CostOrigin
-from simspec.cost_table import CostTable
+from simspec.cost.provenance import CostOrigin
+from simspec.cost.table import CostTable
 from simspec.exports.formats import FORMATS
 from simspec.exports.request import Settings
 from simspec.exports.write import SIDECAR
-from simspec.recordings import recordings
 from simspec.reports.speedup_curve import speedup_curve
+from simspec.trace.recordings import recordings
 
 MODEL = ("--draft-model", "DRAFT")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import CostModel, policies, replay, synthetic
-from simspec.cost_table import CostTable
+from simspec.cost.table import CostTable
 from simspec.exports import (
     dynamo,
     golden_al,

@@ -137,7 +137,7 @@ KIND = DrafterKind(LinearDrafter, LinearDrafter.load, RECIPE, ParallelLinear)
 POLICY = '''
 """Drafts as many tokens as were accepted in the last round, and `extra` more."""
 
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
 
 
 def _draft_more(params, state, slot, features, u):

@@ -21,8 +21,8 @@ from real.decode.features import (
 from real.decode.phase_timer import PhaseTimer
 from real.draft import Silent, Step
 from real.model.losses import distillation_loss, next_token_loss
-from simspec import quantization as grid
-from simspec.stepper import TOKEN_FEATURES
+from simspec.policy.stepper import TOKEN_FEATURES
+from simspec.trace import quantization as grid
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 NAMES = ("confidence", "entropy")

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from real.files import replace_json
-from simspec.files import check_keys, check_output, read_json, replacing
 from simspec.imports.formats import FORMATS, read_import
+from simspec.output.files import check_keys, check_output, read_json, replacing
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from shell import refused, run
 
-from simspec import CostModel, metrics, policies, replay, synthetic
-from simspec.fitted_cost import CONVENTION, fit_cost, fit_line, leave_one_length_out
-from simspec.prediction_errors import PredictionErrors
+from simspec import CostModel, policies, replay, synthetic
+from simspec.cost.fit import CONVENTION, PredictionErrors, fit_cost, fit_line, leave_one_length_out
+from simspec.cost.speed_table import SpeedRow, SpeedTable, read_speed_table, speed_table
 from simspec.published import published_table
-from simspec.speed_table import SpeedRow, SpeedTable, read_speed_table, speed_table
+from simspec.replay import metrics
 
 CSV = "task,K,accepted_length,speedup,note\n" + "".join(
     f"{task},{K},{1 + 0.5 * K},{(1 + 0.5 * K) / (1.2 + 0.1 * K)},x\n"

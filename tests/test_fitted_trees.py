@@ -8,7 +8,7 @@ from tree_strategies import ranked
 
 from simspec import CostModel, synthetic
 from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
-from simspec.rank_acceptance import rank_acceptance
+from simspec.tree.search import rank_acceptance
 
 COST = CostModel([0, 0.01, 0.02], 1 + 0.01 * np.arange(9), [0.0], 0.0, 1.0)
 

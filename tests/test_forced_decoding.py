@@ -21,7 +21,7 @@ from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
 from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import Trace, replay
-from simspec.quantization import encode_margin
+from simspec.trace.quantization import encode_margin
 
 FEW = (
     "model",

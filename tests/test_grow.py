@@ -16,7 +16,7 @@ from real.decode.static_tree import StaticTree
 from real.draft import Draft, check_grows
 from real.model.target import Target
 from real.model.tree_mask import ancestor_mask, branches, depths
-from simspec.tree_shapes import tree_of_widths
+from simspec.tree.tree import tree_of_widths
 
 GROWERS = tuple(name for name in DRAFTERS if name != "prompt_lookup")
 DEEPEST = 4

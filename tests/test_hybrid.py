@@ -12,11 +12,11 @@ from shell import run
 from simspec import CostModel, load_trace, replay, synthetic
 from simspec.policies import cali_ts, model_only, sampling_only
 from simspec.policies.calibrated import DEFAULTS, theta_weight
-from simspec.recordings import recordings
+from simspec.policy.predictor import split_by_task
 from simspec.reports import hybrid_search
 from simspec.reports.hybrid import CHARGED, FREE, gains, weight_rows
 from simspec.reports.hybrid_search import Constants, predictors, search, weights
-from simspec.scalar_predictor import split_by_task
+from simspec.trace.recordings import recordings
 
 NAME = "tiny-early_exit-coupled"
 SIGMA = st.floats(1e-3, 10)

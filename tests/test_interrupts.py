@@ -75,7 +75,7 @@ def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
-        monkeypatch.setattr("simspec.trace_file.digest", stopped)
+        monkeypatch.setattr("simspec.trace.file.digest", stopped)
         refused(
             folder,
             "sweep",

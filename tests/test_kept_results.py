@@ -10,10 +10,10 @@ import pytest
 from strategies import nosy
 
 from simspec import sweep, synthetic
-from simspec.files import locked
-from simspec.kept_results import KeptResults
+from simspec.output.files import locked
 from simspec.policies import beta_ts, cost_ts, fixed, oracle
-from simspec.sweep import sweep_rows
+from simspec.replay.kept import KeptResults
+from simspec.replay.sweep import sweep_rows
 
 TRACES = {
     name: synthetic.iid(0.7, 3, 40, 5, seed=i, confidence=True) for i, name in enumerate("ab")
@@ -42,7 +42,7 @@ def test_interrupted_sweep_goes_on_and_gives_the_same_table(tmp_path, monkeypatc
 
 
 def _counted(monkeypatch):
-    from simspec import replay_job
+    from simspec.replay import replay as replay_job
 
     replayed, metrics = [], replay_job._metrics
     monkeypatch.setattr(

@@ -18,9 +18,9 @@ from real.measure.pass_latency import TARGET, PassLatency, minimum_latency
 from real.measure.timer import Quantiles
 from real.model.random_models import random_decoder, read_target
 from simspec import CostModel
-from simspec.cost_table import CostTable, load_cost
-from simspec.device import Device
-from simspec.pass_cost import pass_seconds
+from simspec.cost.roofline import pass_seconds
+from simspec.cost.shapes import Device
+from simspec.cost.table import CostTable, load_cost
 
 
 @pytest.fixture

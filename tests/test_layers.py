@@ -102,15 +102,23 @@ def test_import_contracts_hold(copied):
 
 
 FORBIDDEN = [
-    ("simspec/cost.py", "from simspec.policy import Policy", "simspec.cost -> simspec.policy"),
+    (
+        "simspec/cost/model.py",
+        "from simspec.policy.policy import Policy",
+        "simspec.cost -> simspec.policy",
+    ),
     (
         "simspec/policies/fixed.py",
         "def f():\n    from simspec.policies.thompson import beta_ts",
         "simspec.policies.fixed -> simspec.policies.thompson",
     ),
-    ("simspec/sweep.py", "def f():\n    import torch", "simspec.sweep -> torch"),
-    ("simspec/trace.py", "from simspec import simulate", "simspec.trace -> simspec.simulate"),
-    ("simspec/metrics.py", "from real.equality import compare", "simspec.metrics -> real.equality"),
+    ("simspec/replay/sweep.py", "def f():\n    import torch", "simspec.sweep -> torch"),
+    ("simspec/trace/trace.py", "from simspec import simulate", "simspec.trace -> simspec.simulate"),
+    (
+        "simspec/replay/metrics.py",
+        "from real.equality import compare",
+        "simspec.metrics -> real.equality",
+    ),
     (
         "real/draft/protocol.py",
         "from real.decode import loop",

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs, traces
 
-from simspec import CostModel, metrics, policies, replay, synthetic
-from simspec.batch_cost import BatchCost, batch_cost, with_draft_row
-from simspec.cost_table import CostTable
-from simspec.lock_step import ENDS, BatchRules, plain_steps, policy_steps
-from simspec.token_cost import TokenCost
+from simspec import CostModel, policies, replay, synthetic
+from simspec.cost.batch import BatchCost, TokenCost, batch_cost, with_draft_row
+from simspec.cost.table import CostTable
+from simspec.replay import metrics
+from simspec.replay.lock_step import ENDS, BatchRules, plain_steps, policy_steps
 
 NAMES = (0, 3, "confidence:0.5", "beta_ts", "cost_ts", "ucb")
 TIME = st.integers(0, 16).map(lambda n: n / 64)

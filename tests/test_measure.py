@@ -14,7 +14,7 @@ from real.measure import MeasureSettings, batched, blocks, cost_table, measure, 
 from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job, draft_jobs
 from real.measure.price import random_prompt
 from simspec import CostModel, sweep, synthetic
-from simspec.cost_table import load_cost
+from simspec.cost.table import load_cost
 
 K = 2
 

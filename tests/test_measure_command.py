@@ -10,7 +10,7 @@ import torch
 from toy_lm import toy_pair
 
 from simspec import CostModel, cli
-from simspec.cost_table import CostTable, load_cost
+from simspec.cost.table import CostTable, load_cost
 
 
 def toy(bundle, drafter, *rest):

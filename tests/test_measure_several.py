@@ -14,7 +14,7 @@ from real.measure.job import FIXED, NODES
 from real.measure.price import Entry, LoopPrices
 from real.measure.several import measure_several
 from simspec import cli
-from simspec.cost_table import load_cost
+from simspec.cost.table import load_cost
 
 K = 6
 NAMES = "model", "early_exit", "eagle", "prompt_lookup"

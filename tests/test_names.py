@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shell import command, simspec
 
 from simspec import CostModel, synthetic
-from simspec.names import csv_text, html_text, label_text, markdown_text, printable
+from simspec.output.names import csv_text, html_text, label_text, markdown_text, printable
 from simspec.page.report import report
 from simspec.reports.comparison import Question
 

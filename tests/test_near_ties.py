@@ -7,7 +7,7 @@ import pytest
 from toy_lm import toy_recording
 
 from real.audit.near_ties import near_ties
-from simspec.quantization import encode_margin
+from simspec.trace.quantization import encode_margin
 
 
 @pytest.fixture(scope="module")

@@ -116,9 +116,9 @@ def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch):
     def allocate(*_, **__):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 68 TB")
 
-    monkeypatch.setattr("simspec.recordings.locate", allocate)
+    monkeypatch.setattr("simspec.trace.recordings.locate", allocate)
     refused(tmp_path, "sweep", TRACE, words="out of memory")
-    monkeypatch.setattr("simspec.recordings.locate", lambda *_: [0] * (1 << 60))
+    monkeypatch.setattr("simspec.trace.recordings.locate", lambda *_: [0] * (1 << 60))
     refused(tmp_path, "sweep", TRACE, words="out of memory")
 
 

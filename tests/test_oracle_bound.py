@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
-from simspec.acceptance import drawn_trace
 from simspec.policies import BUILTIN, CLAIRVOYANT, make
 from simspec.policies.greedy_oracle import greedy_oracle
 from simspec.policies.oracle import oracle
-from simspec.policy_functions import observe_nothing
-from simspec.recordings import comparable_costs, recordings
+from simspec.policy.policy import observe_nothing
+from simspec.replay.sweep import check_policy
 from simspec.reports.reachable import fitted_rule
-from simspec.sweep_inputs import check_policy
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.recordings import comparable_costs, recordings
 
 ARGUMENTS = {"fixed": ("0", "1", "3"), "confidence": ("0.5", "0.7,inclusive=false")}
 """Of names that take no defaults, or where one more form matters; all others by their name."""

@@ -10,7 +10,7 @@ from real.pair import TINY, load_pair
 from simspec import replay
 from simspec.claims.recorded import Recordings
 from simspec.policies.fixed import fixed
-from simspec.trace import load_trace
+from simspec.trace.trace import load_trace
 
 FOLDER = ROOT / "traces" / "papers"
 FILES = sorted(FOLDER.glob("*.parquet"))

@@ -15,7 +15,6 @@ from simspec.claims.exit_costs import ExitForm, exit_cost, layer_and_head
 from simspec.claims.price import MEASURED, PRICES
 from simspec.claims.recorded import Recordings
 from simspec.claims.sorted_exits import SortedRecording, alone, cascades
-from simspec.lock_step import BatchRules
 from simspec.papers.catalogue import TABLES
 from simspec.papers.eesd import phases
 from simspec.papers.sources import at, hm, learned, speedup, tasks_of
@@ -24,9 +23,10 @@ from simspec.policies.calibrated import cali_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
 from simspec.policies.trees import beams
+from simspec.replay.lock_step import BatchRules
 from simspec.reports.batches import BatchPlan, batch_rows
 from simspec.reports.cascades import compare_thresholds
-from simspec.tree_replay import replay_tree
+from simspec.tree.replay import replay_tree
 
 EARLY_EXIT = "tiny-early_exit-coupled"
 TRACES = ROOT / "traces"
@@ -95,7 +95,7 @@ def test_a_cascade_costs_what_the_command_says(ratio):
 
 def test_the_last_exit_alone_is_that_of_the_cascade():
     own = toy_sorted_recording(exit_costs().extend(6), 0.05, 0.2)
-    from simspec.exit_drafts import cascade
+    from simspec.trace.exits import cascade
 
     derived, _ = cascade(own.trace, own.drafts, alone(3, 2))
     single, cascaded = own.last_exit(derived), own.all_lengths([alone(3, 2)])

@@ -37,7 +37,7 @@ from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise
 from real.sampling import Rule, gumbel, uniforms
-from simspec import rng
+from simspec.numerics import rng
 
 FORKED = [name for name in DRAFTERS if name != "prompt_lookup"]
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}

@@ -12,9 +12,17 @@ from naive_pass import devices, shapes, twin
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from simspec import formulas
-from simspec.device import DEVICES, Device
-from simspec.model_shape import SHAPES, ModelShape, cache_bytes, matrix_weights, memory, parameters
-from simspec.pass_cost import pass_bytes, pass_flops, pass_seconds
+from simspec.cost.roofline import pass_bytes, pass_flops, pass_seconds
+from simspec.cost.shapes import (
+    DEVICES,
+    SHAPES,
+    Device,
+    ModelShape,
+    cache_bytes,
+    matrix_weights,
+    memory,
+    parameters,
+)
 
 SLOW = Device("slow memory", bandwidth=1e9, rate=1e30, memory=1e30)
 

@@ -16,7 +16,7 @@ FILES = {
     "simspec/policies/accepted_plus.py": '''
 """One token more than the last round accepted."""
 
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
 from simspec.policy_kind import Option, PolicyKind
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from simspec import CostModel, Policy, PolicyError, Stepper, replay, synthetic
+from simspec.numerics.rng import POLICY, uniform
 from simspec.policies import confidence, fixed
-from simspec.policy_functions import compile_function
-from simspec.rng import POLICY, uniform
+from simspec.policy.policy import compile_function
 
 
 def _more(params, state, slot, features, u):

@@ -36,8 +36,8 @@ from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.rerun import rerun
 from simspec import Policy, replay
-from simspec import quantization as grid
-from simspec.stepper import TOKEN_FEATURES
+from simspec.policy.stepper import TOKEN_FEATURES
+from simspec.trace import quantization as grid
 
 TARGET = "ab" * 32
 FORMS = {"theta": None, "theta_low_rank": 3}

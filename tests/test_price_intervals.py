@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from shell import run
 
-from simspec import CostModel, policies, stats, synthetic
+from simspec import CostModel, policies, synthetic
 from simspec.claims.evidence import Source, excess, observe
 from simspec.claims.price import MEASURED, Price
 from simspec.claims.recorded import Recorded
-from simspec.cost_table import load_cost
+from simspec.cost.table import load_cost
 from simspec.exports.choice import choose
 from simspec.exports.evidence import Evidence
+from simspec.numerics import stats
 from simspec.papers.table import PaperTable, figure, quotient
 from simspec.policies.fixed import fixed
-from simspec.replay_job import ReplayJob, sequence_seconds
-from simspec.replicate_seconds import replicate_seconds
+from simspec.replay.metrics import replicate_seconds
+from simspec.replay.replay import ReplayJob, replay, sequence_seconds
 from simspec.reports.comparison import Question, comparisons, paired_p
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.drift import drift
@@ -29,10 +30,9 @@ from simspec.reports.intervals import covers, covers_text
 from simspec.reports.oracle_gap import score
 from simspec.reports.prompt_seconds import prompt_seconds, replicated_seconds
 from simspec.reports.trees import compare_trees
-from simspec.rounds import Rounds
-from simspec.simulate import replay
-from simspec.trace import load_trace
-from simspec.tree_replay import tree_rounds, tree_seconds
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import load_trace
+from simspec.tree.replay import tree_rounds, tree_seconds
 
 TRIALS, PROMPTS, BLOCKS, R = 1000, 40, 40, 64
 FILE = "traces/tiny-eagle-greedy"

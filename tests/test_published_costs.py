@@ -8,7 +8,7 @@ import pytest
 
 from real.measure.diagnosis import faster_wider_warning
 from real.measure.replicates import KEPT
-from simspec.cost_table import load_cost
+from simspec.cost.table import load_cost
 
 TRACES = Path(__file__).parents[1] / "traces"
 FILES = sorted([*TRACES.glob("tiny-*.cost.json"), *TRACES.glob("smollm2/*/*.cost.json")])

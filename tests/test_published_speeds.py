@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shell import refused, run
 
-from simspec.fitted_cost import leave_one_length_out
+from simspec.cost.fit import leave_one_length_out
+from simspec.cost.speed_table import SpeedRow, SpeedTable
 from simspec.published import FOLDER, length_curves, published_table, speed_tables
-from simspec.speed_table import SpeedRow, SpeedTable
 from simspec.validation import published_costs as checks
 from simspec.validation.published_costs import CHECKED, leave_one_task_out, published_costs
 
@@ -168,7 +168,7 @@ def test_files_are_in_the_package_and_their_licence_beside_them():
 
 @pytest.mark.parametrize("width", (60, 120, None))
 def test_command_shows_every_table(capsys, monkeypatch, width):
-    monkeypatch.setattr("simspec.terminal.terminal_width", lambda: width)
+    monkeypatch.setattr("simspec.output.terminal.terminal_width", lambda: width)
     code, out, _ = run(capsys, "check", "--published")
     assert code == 0
     for name in ("vllm-20780-eagle3", "SpecBundle, batch 1", "a task left out", "all limits hold"):

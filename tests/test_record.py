@@ -22,7 +22,7 @@ from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.sampling import margin
 from simspec import load_trace
-from simspec.quantization import encode_margin
+from simspec.trace.quantization import encode_margin
 
 PAIRS = {name: toy_pair(name) for name in DRAFTERS}
 

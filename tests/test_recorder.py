@@ -6,7 +6,7 @@ import torch
 from toy_lm import toy_prompts, toy_recording
 
 from real.sampling import margin
-from simspec.quantization import encode_margin
+from simspec.trace.quantization import encode_margin
 
 
 @pytest.mark.parametrize("name", ["model", "eagle", "prompt_lookup"])

@@ -84,7 +84,7 @@ def test_anticipating_policies_change_the_distribution_and_are_refused(monkeypat
         )
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
         spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
-    monkeypatch.setattr("simspec.stepper.Stepper._refuse", lambda self: None)
+    monkeypatch.setattr("simspec.policy.stepper.Stepper._refuse", lambda self: None)
     distribution = output_distribution(
         lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
     )

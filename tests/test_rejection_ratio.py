@@ -40,22 +40,13 @@ from real.record.rejection import _stepwise, record_rejection
 from real.record.target_sequence import target_sequence
 from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
-from simspec import (
-    CostModel,
-    PolicyError,
-    Trace,
-    TraceMeta,
-    load_trace,
-    policies,
-    replay,
-    rng,
-    sweep,
-)
-from simspec.acceptance import drawn_trace, expected_accepted, expected_accepted_length
+from simspec import CostModel, PolicyError, Trace, TraceMeta, load_trace, policies, replay, sweep
+from simspec.numerics import rng
+from simspec.numerics.rng import ACCEPT, DRAFT
 from simspec.policies import make
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.drafters import compare_drafters
-from simspec.rng import ACCEPT, DRAFT
+from simspec.trace.acceptance import drawn_trace, expected_accepted, expected_accepted_length
 
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 

@@ -7,9 +7,9 @@ import pytest
 from documents import ROOT
 
 from simspec import replay
-from simspec.acceptance import expected_accepted_length
 from simspec.policies.fixed import fixed
-from simspec.trace import load_trace
+from simspec.trace.acceptance import expected_accepted_length
+from simspec.trace.trace import load_trace
 
 FOLDER = ROOT / "traces" / "tiny-rejection"
 FILES = sorted(FOLDER.glob("*.parquet"))

@@ -14,7 +14,7 @@ from simspec.page.figures import figures_of
 from simspec.page.recommendation import recommend
 from simspec.page.report import report
 from simspec.reports.comparison import Question
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 QUICK = Question(resamples=199)
 CHEAP, DEAR = CostModel.from_ratio(0.05, 6), CostModel.from_ratio(3.0, 6)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simspec import rng
+from simspec.numerics import rng
 
 # Random123's kat_vectors for philox4x32, 10 rounds: counter, key, result.
 VECTORS = [

@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 from naive_pass import devices, drafters, shapes, twin
 
 from simspec import CostModel, formulas
-from simspec.cost_table import CostTable, load_cost
-from simspec.device import DEVICES
-from simspec.model_shape import SHAPES, ModelShape
-from simspec.pass_cost import pass_seconds
-from simspec.roofline import MAX_BACKLOG, roofline_cost, roofline_memory, roofline_table
+from simspec.cost.roofline import (
+    MAX_BACKLOG,
+    pass_seconds,
+    roofline_cost,
+    roofline_memory,
+    roofline_table,
+)
+from simspec.cost.shapes import DEVICES, SHAPES, ModelShape
+from simspec.cost.table import CostTable, load_cost
 
 
 @given(

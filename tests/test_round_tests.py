@@ -7,7 +7,9 @@ import pytest
 from scipy.stats import binom
 
 from simspec import CostModel, Trace, TraceMeta, policies, replay
-from simspec.round_tests import (
+from simspec.numerics.stats import monte_carlo_test, swap_distance_test, swap_test
+from simspec.replay.replay import replays
+from simspec.replay.tests import (
     OWN_TESTS,
     PAIRED_TESTS,
     POWER,
@@ -16,8 +18,6 @@ from simspec.round_tests import (
     check_rounds,
     round_p_values,
 )
-from simspec.simulate import replays
-from simspec.stats import monte_carlo_test, swap_distance_test, swap_test
 
 K, COST = 4, CostModel.from_ratio(0.2, 4)
 EASY = np.array([0.5, 0.9])

@@ -25,7 +25,7 @@ from real.model.span import Span
 from real.model.target import Target
 from real.sampling import Rule
 from simspec import policies
-from simspec.tree_shapes import tree_of_widths
+from simspec.tree.tree import tree_of_widths
 
 RULES = Rule(), Rule("coupled", 0.8, 3), Rule("rejection", 0.8, 3)
 CAPACITY = 64

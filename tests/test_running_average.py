@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simspec.running_average import averaged
+from simspec.policy.threshold import averaged
 
 UNIT = st.floats(0, 1)
 

@@ -24,8 +24,8 @@ from real.record.recorder import record_sequence
 from real.rerun import rule_of
 from real.sampling import Rule
 from simspec import CostModel, load_trace, policies, sweep
-from simspec.trace import TraceError
-from simspec.tree_replay import replay_tree
+from simspec.trace.trace import TraceError
+from simspec.tree.replay import replay_tree
 
 HOT = Rule("rejection", 0.8, 3)
 CUT = Rule("rejection", 1.1, 4, 6, 0.9)

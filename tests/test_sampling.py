@@ -12,7 +12,7 @@ from scipy import stats
 
 from real import sampling
 from real.sampling import Rule, margin
-from simspec import rng
+from simspec.numerics import rng
 
 HELD = settings(deadline=None, max_examples=80, derandomize=True)
 FALSE_ALARM = 1e-6  # of every statistical test here, were its seed not fixed

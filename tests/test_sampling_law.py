@@ -25,8 +25,8 @@ from real.model.target import Target
 from real.pair import TINY, load_pair
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
+from simspec.numerics.rng import DRAFT, RESIDUAL
 from simspec.policies import parse
-from simspec.rng import DRAFT, RESIDUAL
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
 DRAWS = 34_000 if SLOW else 2_000  # of each of three rules

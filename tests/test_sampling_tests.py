@@ -19,7 +19,7 @@ from real.audit.score_gaps import score_gaps, spacing
 from real.audit.truncation import truncation_mask
 from real.decode.loop import decode
 from real.sampling import Rule
-from simspec import rng
+from simspec.numerics import rng
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 

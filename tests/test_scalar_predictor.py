@@ -7,10 +7,16 @@ import pytest
 from posterior_states import threshold
 
 from simspec import CostModel, Policy, PolicyError, replay, synthetic
-from simspec.calibration import brier, reliability
 from simspec.policies import cali_ts, make, model_only, parse
-from simspec.quantization import ENTROPY, LOG_ODDS
-from simspec.scalar_predictor import ScalarPredictor, examples, fit_predictor, split_by_task
+from simspec.policy.predictor import (
+    ScalarPredictor,
+    brier,
+    examples,
+    fit_predictor,
+    reliability,
+    split_by_task,
+)
+from simspec.trace.quantization import ENTROPY, LOG_ODDS
 
 
 def test_policy_probability_equals_numpy():

@@ -8,8 +8,8 @@ import pytest
 from write_goldens import GOLDENS, contents
 
 from simspec import Trace, load_trace
-from simspec.cost_table import load_cost
-from simspec.trace_meta import RULES, SCHEMA
+from simspec.cost.table import load_cost
+from simspec.trace.meta import RULES, SCHEMA
 
 RECORDINGS = sorted(GOLDENS.glob("recording-*.parquet"))
 COSTS = sorted(GOLDENS.glob("cost-*.json"))

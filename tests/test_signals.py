@@ -9,7 +9,7 @@ import time
 import pytest
 from interrupted_jobs import prompts
 
-from simspec import interrupts
+from simspec.output import interrupts
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -34,7 +34,7 @@ def start(folder, *arguments, program=("-m", "simspec.cli"), ignored=()):
 
 
 WAITS = """
-import simspec.interrupts as i, sys, time
+import simspec.output.interrupts as i, sys, time
 i.install()
 if "body" in sys.argv:
     from simspec.cli import app, main

@@ -21,7 +21,7 @@ from simspec import (
     synthetic,
 )
 from simspec.policies import confidence, fixed, oracle
-from simspec.quantization import TABLES
+from simspec.trace.quantization import TABLES
 
 SEED = st.integers(0, 2**64 - 1)
 

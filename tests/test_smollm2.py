@@ -10,8 +10,8 @@ import pytest
 from documents import ROOT, printed_by
 
 from simspec import load_trace
-from simspec.cost_table import load_cost
-from simspec.recordings import cost_beside
+from simspec.cost.table import load_cost
+from simspec.trace.recordings import cost_beside
 
 FOLDER = ROOT / "traces" / "smollm2"
 PAGE = ROOT / "docs" / "smollm2.md"

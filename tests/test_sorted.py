@@ -31,10 +31,16 @@ from real.record.recorder import record_sequence
 from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import load_trace, policies, replay
-from simspec.exit_drafts import ExitDrafts, cascade, exit_counts
-from simspec.exit_file import exits_path, read_exits, write_exits
-from simspec.quantization import LOG_ODDS
 from simspec.reports.cascades import compare_thresholds
+from simspec.trace.exits import (
+    ExitDrafts,
+    cascade,
+    exit_counts,
+    exits_path,
+    read_exits,
+    write_exits,
+)
+from simspec.trace.quantization import LOG_ODDS
 
 CODES = st.integers(0, 255)
 THRESHOLDS = st.tuples(*[st.one_of(st.floats(0, 1), CODES.map(lambda c: LOG_ODDS[c]))] * 2)

@@ -11,8 +11,8 @@ from strategies import SCALAR, costs
 
 from simspec import CostModel, PolicyError, load_trace, replay, synthetic
 from simspec.policies import make, parse, product, specdec_pp
-from simspec.recordings import recordings
-from simspec.scalar_predictor import fit_predictor, split_by_task
+from simspec.policy.predictor import fit_predictor, split_by_task
+from simspec.trace.recordings import recordings
 
 COST = CostModel.from_ratio(0.1, 16)
 

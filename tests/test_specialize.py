@@ -10,9 +10,8 @@ import pytest
 from numba import njit, types
 
 from simspec import Policy, PolicyError, replay, synthetic
-from simspec.fingerprint import fingerprint
+from simspec.numerics.compile import fingerprint, specialize
 from simspec.policies import confidence, fixed
-from simspec.specialize import specialize
 
 SCALE = 2.0
 
@@ -106,7 +105,7 @@ FILES = {
         """,
     "main.py": """
         import rule, simspec
-        from simspec.simulate import kernel
+        from simspec.replay.replay import kernel
         policy = simspec.Policy("mine", rule.draft_more, rule.observe)
         rounds = simspec.replay(simspec.synthetic.iid(0.5, 1, 40, 8), policy)
         hits = sum(sum(f.stats.cache_hits.values()) for f in (*policy.compiled(), kernel(policy)))
@@ -187,7 +186,7 @@ print(double({"int": 2, "float": 2.5}[sys.argv[1]]))
 """
 NUMBA = "from numba import njit as compiled"
 FOREIGN = f"import simspec\n{NUMBA}"
-SHARED = "from simspec.compile_cache import cached_njit as compiled"
+SHARED = "from simspec.numerics.compile import cached_njit as compiled"
 
 
 def _helper_files(tmp_path, kind, folder, imports):
@@ -274,7 +273,7 @@ def test_wrong_signature_is_named_in_one_line():
 
 
 def test_one_kernel_serves_all_settings_of_a_policy():
-    from simspec.replay_kernel import kernel
+    from simspec.replay.kernel import kernel
 
     assert kernel(fixed(1)) is kernel(fixed(7))
     assert (

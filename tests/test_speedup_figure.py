@@ -3,7 +3,7 @@
 import pytest
 
 from real.bench.speedup_figure import draw_speedups
-from simspec.stats import Interval
+from simspec.numerics.stats import Interval
 
 
 @pytest.mark.parametrize("low, high", [(0.9, 1.2), (1.0 + 1e-15, 1.0), (1.0, 1.0 - 1e-15)])

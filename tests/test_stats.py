@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from simspec import stats
+from simspec.numerics import stats
 
 TRIALS = 400
 

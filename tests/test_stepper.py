@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simspec import CostModel, Policy, PolicyError, Stepper, replay, synthetic
-from simspec.rng import POLICY, uniform
+from simspec.numerics.rng import POLICY, uniform
 
 COST = CostModel([0, 1, 2, 3], [4, 5, 6, 7], [0, 0.5], 0.25, 4, feature=0.125)
 HEARD = 64

@@ -7,7 +7,7 @@ import pytest
 
 from simspec import replay, synthetic
 from simspec.policies import fixed
-from simspec.quantization import LOG_ODDS
+from simspec.trace.quantization import LOG_ODDS
 
 
 def z_by_depth(trace, alphas):

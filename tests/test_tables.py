@@ -5,8 +5,8 @@ import runpy
 import pytest
 from documents import ROOT
 
+from simspec.output.terminal import markdown_table
 from simspec.reports.hybrid import WEIGHT_HEADINGS, weight_rows
-from simspec.text_table import markdown_table
 
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 PAGE = "# Title\n\n<!-- table: simspec show -->\n\n{}\n\n<!-- table: end -->\n\ntext\n"

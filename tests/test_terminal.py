@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from simspec.terminal import print_fields, print_table, print_text
+from simspec.output.terminal import print_fields, print_table, print_text
 
 WIDTHS = (60, 80, 120, 200, None)
 
@@ -41,7 +41,7 @@ def printed(width, function, *arguments, **options):
     """What the function prints on a terminal of that width; None: into a pipe."""
     with (
         redirect_stdout(StringIO()) as out,
-        patch("simspec.terminal.terminal_width", lambda: width),
+        patch("simspec.output.terminal.terminal_width", lambda: width),
     ):
         function(*arguments, **options)
     return out.getvalue()
@@ -173,7 +173,7 @@ def test_text_wraps_on_a_terminal_and_not_in_a_pipe():
 
 @pytest.mark.parametrize("width", [60, 120])
 def test_width_is_the_terminals(width):
-    code = "from simspec.terminal import terminal_width; print(terminal_width())"
+    code = "from simspec.output.terminal import terminal_width; print(terminal_width())"
     controller, terminal = pty.openpty()
     environment = os.environ | {"COLUMNS": str(width)}
     subprocess.run([sys.executable, "-c", code], stdout=terminal, env=environment, check=True)

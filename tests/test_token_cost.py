@@ -12,11 +12,11 @@ from shell import refused, simspec
 from strategies import costs
 
 from simspec import CostModel
+from simspec.cost.batch import TokenCost, parse_terms
+from simspec.cost.fit import fit_tokens
+from simspec.cost.speed_table import SpeedRow, SpeedTable, read_speed_tables
 from simspec.published import batch_tables
-from simspec.recordings import whole_cost
-from simspec.speed_table import SpeedRow, SpeedTable, read_speed_tables
-from simspec.token_cost import TokenCost, parse_terms
-from simspec.token_fit import fit_tokens
+from simspec.trace.recordings import whole_cost
 
 TERMS = ("kv_verify", "kv_draft", "step", "context")
 TOKENS = TokenCost(8.0, 0.5, 0.01, 2.0, 1.0, draft_kv=0.002, overhead=0.25)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import Trace, TraceError, TraceMeta, load_trace, synthetic
-from simspec.quantization import (
+from simspec.trace.quantization import (
     ENTROPY,
     LOG_ODDS,
     TABLES,

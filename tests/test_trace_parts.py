@@ -15,10 +15,10 @@ from shell import refused, run
 from strategies import costs, nosy, traces
 
 from simspec import DeferredPolicy, PolicyError, TraceError, load_trace, sweep, synthetic
-from simspec import trace_parts as module
-from simspec.part_sweep import part_sweep
 from simspec.policies import beta_ts, ema_tiers, fixed, greedy_oracle, hf_heuristic, oracle
-from simspec.trace_parts import trace_parts
+from simspec.replay.parts import part_sweep
+from simspec.trace import parts as module
+from simspec.trace.parts import trace_parts
 
 EXAMPLES = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 POLICIES = [fixed(1), beta_ts(), hf_heuristic(1), ema_tiers(), oracle, greedy_oracle]
@@ -73,7 +73,7 @@ def test_control_fresh_state_in_each_part_gives_another_table(tmp_path, monkeypa
     synthetic.iid(0.9, 12, 7, 5).save(path)
     expected = list(part_sweep(path, "hf_heuristic:1", rows=1000))
     assert list(part_sweep(path, "hf_heuristic:1", rows=7)) == expected
-    from simspec import part_sweep as sweeping
+    from simspec.replay import parts as sweeping
 
     replays = sweeping.replays
     monkeypatch.setattr(sweeping, "replays", lambda *call: replays(*call[:4]))

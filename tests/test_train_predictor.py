@@ -15,7 +15,7 @@ from real.train.predictor_examples import (
     generate_one_by_one,
 )
 from real.train.train_predictor import train_predictor
-from simspec import quantization as grid
+from simspec.trace import quantization as grid
 
 
 @pytest.mark.parametrize("name", PREFIX)

@@ -12,7 +12,6 @@ from shell import refused, run
 from strategies import traces
 
 from simspec import formulas, synthetic
-from simspec.acceptance import drawn_trace
 from simspec.published import LengthCurve
 from simspec.reports.stand_ins import (
     curve_errors,
@@ -22,7 +21,8 @@ from simspec.reports.stand_ins import (
     summarized,
 )
 from simspec.reports.transport import counts, transport
-from simspec.trace import Trace, TraceMeta
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.trace import Trace, TraceMeta
 
 RUN = (1, 0, 2, 1, 0, 2, 0, 1, 0)
 STRICT = 1 - 1e-4
@@ -251,7 +251,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize("width", (60, 120, None))
 def test_command_shows_every_length_and_stand_in(capsys, monkeypatch, folder, width):
     monkeypatch.chdir(folder)
-    monkeypatch.setattr("simspec.terminal.terminal_width", lambda: width)
+    monkeypatch.setattr("simspec.output.terminal.terminal_width", lambda: width)
     code, out, err = run(capsys, "transport", "a[red].parquet", "few.parquet")
     assert (code, err) == (0, "")
     for words in ("a[red].parquet", "table@5", "table@2", "iid@1", "teacher-forced", "HeteroSpec"):

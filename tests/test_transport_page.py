@@ -4,9 +4,9 @@ import pytest
 from documents import ROOT, printed_by
 from numba.core import config
 
-from simspec.recordings import locate
 from simspec.reports.intervals import interval_text
 from simspec.reports.transport import transport
+from simspec.trace.recordings import locate
 from simspec.validation.published_costs import published_costs
 
 PAGE = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")

@@ -12,19 +12,19 @@ from strategies import traces
 from tree_strategies import shapes
 
 from simspec import CostModel, TraceError, synthetic
-from simspec.files import write_json
-from simspec.rank_acceptance import draft_room, rank_acceptance
-from simspec.tree import Tree, TreeError, from_paths
-from simspec.tree_search import (
+from simspec.output.files import write_json
+from simspec.tree.search import (
     best_tree,
+    draft_room,
     expected_committed,
     expected_seconds,
     fastest_tree,
     medusa_like,
+    rank_acceptance,
     sequoia_tree,
     sequoia_trees,
 )
-from simspec.tree_shapes import chain_tree, load_tree, tree_of_widths
+from simspec.tree.tree import Tree, TreeError, chain_tree, from_paths, load_tree, tree_of_widths
 
 
 @st.composite

@@ -11,7 +11,7 @@ from real.jobs import run_on
 from real.pair import TINY, load_pair
 from real.rerun import evenly_spaced, rerun
 from simspec import CostModel, load_trace, policies
-from simspec.tree_replay import replay_tree
+from simspec.tree.replay import replay_tree
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
 DRAFTERS = [d for d in ("eagle", "early_exit", "medusa") if f"tiny-{d}-greedy" in recordings()]

@@ -18,8 +18,8 @@ from real.decode.static_tree import StaticTree
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.sampling import Rule
-from simspec.rng import DRAFT
-from simspec.tree_shapes import tree_of_widths
+from simspec.numerics.rng import DRAFT
+from simspec.tree.tree import tree_of_widths
 
 VOCAB = 3
 QUIET = type("Clock", (), {"lap": lambda self, phase: None})()

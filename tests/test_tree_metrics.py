@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from tree_strategies import NODES, example, ordered, prices, recordings, shapes
 
 from simspec import CostModel, policies, replay, summary, sweep
-from simspec.device import DEVICES
-from simspec.model_shape import SHAPES
+from simspec.cost.roofline import roofline_cost
+from simspec.cost.shapes import DEVICES, SHAPES
 from simspec.policies import fixed
 from simspec.policies.trees import static
+from simspec.replay.sweep import sweep_rows
 from simspec.reports import oracle_gap as score
-from simspec.roofline import roofline_cost
-from simspec.sweep import sweep_rows
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import replay_tree, tree_seconds
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import replay_tree, tree_seconds
 
 
 @settings(max_examples=60)

@@ -8,13 +8,11 @@ from tree_strategies import ordered, prices, recordings
 
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import dynamic_tree
-from simspec.rank_acceptance import rank_acceptance
-from simspec.tree import MAX_NODES
-from simspec.tree_outcomes import outcomes
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import replay_tree, tree_seconds
-from simspec.tree_search import sequoia_trees
-from simspec.tree_shapes import chain_tree
+from simspec.tree.outcomes import outcomes
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import replay_tree, tree_seconds
+from simspec.tree.search import rank_acceptance, sequoia_trees
+from simspec.tree.tree import MAX_NODES, chain_tree
 
 
 @settings(max_examples=25)

@@ -12,12 +12,11 @@ from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import dynamic_tree, sets, static
 from simspec.published import FOLDER
-from simspec.sweep_inputs import supported_policies
-from simspec.tree import MAX_NODES, TreeError
-from simspec.tree_outcomes import outcomes
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
-from simspec.tree_shapes import load_tree, published_tree
+from simspec.replay.sweep import supported_policies
+from simspec.tree.outcomes import outcomes
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import prepare_tree, replay_tree, tree_seconds
+from simspec.tree.tree import MAX_NODES, TreeError, load_tree, published_tree
 
 
 def test_names_parse_back_to_their_policy():

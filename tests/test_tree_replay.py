@@ -11,12 +11,11 @@ from tree_strategies import ordered, prices, recordings, scores, shapes
 from simspec import CostModel, Rounds, committed, replay, summary, synthetic
 from simspec.policies import fixed
 from simspec.policies.trees import cape, dynamic_tree, sets
-from simspec.quantization import LOG_ODDS
-from simspec.tree import MAX_NODES, from_paths
-from simspec.tree_outcomes import Outcome, outcomes, sibling_counts
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import replay_tree, tree_seconds
-from simspec.tree_shapes import chain_tree, tree_of_widths
+from simspec.trace.quantization import LOG_ODDS
+from simspec.tree.outcomes import Outcome, outcomes, sibling_counts
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import replay_tree, tree_seconds
+from simspec.tree.tree import MAX_NODES, chain_tree, from_paths, tree_of_widths
 
 
 def equal(trace, policy, cost, figures_at):

@@ -18,9 +18,8 @@ from real.record import Settings
 from real.record.target_sequence import target_sequence
 from real.sampling import Rule
 from simspec import policies
-from simspec.tree import Tree, TreeError
-from simspec.tree_policy import TreePolicy
-from simspec.tree_shapes import chain_tree, tree_of_widths
+from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import Tree, TreeError, chain_tree, tree_of_widths
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -11,13 +11,13 @@ from documents import ROOT, blocks
 from shell import command, refused
 
 from simspec import CostModel, replay, synthetic
+from simspec.numerics.stats import Interval
 from simspec.policies import CLAIRVOYANT, KINDS, make, parse
-from simspec.recordings import recordings
+from simspec.policy.predictor import split_by_task
 from simspec.reports.comparison import holm
 from simspec.reports.tuning import Half, Search, Tuned, corrected, default_text, policy_text, tune
-from simspec.scalar_predictor import split_by_task
-from simspec.stats import Interval
-from simspec.trace import Trace, load_trace
+from simspec.trace.recordings import recordings
+from simspec.trace.trace import Trace, load_trace
 
 QUICK = Search(trials=32, replicates=1)
 COST = CostModel.from_ratio(0.2, 6)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from real.decode.verify import accept_exact
 from real.model.tree_mask import chain
 from real.sampling import Rule
-from simspec import rng
+from simspec.numerics import rng
 
 HELD = settings(deadline=None, max_examples=200, derandomize=True)
 VOCAB = 4

@@ -34,9 +34,9 @@ from real.train.schedule import TrainSchedule
 from real.train.train_drafter import train_drafter
 from real.train.trainer import Paused
 from real.train.training_text import encoded_text
-from simspec.exit_file import exits_path, write_exits
-from simspec.files import check_output
-from simspec.trace import Trace, load_trace
+from simspec.output.files import check_output
+from simspec.trace.exits import exits_path, write_exits
+from simspec.trace.trace import Trace, load_trace
 
 BLEND = 0.5
 """Share of the training text that the target wrote, unless that is what varies."""

@@ -17,7 +17,7 @@ from real.record.assembly import assemble
 from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.rerun import prompts_of, rule_of
-from simspec.tree_replay import replay_tree
+from simspec.tree.replay import replay_tree
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
 DRAFTERS = ("model", "early_exit", "eagle", "medusa", "hydra")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import CostModel, synthetic
-from simspec.tree import MAX_NODES, Tree
+from simspec.tree.tree import MAX_NODES, Tree
 
 
 @st.composite

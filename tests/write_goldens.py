@@ -12,10 +12,10 @@ import numpy as np
 from cost_replicates import replicated
 
 from simspec import CostModel, Trace, replay, synthetic
-from simspec.cost_table import CostTable
+from simspec.cost.table import CostTable
 from simspec.policies import parse
-from simspec.trace_meta import SCHEMA
-from simspec.trace_schema import ARRAYS
+from simspec.trace.meta import SCHEMA
+from simspec.trace.schema import ARRAYS
 
 GOLDENS = Path(__file__).parent / "goldens"
 POLICIES = ("fixed:2", "beta_ts", "hf_heuristic:1")

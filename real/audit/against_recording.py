@@ -7,7 +7,7 @@ import numpy as np
 from real.audit.emitted_run import EmittedRun, EmittedSequence, RunError
 from real.audit.engine_runs import recorded_run
 from simspec import Trace
-from simspec.quantization import decode_margin
+from simspec.trace.quantization import decode_margin
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from real.sampling import Rule
-from simspec.rng import check_seed
+from simspec.numerics.rng import check_seed
 
 DTYPES = ("float64", "float32", "bfloat16")
 

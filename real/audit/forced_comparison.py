@@ -9,7 +9,7 @@ from real.audit.forced_decoding import ForcedDivergence
 from real.decode.result import DecodeResult
 from real.equality import rounds_of
 from simspec import Rounds, Trace
-from simspec.quantization import decode_margin
+from simspec.trace.quantization import decode_margin
 
 MIN_EQUAL_SHARE = 0.97
 """Smallest share of rounds whose accepted length must be the recorded one."""

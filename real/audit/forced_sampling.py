@@ -17,7 +17,7 @@ from real.progress import Progress, quiet
 from real.rerun import prompts_of, recorded_rule
 from real.sampling import AddressedDraws
 from simspec import Rounds, Trace
-from simspec.acceptance import drawn_run
+from simspec.trace.acceptance import drawn_run
 
 _STORED = 2.0**-24
 """Rounding of a recorded ratio, float32."""

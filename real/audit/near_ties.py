@@ -6,7 +6,7 @@ import numpy as np
 
 from real.equality import NEAR_TIE
 from simspec import Trace
-from simspec.quantization import decode_margin
+from simspec.trace.quantization import decode_margin
 
 
 @dataclass(frozen=True)

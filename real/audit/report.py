@@ -111,7 +111,7 @@ def _detectable(effect: float, text: str) -> str:
 
 def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -> None:
     """Prints the figures, the first divergences, and the outcome in the last line."""
-    from simspec.terminal import print_fields, print_text
+    from simspec.output.terminal import print_fields, print_text
 
     how = " ".join(filter(None, (header.rule, header.dtype, header.drafter, header.policy)))
     print_fields(dict(report_rows(result)), title=f"{name}: {how}")

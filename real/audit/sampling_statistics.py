@@ -8,7 +8,7 @@ from torch import Tensor
 
 from real.audit.truncation import truncates, truncation_mask
 from real.sampling import Rule
-from simspec.rng import uniform
+from simspec.numerics.rng import uniform
 
 PIT = 1 << 16
 """The draw role of randomized probability integral transforms; no engine draws under it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from simspec.stats import MIN_PROMPTS
+from simspec.numerics.stats import MIN_PROMPTS
 
 
 @dataclass(frozen=True)

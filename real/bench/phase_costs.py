@@ -6,7 +6,7 @@ import numpy as np
 
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
 from simspec import CostModel, Rounds
-from simspec.round_cost import next_backlog
+from simspec.cost.rounds import next_backlog
 
 
 @dataclass(frozen=True)

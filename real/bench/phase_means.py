@@ -9,7 +9,7 @@ from real.bench.phase_costs import PhaseCosts
 from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
 from real.measure.job import MAX_BACKLOG, Job, chain_jobs
 from real.measure.round_times import RoundTimes
-from simspec.stats import MIN_PROMPTS
+from simspec.numerics.stats import MIN_PROMPTS
 
 DENSE, STRIDE = 8, 4
 """Draft lengths that are run: all up to DENSE, then each STRIDE-th."""

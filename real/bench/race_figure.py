@@ -7,7 +7,7 @@ from real.bench.contestant import PLAIN
 from real.bench.race_rows import RaceRow
 from real.files import replacing
 from real.prompts import ALL, LOW_REPEAT
-from simspec.names import label_text
+from simspec.output.names import label_text
 
 
 def draw_race(rows: Sequence[RaceRow], device: str, path: Path) -> None:

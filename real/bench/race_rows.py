@@ -9,7 +9,7 @@ import numpy as np
 from real.bench.contestant import PLAIN, Runs
 from real.bench.jackknife import Figure, jackknife
 from real.prompts import groups
-from simspec.stats import MIN_PROMPTS
+from simspec.numerics.stats import MIN_PROMPTS
 
 
 @dataclass(frozen=True)

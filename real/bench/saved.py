@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simspec.names import one_note
+from simspec.output.names import one_note
 
 T = TypeVar("T")
 

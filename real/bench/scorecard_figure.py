@@ -6,7 +6,7 @@ import numpy as np
 
 from real.bench.scorecard import MEDIAN_BOUND, Scorecard
 from real.files import replacing
-from simspec.names import label_text
+from simspec.output.names import label_text
 
 PHASES = ("drafting", "verification", "policy", "other")
 

@@ -21,7 +21,7 @@ from real.progress import Progress, quiet
 from real.rerun import prompts_of, rerun_rule
 from real.sampling import clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies
-from simspec.simulate import replays
+from simspec.replay.replay import replays
 
 REPLAYS = 32
 """Replays of a recording of the rejection rule whose mean is predicted."""

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from real.files import replacing
 from simspec import CostModel, Trace
-from simspec.names import label_text
+from simspec.numerics.stats import Interval, ratio
+from simspec.output.names import label_text
 from simspec.reports.prompt_seconds import replicated_seconds
-from simspec.stats import Interval, ratio
 
 Measured = tuple[str, float, float | None, float | None]
 """(policy, speedup, ends of its interval or None) of a real run."""

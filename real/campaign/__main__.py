@@ -25,9 +25,9 @@ from real.campaign.stages import stages
 from real.campaign.thresholds import TASKS
 from real.campaign.workspace import Workspace
 from real.provenance import check_device
-from simspec.interrupts import exit_code, message, stoppable
-from simspec.names import one_note
-from simspec.rng import check_seed
+from simspec.numerics.rng import check_seed
+from simspec.output.interrupts import exit_code, message, stoppable
+from simspec.output.names import one_note
 
 OUTCOMES = {True: "pass", False: "FAIL", None: "open"}
 

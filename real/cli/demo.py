@@ -9,7 +9,7 @@ import typer
 from real.cli.options import Json, Seed
 from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most
-from simspec.terminal import print_table, print_text
+from simspec.output.terminal import print_table, print_text
 
 PANEL = "Run and verify"
 

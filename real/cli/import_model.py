@@ -8,7 +8,7 @@ import typer
 
 from real.cli.options import Json
 from real.cli.progress import show_progress
-from simspec.terminal import print_text
+from simspec.output.terminal import print_text
 
 PANEL = "Record"
 

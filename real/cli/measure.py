@@ -29,8 +29,8 @@ from real.cli.options import (
 from real.cli.progress import show_progress
 from simspec import CostModel
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_REPEATS, at_most
-from simspec.terminal import print_table, print_text
-from simspec.tree import MAX_NODES
+from simspec.output.terminal import print_table, print_text
+from simspec.tree.tree import MAX_NODES
 
 if TYPE_CHECKING:
     from real.jobs import CostRequest

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from simspec.files import read_json
-from simspec.text_table import markdown_table
+from simspec.output.files import read_json
+from simspec.output.terminal import markdown_table
 
 PANEL = "Benchmark"
 

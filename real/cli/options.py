@@ -32,8 +32,8 @@ def use_threads(count: int) -> int:
 
 def check_recordings(*names: str) -> None:
     """TraceError or ValueError for recordings that cannot be opened, before torch is imported."""
-    from simspec.recordings import locate
-    from simspec.trace_parts import stored_meta
+    from simspec.trace.parts import stored_meta
+    from simspec.trace.recordings import locate
 
     for path in locate(names).values() if names else ():
         stored_meta(path)
@@ -131,7 +131,7 @@ Cost = Annotated[
 def parse_rule(name: str, temperature: float, seed: int, top_k: int = 0, top_p: float = 1.0):
     """The rule of these options; greedy ignores the temperature and the seed."""
     from real.sampling import Rule
-    from simspec.rng import check_seed
+    from simspec.numerics.rng import check_seed
 
     check_seed(seed)
     if not 0 <= temperature < float("inf"):

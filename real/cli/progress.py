@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from real.progress import quiet
-from simspec.names import printable
+from simspec.output.names import printable
 
 if TYPE_CHECKING:
     from rich.progress import TaskID

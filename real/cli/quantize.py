@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.options import Json
-from simspec.terminal import print_text
+from simspec.output.terminal import print_text
 
 PANEL = "Record"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from real.cli.engines import describe_engines
-from simspec.terminal import print_table, print_text
+from simspec.output.terminal import print_table, print_text
 
 
 def print_race(summary: dict, rows: Sequence) -> None:

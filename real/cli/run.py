@@ -21,7 +21,7 @@ from real.cli.options import (
 )
 from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, at_most
-from simspec.terminal import print_text
+from simspec.output.terminal import print_text
 
 PANEL = "Run and verify"
 

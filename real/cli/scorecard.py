@@ -22,7 +22,7 @@ from real.cli.options import (
 )
 from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
-from simspec.terminal import print_table, print_text
+from simspec.output.terminal import print_table, print_text
 
 PANEL = "Benchmark"
 

@@ -21,7 +21,7 @@ from real.cli.options import (
     check_recordings,
 )
 from real.cli.progress import show_progress
-from simspec.terminal import print_text
+from simspec.output.terminal import print_text
 
 PANEL = "Run and verify"
 

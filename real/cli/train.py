@@ -9,7 +9,7 @@ import typer
 from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System
 from real.cli.progress import show_progress
 from simspec.cli.options import MOST_BATCH, MOST_ROWS, MOST_THREADS, at_most
-from simspec.terminal import print_note, print_text
+from simspec.output.terminal import print_note, print_text
 
 PANEL = "Record"
 

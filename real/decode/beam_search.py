@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from real.decode.tree_search import CandidateTree, SearchedTree
-from simspec.tree import MAX_NODES, TreeError
+from simspec.tree.tree import MAX_NODES, TreeError
 
 
 class BeamSearch(SearchedTree):
@@ -24,7 +24,7 @@ class BeamSearch(SearchedTree):
             )
 
     def longest(self, K: int) -> int:
-        """As of a `simspec.tree_policy.TreePolicy`: no recorded depth cuts it."""
+        """As of a `simspec.tree.policy.TreePolicy`: no recorded depth cuts it."""
         return 0
 
     def submitted(self, K: int) -> int:

@@ -13,14 +13,14 @@ from real.decode.verify import VerifyResult
 from real.draft import Draft, Drafter, Step
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
-from simspec.quantization import decode, table
-from simspec.rng import DRAFT
-from simspec.tree_outcomes import sibling_counts
-from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
+from simspec.numerics.rng import DRAFT
+from simspec.trace.quantization import decode, table
+from simspec.tree.outcomes import sibling_counts
+from simspec.tree.policy import MAX_SUBMITTED, TreePolicy
 
 
 class Cape:
-    """A chain of at most `k` tokens, then siblings of each: `simspec.tree_outcomes.sibling_counts`.
+    """A chain of at most `k` tokens, then siblings of each: `simspec.tree.outcomes.sibling_counts`.
 
     The confidence that sets the count is quantized as in a recording. At most 32 tokens are
     submitted: the whole chain, then siblings from slot 0 on. Under the rejection rule siblings

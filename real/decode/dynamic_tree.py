@@ -1,7 +1,7 @@
 """Dynamic trees: the best nodes of a search by cumulative score (EAGLE-2)."""
 
 from real.decode.tree_search import INFINITE_GAP, CandidateTree, SearchedTree
-from simspec.tree import MAX_NODES, TreeError
+from simspec.tree.tree import MAX_NODES, TreeError
 
 
 class DynamicTree(SearchedTree):

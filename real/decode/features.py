@@ -9,8 +9,8 @@ from torch import Tensor
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor
 from real.draft import Drafter
-from simspec import quantization as grid
-from simspec.stepper import TOKEN_FEATURES
+from simspec.policy.stepper import TOKEN_FEATURES
+from simspec.trace import quantization as grid
 
 FEATURES = {
     "confidence": lambda logprob: logprob.max(-1).values.exp(),

@@ -14,7 +14,7 @@ from real.decode.verify import accept_exact, accept_recorded, rejection_sample
 from real.draft import Drafter
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
-from simspec.rng import DRAFT
+from simspec.numerics.rng import DRAFT
 
 
 def decode(  # noqa: PLR0913

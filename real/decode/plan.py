@@ -15,7 +15,7 @@ from real.draft import Draft, Drafter
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Policy, Stepper
-from simspec.tree_policy import TreePolicy
+from simspec.tree.policy import TreePolicy
 
 
 class Plan(Protocol):

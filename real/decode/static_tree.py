@@ -10,8 +10,8 @@ from real.decode.verify import VerifyResult
 from real.draft import Draft, Drafter, check_grows
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
-from simspec.rng import DRAFT
-from simspec.tree import Tree
+from simspec.numerics.rng import DRAFT
+from simspec.tree.tree import Tree
 
 
 class StaticTree:

@@ -11,7 +11,7 @@ from real.decode.verify import VerifyResult
 from real.draft import Draft, Drafter, check_grows
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
-from simspec.tree import MAX_RANKS, TreeError
+from simspec.tree.tree import MAX_RANKS, TreeError
 
 INFINITE_GAP = float("inf")
 """The gap of a choice without an alternative."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from real.draft import Draft
 from real.model.tree_mask import depths
 from real.sampling import AddressedDraws, Rule
-from simspec.rng import RESIDUAL
+from simspec.numerics.rng import RESIDUAL
 
 TINY = 1e-300
 """Stands for probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
@@ -134,9 +134,9 @@ def accept_recorded(
     """Speculative sampling of a chain, given that the new tokens of the sequence are `forced`.
 
     The drafted token y = forced[position + j] is accepted with probability min(1, q(y) / p(y)), by
-    the draw that a replay makes at this row and slot (`simspec.acceptance.drawn_trace`). Any other
-    token is not accepted. A row absent from `draft.q` has a deterministic child: q = 1. ValueError
-    for a tree.
+    the draw that a replay makes at this row and slot (`simspec.trace.acceptance.drawn_trace`). Any
+    other token is not accepted. A row absent from `draft.q` has a deterministic child: q = 1.
+    ValueError for a tree.
     """
     if list(draft.parent) != list(range(-1, len(draft.token) - 1)):
         raise ValueError(

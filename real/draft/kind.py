@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from real.draft.parallel import ParallelFactory
 from real.draft.protocol import Drafter
 from real.model.decoder import Decoder
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 
 
 @dataclass(frozen=True)

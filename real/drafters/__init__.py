@@ -3,7 +3,7 @@
 from real.draft import Drafter, DrafterKind, RandomInit
 from real.draft.parallel import ParallelFactory
 from real.model.decoder import Decoder
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 from simspec.plugins import plugins
 
 BUILTIN: dict[str, DrafterKind] = {

@@ -17,7 +17,7 @@ from real.model.full_pass import TargetPass
 from real.model.hf_config import WeightsError
 from real.model.kv_cache import KVCache
 from real.model.tree_mask import branches
-from simspec.names import one_note
+from simspec.output.names import one_note
 
 
 @dataclass(frozen=True)

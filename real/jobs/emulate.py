@@ -14,7 +14,7 @@ from real.jobs.models import ModelSettings, check_models, dtype_of
 from real.jobs.recordings import open_recording, policy_cost_of
 from real.model.random_models import check_room, random_decoder, read_shape
 from real.progress import Progress, quiet, relabel
-from simspec.rng import check_seed
+from simspec.numerics.rng import check_seed
 
 POLICIES = ("fixed:1", "fixed:2", "fixed:4", "beta_ts")
 """Policies that are timed where none is named."""

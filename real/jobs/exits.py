@@ -7,9 +7,8 @@ from real.jobs.models import ModelSettings
 from real.jobs.recordings import open_recording
 from real.record.exits import record_exits
 from real.rerun import rule_of
-from simspec.exit_drafts import ExitDrafts
-from simspec.exit_file import exits_path, write_exits
-from simspec.files import check_output
+from simspec.output.files import check_output
+from simspec.trace.exits import ExitDrafts, exits_path, write_exits
 
 
 def exits_of_recording(

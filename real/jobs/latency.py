@@ -11,8 +11,8 @@ from real.measure.time_grid import measure_grid
 from real.model.random_models import read_target
 from real.progress import Progress, quiet, relabel
 from real.provenance import check_device
-from simspec.files import check_output
-from simspec.rng import check_seed
+from simspec.numerics.rng import check_seed
+from simspec.output.files import check_output
 
 
 @dataclass(frozen=True)

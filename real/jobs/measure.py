@@ -17,9 +17,9 @@ from real.progress import Progress, quiet, relabel
 from real.rerun import recorded_rule
 from real.sampling import Rule
 from simspec import CostModel, load_trace
-from simspec.cost_table import CostTable
-from simspec.files import check_output
-from simspec.recordings import locate
+from simspec.cost.table import CostTable
+from simspec.output.files import check_output
+from simspec.trace.recordings import locate
 
 UNFINISHED = ".unfinished.costs.json"
 """File of an unfinished measurement of several drafters, beside the first cost file."""

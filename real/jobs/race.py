@@ -33,8 +33,8 @@ from real.pair import Pair, check_pair
 from real.progress import Progress, quiet, relabel
 from real.provenance import argv, device_name, revision, versions
 from simspec import CostModel, Trace, load_trace
-from simspec.files import check_output, write_json
-from simspec.rng import check_seed
+from simspec.numerics.rng import check_seed
+from simspec.output.files import check_output, write_json
 
 POLICIES = (
     "fixed:1", "fixed:2", "fixed:4", "beta_ts", "cali_ts", "confidence:0.5", "static:2x1x1",

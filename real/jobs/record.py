@@ -20,7 +20,7 @@ from real.record.metadata import describe
 from real.record.stepwise import check_history_free
 from real.record.target_sequence import default_batch
 from simspec import Trace
-from simspec.files import check_output
+from simspec.output.files import check_output
 
 
 def record_prompts(

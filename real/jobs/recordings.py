@@ -5,7 +5,7 @@ from pathlib import Path
 from real.rerun import evenly_spaced
 from real.sampling import Rule
 from simspec import CostModel, Trace, load_trace
-from simspec.recordings import costs_of, locate
+from simspec.trace.recordings import costs_of, locate
 
 RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 0)}
 """The rules of the bundled recordings."""

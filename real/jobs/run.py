@@ -19,12 +19,12 @@ from real.pair import Pair
 from real.progress import Progress, quiet, relabel
 from real.rerun import recorded_rule, rerun, rerun_rule, rule_of, total_seconds
 from simspec import CostModel, Policy, Rounds, Trace, policies, replay
-from simspec.deferred_policy import DeferredPolicy
-from simspec.files import check_output
-from simspec.round_tests import check_risk
-from simspec.tree_outcomes import check_trace
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import prepare_tree, replay_tree, tree_seconds
+from simspec.output.files import check_output
+from simspec.policy_kind import DeferredPolicy
+from simspec.replay.tests import check_risk
+from simspec.tree.outcomes import check_trace
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import prepare_tree, replay_tree, tree_seconds
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from real.record.emitted_sequences import record_emitted
 from real.record.stepwise import check_history_free
 from real.rerun import SEEDS, rerun, rerun_rule, total_seconds
 from simspec import CostModel, Policy, PolicyError, Trace, policies
-from simspec.round_tests import POWER, ReplaySettings, RoundTests, check_rounds
-from simspec.simulate import prepare
+from simspec.replay.replay import prepare
+from simspec.replay.tests import POWER, ReplaySettings, RoundTests, check_rounds
 
 REPLAYS = 32
 """Replays of the recording whose mean is the modelled speedup."""

@@ -15,8 +15,8 @@ from real.progress import Progress, quiet, relabel
 from real.provenance import device_name
 from real.rerun import recorded_rule
 from simspec import Trace, policies
-from simspec.files import check_output
-from simspec.rng import check_seed
+from simspec.numerics.rng import check_seed
+from simspec.output.files import check_output
 
 POLICIES = ("fixed:0", "fixed:1", "fixed:2", "fixed:4", "beta_ts", "confidence:0.5", "cost_ts")
 """Policies that are scored where none is named and the recording has what they read."""

@@ -27,7 +27,7 @@ from real.train.target_pipeline import (
     configured_predictors,
     train_for_target,
 )
-from simspec.rng import check_seed
+from simspec.numerics.rng import check_seed
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simspec import CostModel, Trace, replay
-from simspec.formulas import expected_committed
+from simspec.numerics.formulas import expected_committed
 from simspec.policies.fixed import fixed
 
 ACCEPTANCE = 0.5, 0.7, 0.9

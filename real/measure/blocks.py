@@ -21,7 +21,7 @@ from real.measure.undrafted import binary_tree, undrafted_chain, undrafted_tree
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
-from simspec.tree_shapes import tree_of_widths
+from simspec.tree.tree import tree_of_widths
 
 ROOM = 64
 """New tokens of a timed sequence: its cells share one prompt, whose length they hardly change."""

@@ -21,8 +21,8 @@ from real.model.target import Target
 from real.progress import Progress, quiet
 from real.sampling import Rule
 from simspec import CostModel
-from simspec.cost_table import CostTable
-from simspec.tree import MAX_NODES
+from simspec.cost.table import CostTable
+from simspec.tree.tree import MAX_NODES
 
 PASSES = 4
 """Passes of a batched job in each repeat."""

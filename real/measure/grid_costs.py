@@ -7,7 +7,7 @@ import numpy as np
 from real.measure.latency_grid import LatencyGrid
 from real.measure.pass_latency import PassLatency
 from simspec import CostModel
-from simspec.cost_table import CostTable
+from simspec.cost.table import CostTable
 
 
 def grid_cost(grid: LatencyGrid, batch: int, context: int, step: str | float) -> CostModel:

@@ -12,7 +12,7 @@ from real.measure.pass_latency import TARGET, Key, minimum_latency
 from real.model.decoder import Decoder
 from real.model.kv_cache import KVCache, StaticKVCache
 from real.model.tree_mask import ancestor_mask, chain
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 
 Pass = Callable[[], tuple[Tensor, ...]]
 

@@ -6,7 +6,7 @@ import torch
 
 from real.drafters import drafter_shapes
 from real.measure.settings import ascending
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 32)
 BATCHES = (1, 4, 16, 64)

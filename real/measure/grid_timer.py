@@ -26,7 +26,7 @@ from real.model.cuda_graphs import capture, compiled_layers
 from real.model.kv_cache import KVCache
 from real.model.layer import DecoderLayer
 from real.model.random_models import free, random_decoder
-from simspec.model_shape import ModelShape, cache_bytes
+from simspec.cost.shapes import ModelShape, cache_bytes
 
 
 class GridTimer:

@@ -7,7 +7,7 @@ from typing import Any
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.draft import Drafter, Silent
 from simspec import Policy, policies
-from simspec.policy_functions import observe_nothing
+from simspec.policy.policy import observe_nothing
 
 PLAIN, FIXED, BACKLOG, FEATURES = "plain", "fixed", "backlog", "features"
 ALONE, NODES, WIDTH = "alone", "nodes", "width"

@@ -13,7 +13,7 @@ from real.draft import Draft, Drafter
 from real.measure.job import Job
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
-from simspec.round_cost import next_backlog
+from simspec.cost.rounds import next_backlog
 
 
 class EndOfJobs(Exception):

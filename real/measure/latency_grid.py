@@ -9,8 +9,8 @@ from typing import Any
 from real.measure.device_limits import DeviceSpeeds
 from real.measure.pass_latency import TARGET, PassLatency
 from real.measure.timer import Quantiles
-from simspec.files import check_keys, read_json, write_json
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
+from simspec.output.files import check_keys, read_json, write_json
 
 SETTINGS = ("device", "dtype", "shape", "graphed", "fused", "repeats")
 

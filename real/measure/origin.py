@@ -9,7 +9,7 @@ from real.draft import Drafter
 from real.model.prepacked import ways_of
 from real.model.target import Target
 from real.provenance import processor_name, versions
-from simspec.cost_origin import CostOrigin
+from simspec.cost.provenance import CostOrigin
 
 
 def cost_origin(target: Target, drafter: Drafter, sitting: str = "") -> CostOrigin:

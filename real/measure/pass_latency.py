@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from real.measure.device_limits import DeviceSpeeds
 from real.measure.timer import Quantiles
-from simspec.model_shape import ModelShape
-from simspec.pass_cost import pass_bytes, pass_flops
+from simspec.cost.roofline import pass_bytes, pass_flops
+from simspec.cost.shapes import ModelShape
 
 TARGET = "target"
 SECONDS = ("median_s", "p10_s", "p90_s", "distance")

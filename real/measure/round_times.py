@@ -7,7 +7,7 @@ import numpy as np
 
 from real.decode.result import DecodeResult
 from real.measure.job import FEATURES, PLAIN, Job
-from simspec.round_cost import next_backlog
+from simspec.cost.rounds import next_backlog
 
 
 @dataclass(frozen=True)

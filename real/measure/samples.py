@@ -12,7 +12,7 @@ from real.measure.estimate import Timed
 from real.measure.job import FEATURES, FIXED, Job
 from real.measure.pace import Pace
 from real.measure.round_times import TimedRound
-from simspec.round_cost import next_backlog
+from simspec.cost.rounds import next_backlog
 
 WHOLE = (DRAFTING, VERIFICATION, POLICY, OTHER)
 PASS = (VERIFICATION, OTHER)

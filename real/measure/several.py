@@ -15,7 +15,7 @@ from real.measure.unfinished import UnfinishedSitting
 from real.progress import Progress, quiet
 from real.provenance import processor_name, versions
 from simspec import CostModel
-from simspec.tree import MAX_NODES
+from simspec.tree.tree import MAX_NODES
 
 
 def measure_several(

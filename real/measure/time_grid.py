@@ -15,7 +15,7 @@ from real.measure.timer import Timer
 from real.model.random_models import check_room
 from real.progress import Progress, quiet
 from real.provenance import device_name
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 
 
 def measure_grid(

@@ -33,7 +33,7 @@ from real.measure.job import (
 )
 from real.measure.samples import DRAFT, PASS, Samples
 from simspec import CostModel
-from simspec.cost_precision import CostPrecision
+from simspec.cost.provenance import CostPrecision
 
 
 @dataclass(frozen=True)

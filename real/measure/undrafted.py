@@ -4,7 +4,7 @@ import numpy as np
 
 from real.decode.phase_timer import PhaseTimer
 from real.draft import Draft
-from simspec.tree import Tree
+from simspec.tree.tree import Tree
 
 _TOKENS = 1 << 16
 """Random tokens are drawn once, so that none is drawn while a round is timed."""

@@ -8,7 +8,7 @@ from typing import Any
 from real.measure.pace import Pace
 from real.measure.samples import Samples
 from real.measure.sitting import Sitting
-from simspec.files import write_json
+from simspec.output.files import write_json
 
 
 class UnfinishedSitting:

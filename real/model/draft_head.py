@@ -16,7 +16,7 @@ from real.model.decoder import Decoder
 from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.hf_config import WeightsError
 from real.model.int8 import from_int8
-from simspec.names import one_note, printable
+from simspec.output.names import one_note, printable
 
 HASHES = ("tokenizer", "config", "weights")
 """Hashes that identify a target (`made_for`), in the order in which differences are reported."""

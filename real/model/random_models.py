@@ -12,8 +12,8 @@ from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.layer import RMSNorm
 from real.model.rotary import frequencies
-from simspec.files import read_json
-from simspec.model_shape import SHAPES, ModelShape, look_up, memory
+from simspec.cost.shapes import SHAPES, ModelShape, look_up, memory
+from simspec.output.files import read_json
 
 VOCAB = 32000
 """Default vocabulary of a shape given as LAYERSxWIDTHxHEADS."""

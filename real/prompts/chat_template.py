@@ -8,7 +8,7 @@ from typing import Any
 
 from real.prompts.prompt import PromptError
 from real.tokenizer_check import check_tokenizer
-from simspec.names import one_note
+from simspec.output.names import one_note
 
 OWN = "tokenizer"
 """Name of the template that a checkpoint's tokenizer brings."""

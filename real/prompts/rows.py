@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from real.prompts.prompt import PromptError
-from simspec.files import read_at_most
+from simspec.output.files import read_at_most
 
 MOST_BYTES = 1 << 30
 """Bytes of a file of prompts."""

@@ -11,7 +11,7 @@ from real.model.kv_cache import KVCache
 from real.model.ragged_cache import RaggedKVCache
 from real.record.settings import Settings
 from real.sampling import AddressedDraws, Rule, gumbel_at
-from simspec.rng import RESIDUAL
+from simspec.numerics.rng import RESIDUAL
 
 PREFILL_ROWS = 2048
 """Most rows of a prefill pass, padding included: what bounds its memory."""

@@ -8,7 +8,7 @@ import numpy as np
 from real.model.fingerprint import sha256
 from real.prompts import repeated_ngrams
 from simspec import Trace
-from simspec.acceptance import expected_accepted_length
+from simspec.trace.acceptance import expected_accepted_length
 
 ROW = (
     "Row t of a text says: the target's next token is token[t]; a draft from here can go depth[t] "

@@ -17,8 +17,8 @@ from real.record.scores import SequenceScores, picks
 from real.record.settings import RecordError
 from real.sampling import Rule
 from simspec import Trace
-from simspec.exit_drafts import ExitDrafts
-from simspec.quantization import LOG_ODDS, encode, encode_margin
+from simspec.trace.exits import ExitDrafts
+from simspec.trace.quantization import LOG_ODDS, encode, encode_margin
 
 MAX_NODES = 1 << 22
 """Drafts of one recording; more would hardly fit into memory."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from real.decode.features import encode_features
 from real.record.settings import Settings
-from simspec.quantization import encode_margin
+from simspec.trace.quantization import encode_margin
 
 MAX_CODE = 255
 """The largest code of a rank and of a margin: that or more."""

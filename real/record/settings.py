@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from real.sampling import Rule
-from simspec.tree import MAX_RANKS
+from simspec.tree.tree import MAX_RANKS
 
 MAX_BATCH = 65536
 

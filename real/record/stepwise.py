@@ -11,7 +11,7 @@ from real.model.target import Target
 from real.record.rows import MAX_CODE, RecordedRows, accepted_lengths
 from real.record.settings import RecordError, Settings
 from real.sampling import margin
-from simspec.quantization import encode_margin
+from simspec.trace.quantization import encode_margin
 
 
 def check_history_free(drafter: Drafter | type[Drafter]) -> None:

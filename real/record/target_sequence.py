@@ -18,7 +18,7 @@ from real.record.settings import RecordError, Settings
 from real.sampling import margin
 from simspec import CostModel
 from simspec.policies.fixed import fixed
-from simspec.quantization import encode_margin
+from simspec.trace.quantization import encode_margin
 
 TargetSequence = tuple[np.ndarray, np.ndarray]
 """New tokens int32 `[n]` and their margin codes uint8 `[n]`; under the rejection rule the target's

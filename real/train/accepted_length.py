@@ -15,7 +15,7 @@ from real.record import Settings
 from real.record.hidden_states import hidden_states
 from real.record.parallel import record_parallel
 from real.sampling import Rule
-from simspec.stats import MIN_PROMPTS, ratio, ratio_difference
+from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
 
 Continuation = tuple[list[int], np.ndarray]
 """A prompt, and the new tokens that the target generated behind it greedily."""

@@ -11,8 +11,8 @@ import torch
 from real.drafters.self_skip import SkipConfig, skipping_pass
 from real.model.decoder import Decoder
 from real.model.target import Target
-from simspec.formulas import expected_committed
-from simspec.stats import MIN_PROMPTS, ratio
+from simspec.numerics.formulas import expected_committed
+from simspec.numerics.stats import MIN_PROMPTS, ratio
 
 REPEATS = 15
 """Interleaved timings of each pass, whose median counts."""

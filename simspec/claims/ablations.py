@@ -21,9 +21,9 @@ from simspec.claims.exit_costs import ExitForm, exit_cost
 from simspec.claims.price import MEASURED, Price
 from simspec.claims.recorded import MOST_REPEATED, REPETITIVE, Recorded
 from simspec.claims.target import target_of
+from simspec.numerics.stats import MIN_PROMPTS, Interval
 from simspec.policies.thompson import beta_ts
-from simspec.stats import MIN_PROMPTS, Interval
-from simspec.trace import load_trace
+from simspec.trace.trace import load_trace
 
 SHIFTED, UNSHIFTED, TOKEN, FEATURE = (
     "feature&shifted_token", "feature&unshifted_token", "token", "feature",

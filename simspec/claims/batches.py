@@ -6,8 +6,8 @@ from simspec.claims.claim import EAGLE, Claim, Inputs
 from simspec.claims.evidence import POSITIVE, Array, Evidence, difference, observe
 from simspec.claims.price import PRICES, Price
 from simspec.claims.recorded import Recorded
-from simspec.lock_step import plain_steps, policy_steps
 from simspec.policies.fixed import fixed
+from simspec.replay.lock_step import plain_steps, policy_steps
 
 LARGER = (4, 16)
 """EAGLE's largest batch, and one beyond."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from simspec.claims.evidence import Array
-from simspec.files import read_json
-from simspec.stats import MIN_PROMPTS, Interval
+from simspec.numerics.stats import MIN_PROMPTS, Interval
+from simspec.output.files import read_json
 
 MOST_BYTES = 1 << 20
 FOLDERS = ("traces/ablations", "traces/smollm2/drafters", "traces/drafters", "real/tiny")

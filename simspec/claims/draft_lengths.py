@@ -21,7 +21,7 @@ from simspec.claims.price import Price
 from simspec.claims.recorded import TRAINED, Recorded, by_prompt, crossed
 from simspec.policies.fixed import fixed
 from simspec.reports.cross_fit import halves
-from simspec.rounds import committed
+from simspec.trace.rounds import committed
 
 SHORT, LONG = 1, 5
 """Lengths between which a sample prefers one; 5 is the better setting of EESD's section 5.3."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
+from simspec.numerics.stats import MIN_PROMPTS, Interval, bootstrap, price_deviation
 from simspec.reports.intervals import interval_data, number_or_none
-from simspec.stats import MIN_PROMPTS, Interval, bootstrap, price_deviation
 
 Array = NDArray[np.float64]
 Bounds = tuple[float, float]
@@ -130,8 +130,8 @@ def observe(
 ) -> Evidence:
     """The Evidence of a figure that is a function of sums over prompts; columns float64[P, C].
 
-    The interval is that of `simspec.stats.bootstrap`; value -+ t error where some resample has no
-    figure. ValueError for fewer than 8 prompts.
+    The interval is that of `simspec.numerics.stats.bootstrap`; value -+ t error where some resample
+    has no figure. ValueError for fewer than 8 prompts.
     """
     if len(columns) < MIN_PROMPTS:
         raise ValueError(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from simspec.claims.verdict import (
     UNDECIDED,
     Verdict,
 )
-from simspec.files import replacing
+from simspec.output.files import replacing
+from simspec.output.terminal import markdown_table
 from simspec.reports.intervals import interval_text
-from simspec.text_table import markdown_table
 
 BEGIN, END = "<!-- claims: begin, written by simspec claims -->", "<!-- claims: end -->"
 GROUPS = (

@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from simspec.claims.recorded import Recorded
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 SYNTHETIC = "synthetic"
 EESD_ACCEPTANCE = (0.7, 0.8)

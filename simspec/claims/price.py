@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simspec.cost import CostModel
-from simspec.tree_policy import MAX_SUBMITTED
+from simspec.cost.model import CostModel
+from simspec.tree.policy import MAX_SUBMITTED
 
 
 @dataclass(frozen=True)

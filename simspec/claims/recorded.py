@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from simspec.claims.evidence import Array, Source
 from simspec.claims.price import Price
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
 from simspec.policies.fixed import fixed
-from simspec.policy import Policy
-from simspec.recordings import costs_of
-from simspec.replicate_seconds import replicate_seconds
+from simspec.policy.policy import Policy
+from simspec.replay.metrics import replicate_seconds
+from simspec.replay.replay import replay
 from simspec.reports.cross_fit import halves
-from simspec.rounds import Rounds
-from simspec.simulate import replay
-from simspec.trace import Trace, load_trace
+from simspec.trace.recordings import costs_of
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace, load_trace
 
 MOST_REPEATED = 0.2
 """Share of repeated 8-grams from which a recording is shown, but does not count."""

@@ -13,13 +13,12 @@ from simspec.claims.exit_costs import layer_and_head
 from simspec.claims.price import Price
 from simspec.claims.recorded import by_prompt, crossed, repetition
 from simspec.claims.target import target_of
-from simspec.cost import CostModel
-from simspec.exit_drafts import ExitDrafts, cascade
-from simspec.exit_file import exits_path, read_exits
+from simspec.cost.model import CostModel
 from simspec.policies.fixed import fixed
+from simspec.replay.replay import replay
 from simspec.reports.cascades import default_thresholds
-from simspec.simulate import replay
-from simspec.trace import Trace, load_trace
+from simspec.trace.exits import ExitDrafts, cascade, exits_path, read_exits
+from simspec.trace.trace import Trace, load_trace
 
 Thresholds = tuple[float, ...]
 

@@ -12,9 +12,9 @@ from simspec.claims.recorded import TRAINED, Recorded, by_prompt
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
+from simspec.policy.predictor import ScalarPredictor, fit_predictor
 from simspec.reports.cross_fit import halves
-from simspec.scalar_predictor import ScalarPredictor, fit_predictor
 
 LONGEST = 10
 """EESD's K (its Table 4 and section 4.1)."""

@@ -9,18 +9,18 @@ from simspec.claims.claim import EAGLE, EESD, GLIDE, Claim, Inputs
 from simspec.claims.evidence import POSITIVE, Array, Evidence, difference, excess, observe
 from simspec.claims.price import Price
 from simspec.claims.recorded import TRAINED, Recorded
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
+from simspec.cost.model import CostModel
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import beams, cape, sets
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
+from simspec.policy_kind import DeferredPolicy
 from simspec.reports.cross_fit import Sequences, fit_tree, halves
 from simspec.reports.tree_rows import NODES as NODES_SUBMITTED
 from simspec.reports.tree_rows import ROUNDS, SECONDS, TOKENS, prompt_figures
-from simspec.trace import Trace
-from simspec.tree_policy import TreePolicy
-from simspec.tree_shapes import published_tree
+from simspec.trace.trace import Trace
+from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import published_tree
 
 GAMMA = 5
 """GLIDE's draft length (section 5)."""

@@ -15,7 +15,7 @@ import typer
 
 from simspec.cli.options import print_notes
 from simspec.cli.registry import add_commands, sort_by_panel
-from simspec.interrupts import exit_code, message, stoppable
+from simspec.output.interrupts import exit_code, message, stoppable
 
 GROUP = "simspec.commands"
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG

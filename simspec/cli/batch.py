@@ -60,13 +60,13 @@ def batch(  # noqa: PLR0913
 
     Contexts need a cost with terms for cached tokens (simspec cost --kv-verify), or a table.
     """
-    from simspec.batch_cost import with_draft_row
     from simspec.cli.selection import servable_groups
-    from simspec.lock_step import BatchRules
-    from simspec.recordings import locate, whole_cost
+    from simspec.cost.batch import with_draft_row
+    from simspec.replay.lock_step import BatchRules
+    from simspec.replay.sweep import cost_model
     from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
-    from simspec.sweep_inputs import cost_model
-    from simspec.trace import load_trace
+    from simspec.trace.recordings import locate, whole_cost
+    from simspec.trace.trace import load_trace
 
     if published:
         if traces:
@@ -127,8 +127,8 @@ def _data(name: str, rows: list[Any], crossed: list[Any], notes: list[str]) -> d
 
 
 def _print(name: str, rows: list[Any], crossed: list[Any], notes: list[str]) -> None:
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.intervals import interval_text
-    from simspec.terminal import print_table, print_text
 
     policies = [policy for policy in rows[0].speedup if not policy.startswith("fixed:")]
     cells = [
@@ -171,8 +171,8 @@ def _crossing(crossing: Any) -> str:
 
 
 def _print_conventions(ends: str, padded: bool) -> None:
-    from simspec.stats import MIN_PROMPTS
-    from simspec.terminal import print_text
+    from simspec.numerics.stats import MIN_PROMPTS
+    from simspec.output.terminal import print_text
 
     full = "the batch is always full" if ends == "refill" else "a batch waits for its last text"
     rows = "padded to the longest draft" if padded else "of each sequence's own draft"
@@ -184,7 +184,7 @@ def _print_conventions(ends: str, padded: bool) -> None:
 
 
 def _published(seed: int, as_json: bool) -> None:
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
     from simspec.validation.published_batches import published_batches
 
     rows = published_batches(seed)

@@ -38,11 +38,11 @@ def cascade(
 
     Example: simspec cascade out/sorted.parquet --thresholds 0.75/0.7 --thresholds 0.9/0.8
     """
-    from simspec.exit_drafts import cascade as derive
-    from simspec.exit_file import exits_path, read_exits
-    from simspec.files import check_output
+    from simspec.output.files import check_output
     from simspec.reports.cascades import RATIOS, compare_thresholds, parse_thresholds
-    from simspec.trace import load_trace
+    from simspec.trace.exits import cascade as derive
+    from simspec.trace.exits import exits_path, read_exits
+    from simspec.trace.trace import load_trace
 
     chosen = [parse_thresholds(text) for text in thresholds or ()]
     if out is not None:
@@ -61,7 +61,7 @@ def cascade(
 
 
 def _print(rows: Sequence[Any], layers: Sequence[int], policy: str) -> None:
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
 
     headings = ("thresholds", *(f"exit {layer}" for layer in layers), "drafted", "committed")
     cells = [

@@ -33,7 +33,7 @@ def check(
 
     Example: simspec check traces/prose.parquet --json
     """
-    from simspec.recordings import locate
+    from simspec.trace.recordings import locate
     from simspec.validation.check import check as run_checks
     from simspec.validation.published_costs import published_costs
 
@@ -51,7 +51,7 @@ def check(
 
 
 def _print(report: dict[str, Any]) -> None:
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
 
     checks = report["checks"]
     families: dict[str, list[dict[str, Any]]] = {}
@@ -76,7 +76,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _print_recordings(recordings: list[dict[str, Any]]) -> None:
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
 
     headings = ("recording", "k", "alpha", "tokens/round")
     rows = [
@@ -105,7 +105,7 @@ def _print_recordings(recordings: list[dict[str, Any]]) -> None:
 
 
 def _print_papers(papers: dict[str, Any]) -> None:
-    from simspec.terminal import print_text
+    from simspec.output.terminal import print_text
 
     several = [entry for entry in papers["eq_14_cost"] if len(entry["tables"]) > 1]
     shared = sum(entry["shared"] is not None for entry in several)
@@ -120,7 +120,7 @@ def _print_papers(papers: dict[str, Any]) -> None:
 
 
 def _print_published(report: dict[str, Any]) -> None:
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
 
     print_table(
         ("table", "target", "drafter", "batch", "a round, plain steps", "source"),

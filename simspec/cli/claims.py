@@ -62,9 +62,9 @@ def claims(
     from simspec.claims.claim import Inputs
     from simspec.claims.page import markdown, renew
     from simspec.claims.recorded import Recordings
-    from simspec.files import check_output
-    from simspec.recordings import CHECKOUT
-    from simspec.stats import MIN_PROMPTS
+    from simspec.numerics.stats import MIN_PROMPTS
+    from simspec.output.files import check_output
+    from simspec.trace.recordings import CHECKOUT
 
     chosen = _chosen(claim)
     root = CHECKOUT if folder is None else folder
@@ -150,7 +150,7 @@ def _print(verdicts: "Sequence[Verdict]") -> None:
     from simspec.claims.claim import REFERENCES
     from simspec.claims.page import headings, summary, verdict_rows
     from simspec.claims.verdict import COVERED
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
 
     for paper in REFERENCES:
         of = [verdict for verdict in verdicts if verdict.claim.paper == paper]

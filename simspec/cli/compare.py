@@ -55,11 +55,10 @@ def compare(  # noqa: PLR0913
     Example: simspec compare tiny-model-greedy --policy cost_ts --policy confidence:0.5
     """
     from simspec.cli.selection import servable_groups
-    from simspec.recordings import comparable_costs, locate
+    from simspec.output.terminal import markdown_table, print_table, print_text
     from simspec.reports.comparison import Question, comparisons, corrected
     from simspec.reports.intervals import covers, covers_text
-    from simspec.terminal import print_table, print_text
-    from simspec.text_table import markdown_table
+    from simspec.trace.recordings import comparable_costs, locate
 
     if not policy:
         raise ValueError("no policy is named: give one or more by --policy, such as cost_ts")

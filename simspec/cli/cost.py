@@ -88,7 +88,7 @@ def cost(  # noqa: PLR0913
 
     Example: simspec cost --from-terms pass=5.9,token=0.021,kv=4e-5,draft=0.4 --out h100.json
     """
-    from simspec.files import check_output
+    from simspec.output.files import check_output
 
     sources = {"--from-table": from_table, "--from-terms": from_terms, "--from-cost": from_cost}
     given = [name for name, value in sources.items() if value is not None]
@@ -125,8 +125,8 @@ def _stated(
 ) -> Any:
     from dataclasses import replace
 
-    from simspec.cost import CostModel
-    from simspec.token_cost import parse_terms
+    from simspec.cost.batch import parse_terms
+    from simspec.cost.model import CostModel
 
     if from_terms is not None:
         return parse_terms(from_terms).cost(depth or 8, stated.get("context", 0.0), "stated")
@@ -140,10 +140,9 @@ def _fit(
     from_table: str, out: Path, options: tuple[int | None, int | None, bool, float | None],
     as_json: bool,
 ) -> None:  # fmt: skip
-    from simspec.fitted_cost import fit_cost
+    from simspec.cost.fit import fit_cost, fit_tokens
+    from simspec.cost.speed_table import read_speed_table, read_speed_tables
     from simspec.published import published_table
-    from simspec.speed_table import read_speed_table, read_speed_tables
-    from simspec.token_fit import fit_tokens
 
     depth, batch, by_batch, plain = options
     is_file = Path(from_table).is_file() or from_table.endswith((".csv", ".json"))
@@ -190,7 +189,7 @@ def _errors(fitted: Any) -> dict[str, Any]:
 
 
 def _report(model: Any, out: Path, as_json: bool) -> None:
-    from simspec.terminal import print_text
+    from simspec.output.terminal import print_text
 
     if as_json:
         print(json.dumps({"cost": model.to_dict()}))
@@ -206,8 +205,8 @@ def _report(model: Any, out: Path, as_json: bool) -> None:
 def _report_tokens(tables: Any, fit: Any, out: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from simspec.terminal import print_table
-    from simspec.token_fit import speedup_error
+    from simspec.cost.fit import speedup_error
+    from simspec.output.terminal import print_table
 
     if as_json:
         data = {"terms": asdict(fit.tokens), "cost": fit.cost.to_dict()}
@@ -235,7 +234,7 @@ def _report_tokens(tables: Any, fit: Any, out: Path, as_json: bool) -> None:
 
 
 def _print(table: Any, fitted: Any, out: Path) -> None:
-    from simspec.terminal import print_table
+    from simspec.output.terminal import print_table
 
     print_table(
         ("task", "K", "accepted length", "round, plain steps", "speedup", "fitted", "error"),
@@ -258,7 +257,7 @@ def _print(table: Any, fitted: Any, out: Path) -> None:
 
 
 def _print_notes(model: Any, out: Path) -> None:
-    from simspec.terminal import print_text
+    from simspec.output.terminal import print_text
 
     for note in model.precision.warnings:
         print_text(note)

@@ -71,13 +71,13 @@ def drafters(  # noqa: PLR0913
 
     Example: simspec drafters traces/smollm2/greedy/*.parquet --cards traces/smollm2/drafters
     """
-    from simspec.files import check_output, write_csv
-    from simspec.recordings import comparable_costs, locate
+    from simspec.output.files import check_output, write_csv
     from simspec.reports.drafter_tables import check_depth, markdown, table
     from simspec.reports.drafters import ALL, compare_drafters
     from simspec.reports.intervals import covers, covers_text
     from simspec.reports.regime_tables import at_regimes, drafter_cells
     from simspec.reports.training_cards import bundled_cards, tokens_learned
+    from simspec.trace.recordings import comparable_costs, locate
 
     check_depth(depth)
     if cards is not None and not cards.is_dir():
@@ -123,9 +123,9 @@ def drafters(  # noqa: PLR0913
 
 
 def _print(rows: list[Any], depth: int, covered: str) -> None:
+    from simspec.numerics.stats import MIN_PROMPTS
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.drafter_tables import cells, headings, tells_training
-    from simspec.stats import MIN_PROMPTS
-    from simspec.terminal import print_table, print_text
 
     learned = tells_training(rows)
     print_table(

@@ -29,11 +29,11 @@ def drift(  # noqa: PLR0913
     Example: simspec drift tiny-model-greedy --policy cost_ts --policy ema_tiers
     """
     from simspec.cli.selection import servable_groups
-    from simspec.recordings import comparable_costs, locate
+    from simspec.replay.sweep import cost_model
     from simspec.reports.drift import POLICIES
     from simspec.reports.drift import drift as drift_of
     from simspec.reports.intervals import covers, covers_text
-    from simspec.sweep_inputs import cost_model
+    from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
@@ -52,8 +52,8 @@ def drift(  # noqa: PLR0913
 
 
 def _print(rows: "list[Drift]", covered: str) -> None:
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.drift import STARTS, WITHIN
-    from simspec.terminal import print_table, print_text
 
     headings = (
         "recording", "policy", "task by task", "in turn", "reset", "by task - in turn [95%]",

@@ -90,7 +90,7 @@ def export(  # noqa: PLR0913
     """
     from simspec.exports.request import Settings
     from simspec.exports.write import Sources, write_export
-    from simspec.recordings import locate
+    from simspec.trace.recordings import locate
 
     mode = "thinking_on" if thinking else "thinking_off"
     settings = Settings(method, draft_model, engine_version, captured, ngram, mode)
@@ -123,7 +123,7 @@ def _integers(text: str | None) -> list[int] | None:
 
 
 def _print(origin: dict[str, Any], out: Path) -> None:
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
 
     rows = [
         (str(row["batch"]), row["policy"], *_cells(row["speedup"])) for row in origin["predicted"]

@@ -47,11 +47,11 @@ def hybrid(  # noqa: PLR0913
 
     Example: simspec hybrid --search --predictor fitted
     """
-    from simspec.recordings import comparable_costs, locate
     from simspec.reports.hybrid import gains, markdown
     from simspec.reports.hybrid_search import predictors
     from simspec.reports.intervals import covers, covers_text
-    from simspec.trace import load_trace
+    from simspec.trace.recordings import comparable_costs, locate
+    from simspec.trace.trace import load_trace
 
     paths = locate(traces)
     loaded = {name: load_trace(path) for name, path in paths.items()}
@@ -100,9 +100,8 @@ def _search(
 
 
 def _print_choices(choices: list[Any], seed: int, as_json: bool, as_markdown: bool) -> None:
+    from simspec.output.terminal import markdown_table, print_table, print_text
     from simspec.reports.hybrid import CHOICE_HEADINGS, choice_rows
-    from simspec.terminal import print_table, print_text
-    from simspec.text_table import markdown_table
 
     if as_json:
         print(json.dumps({"seed": seed, "choices": [choice.to_dict() for choice in choices]}))
@@ -117,8 +116,8 @@ def _print_choices(choices: list[Any], seed: int, as_json: bool, as_markdown: bo
 
 
 def _print(found: list[Any], level: float, covered: str) -> None:
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.hybrid import GAIN_HEADINGS, WEIGHT_HEADINGS, gain_rows, weight_rows
-    from simspec.terminal import print_table, print_text
 
     print_table(WEIGHT_HEADINGS, weight_rows(), title="Weight of theta after n verified rounds")
     print_table(GAIN_HEADINGS, gain_rows(found), names=4, optional=("cali_ts",))

@@ -68,13 +68,13 @@ def import_(  # noqa: PLR0913
     Accepted lengths from every position become a recording:
     simspec import specdecode-bench gsm8k.jsonl --drafter eagle --out gsm8k.parquet
     """
-    from simspec.files import check_output
     from simspec.imports.formats import read_import
     from simspec.imports.import_report import import_report
     from simspec.imports.options import ImportOptions
     from simspec.imports.outputs import chosen_drafter, write_import
     from simspec.imports.source import read_source
-    from simspec.terminal import print_text
+    from simspec.output.files import check_output
+    from simspec.output.terminal import print_text
 
     if out is not None:
         check_output(out, file, *([before] if before else []))
@@ -95,7 +95,7 @@ def import_(  # noqa: PLR0913
 
 
 def _print(report: dict[str, Any]) -> None:
-    from simspec.terminal import print_fields
+    from simspec.output.terminal import print_fields
 
     fields = {key: report[key] for key in ("format", "file", "sha256", "kind")}
     means = dict.fromkeys(total["accepted_length_means"] for total in report["totals"])
@@ -125,7 +125,7 @@ def _print_rows(
     rows: list[dict[str, Any]], keys: tuple[str, ...], names: int, headings: dict[str, str]
 ) -> None:
     """A table of these keys, less those that no row has."""
-    from simspec.terminal import print_table
+    from simspec.output.terminal import print_table
 
     kept = [key for key in keys if any(row[key] not in (None, "") for row in rows)]
     if kept:

@@ -33,7 +33,7 @@ def at_most(most: int, advice: str = "give a smaller number") -> Callable[..., A
 
 def check_seed(seed: int) -> int:
     """An option's check: ValueError for a seed that no draw can have."""
-    from simspec import rng
+    from simspec.numerics import rng
 
     rng.check_seed(seed)
     return seed
@@ -101,7 +101,7 @@ Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown inste
 
 def print_notes(notes: Iterable[str]) -> None:
     """Prints each note as one line on stderr."""
-    from simspec.terminal import print_note
+    from simspec.output.terminal import print_note
 
     for note in notes:
         print_note(note)

@@ -44,10 +44,10 @@ def paper(
     from simspec.claims.card import find_cards
     from simspec.claims.claim import Inputs
     from simspec.claims.recorded import Recordings
-    from simspec.cost_comparison import warning_notes
+    from simspec.cost.comparison import warning_notes
+    from simspec.output.terminal import print_table, print_text
     from simspec.papers.catalogue import TABLES
-    from simspec.recordings import CHECKOUT
-    from simspec.terminal import print_table, print_text
+    from simspec.trace.recordings import CHECKOUT
 
     names = tables or list(TABLES)
     if unknown := [name for name in names if name not in TABLES]:

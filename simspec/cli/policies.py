@@ -26,9 +26,9 @@ def policies(
 
     Example: simspec policies --group features
     """
+    from simspec.output.terminal import print_table
     from simspec.policies import KINDS
     from simspec.policy_kind import GROUPS
-    from simspec.terminal import print_table
 
     if group and group not in GROUPS:
         raise ValueError(f"group {group!r} is unknown: expected one of {', '.join(GROUPS)}")

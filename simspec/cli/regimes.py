@@ -17,8 +17,8 @@ def print_regimes(
     as_markdown: bool = False,
 ) -> None:
     """Prints {label: figures} as tables, as Markdown, or as JSON by `as_json`."""
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.regime_tables import markdown, regime_tables
-    from simspec.terminal import print_table, print_text
 
     if as_json:
         print(json.dumps({"regimes": {label: as_json(of) for label, of in results.items()}}))

@@ -44,11 +44,11 @@ def report(  # noqa: PLR0913
     """
     from joblib import cpu_count as cores
 
-    from simspec.files import check_output, replacing
+    from simspec.output.files import check_output, replacing
+    from simspec.output.terminal import print_text, progress_bar
     from simspec.page.report import all_figures, page_of
-    from simspec.recordings import comparable_costs, locate
     from simspec.reports.comparison import Question
-    from simspec.terminal import print_text, progress_bar
+    from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
     check_output(out, *paths.values())

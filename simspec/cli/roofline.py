@@ -59,10 +59,9 @@ def roofline(  # noqa: PLR0913
     """
     from dataclasses import replace
 
-    from simspec.device import DEVICES
-    from simspec.files import check_output
-    from simspec.model_shape import SHAPES, ModelShape, look_up
-    from simspec.roofline import roofline_table
+    from simspec.cost.roofline import roofline_table
+    from simspec.cost.shapes import DEVICES, SHAPES, ModelShape, look_up
+    from simspec.output.files import check_output
 
     target_shape = replace(look_up(SHAPES, "model", target), weight_bytes=weight_bytes)
     drafter_shape: ModelShape | float
@@ -80,6 +79,6 @@ def roofline(  # noqa: PLR0913
     if as_json:
         print(json.dumps(cost.to_dict()))
     else:
-        from simspec.terminal import print_text
+        from simspec.output.terminal import print_text
 
         print_text("\n".join((*table.describe(), f"wrote {out}, {priced.name}")))

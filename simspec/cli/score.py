@@ -44,11 +44,11 @@ def score(  # noqa: PLR0913
     Example: simspec score traces/prose.parquet --policy beta_ts --policy confidence:0.5 --markdown
     """
     from simspec.cli.selection import servable_groups
-    from simspec.recordings import comparable_costs, locate
     from simspec.reports.intervals import covers, covers_text
     from simspec.reports.oracle_gap import markdown
     from simspec.reports.oracle_gap import score as score_policies
     from simspec.reports.regime_tables import at_regimes, score_cells
+    from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
@@ -82,8 +82,8 @@ def score(  # noqa: PLR0913
 
 
 def _print(scores: list[dict[str, Any]], covered: str) -> None:
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.oracle_gap import share_cell
-    from simspec.terminal import print_table, print_text
 
     headings = ("policy", "speedup", "time over best fixed", "time over oracle")
     for of_recording in scores:

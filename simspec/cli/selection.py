@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from simspec.cli.options import print_notes
-from simspec.part_sweep import check_plannable
-from simspec.sweep_inputs import supported_policies
-from simspec.trace import Trace, load_trace
-from simspec.trace_parts import trace_parts
+from simspec.replay.parts import check_plannable
+from simspec.replay.sweep import supported_policies
+from simspec.trace.parts import trace_parts
+from simspec.trace.trace import Trace, load_trace
 
 
 def servable_groups(

@@ -18,10 +18,10 @@ def show(
 
     Example: simspec show traces/prose.parquet
     """
-    from simspec.recordings import locate
+    from simspec.output.terminal import print_fields
     from simspec.reports.trace_summary import trace_summary
-    from simspec.terminal import print_fields
-    from simspec.trace import load_trace
+    from simspec.trace.recordings import locate
+    from simspec.trace.trace import load_trace
 
     (path,) = locate([trace]).values()
     summary = trace_summary(load_trace(path))

@@ -81,11 +81,11 @@ def sweep(  # noqa: PLR0913
     (the shell expands the braces)
     """
     from simspec.cli.selection import servable_groups, servable_parts
-    from simspec.files import check_output, write_csv
-    from simspec.part_sweep import part_sweep
-    from simspec.recordings import comparable_costs, locate
+    from simspec.output.files import check_output, write_csv
+    from simspec.replay.parts import part_sweep
+    from simspec.replay.sweep import sweep_rows
     from simspec.reports.sweep_means import plot_sweep
-    from simspec.sweep import sweep_rows
+    from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
     outputs = [path for path in (out, plot, curve, keep) if path is not None]
@@ -174,8 +174,8 @@ def _plot_curves(
 
 
 def _print(table: Any) -> None:
+    from simspec.output.terminal import print_table
     from simspec.reports.sweep_means import FIGURES, NAMES, sweep_means
-    from simspec.terminal import print_table
 
     sweep_rows = [
         (*(getattr(row, name) for name in NAMES), *(f"{getattr(row, f):.3f}" for f in FIGURES))

@@ -45,11 +45,11 @@ def transport(
 
     Example: simspec transport tiny-model-greedy tiny-model-coupled --table 4 --table 8
     """
-    from simspec.files import check_output
-    from simspec.recordings import locate
+    from simspec.output.files import check_output
     from simspec.reports.stand_ins import published_errors
     from simspec.reports.transport import transport as compare
     from simspec.reports.transport_plot import plot_transport
+    from simspec.trace.recordings import locate
 
     paths = locate(traces)
     if plot is not None:
@@ -68,9 +68,9 @@ def transport(
 
 
 def _print(rows: list[Any]) -> None:
+    from simspec.numerics.stats import MIN_PROMPTS
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.intervals import interval_text
-    from simspec.stats import MIN_PROMPTS
-    from simspec.terminal import print_table, print_text
 
     recordings: dict[str, list[Any]] = {}
     for row in rows:
@@ -101,8 +101,8 @@ def _print(rows: list[Any]) -> None:
 
 
 def _print_published(errors: Sequence[Any]) -> None:
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.stand_ins import summarized
-    from simspec.terminal import print_table, print_text
 
     print_table(
         ("published", "stand-in", "curves", "median error by K", "least", "greatest", "source"),

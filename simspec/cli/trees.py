@@ -59,12 +59,12 @@ def trees(  # noqa: PLR0913
 
     Example: simspec trees tiny-model-greedy --nodes 8 --nodes 16 --policy static:4x2x1
     """
-    from simspec.files import check_output, write_csv
-    from simspec.recordings import comparable_costs, locate
+    from simspec.output.files import check_output, write_csv
     from simspec.reports.intervals import covers, covers_text
     from simspec.reports.regime_tables import at_regimes, tree_cells
     from simspec.reports.tree_tables import markdown, table
     from simspec.reports.trees import NODES, compare_trees
+    from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
     if out is not None:
@@ -100,9 +100,9 @@ def trees(  # noqa: PLR0913
 
 
 def _print(rows: list[Any], covered: str) -> None:
+    from simspec.numerics.stats import MIN_PROMPTS
+    from simspec.output.terminal import print_table, print_text
     from simspec.reports.tree_tables import HEADINGS, by_recording
-    from simspec.stats import MIN_PROMPTS
-    from simspec.terminal import print_table, print_text
 
     for name, cells in by_recording(rows).items():
         optional = ("passes/round", "nodes/round", "chosen", "over a chain as deep")

@@ -47,11 +47,11 @@ def tune(  # noqa: PLR0913
     Example: simspec tune product:predictor=theta mine.parquet --cost cost.json --trials 1000
     """
     from simspec.cli.selection import servable_groups
-    from simspec.recordings import comparable_costs, locate
+    from simspec.output.terminal import progress_bar
     from simspec.reports.intervals import covers, covers_text
     from simspec.reports.tuning import Search, default_text
     from simspec.reports.tuning import tune as tune_policy
-    from simspec.terminal import progress_bar
+    from simspec.trace.recordings import comparable_costs, locate
 
     search = Search(trials, replicates, seed, level)
     start = default_text(policy)
@@ -73,7 +73,7 @@ def tune(  # noqa: PLR0913
 
 
 def _print(tuning: "Tuning", level: float, covered: str) -> None:
-    from simspec.terminal import print_table, print_text
+    from simspec.output.terminal import print_table, print_text
 
     headings = (
         "recording", "prompts", "default", "tuned", f"difference [{level:.0%}]", "p", "verdict",

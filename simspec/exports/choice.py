@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.deferred_policy import DeferredPolicy
 from simspec.exports.evidence import Evidence
 from simspec.exports.schedule import NO_LIMITS, Limits, Schedule
+from simspec.numerics.stats import MIN_PROMPTS, Interval, joined, ratio
 from simspec.policies import parse
 from simspec.policies.fixed import fixed
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
+from simspec.policy_kind import DeferredPolicy
 from simspec.reports.drafters import DRAWS
 from simspec.reports.prompt_seconds import replicated_seconds
-from simspec.stats import MIN_PROMPTS, Interval, joined, ratio
 
 TIE = 0.01
 """Draft lengths within this share of the best throughput tie, and the smallest wins."""

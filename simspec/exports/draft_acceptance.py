@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.policies.fixed import fixed
+from simspec.replay.replay import replay
 from simspec.reports.drafters import DRAWS
-from simspec.simulate import replay
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

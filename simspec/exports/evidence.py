@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simspec.cost import CostModel
-from simspec.cost_comparison import check_comparable, warning_notes
-from simspec.cost_table import CostTable, load_cost
-from simspec.recordings import cost_beside
-from simspec.sweep_inputs import cost_model
-from simspec.trace import Trace, load_trace
+from simspec.cost.comparison import check_comparable, warning_notes
+from simspec.cost.model import CostModel
+from simspec.cost.table import CostTable, load_cost
+from simspec.replay.sweep import cost_model
+from simspec.trace.recordings import cost_beside
+from simspec.trace.trace import Trace, load_trace
 
 PAIR = ("target", "drafter", "rule", "temperature", "top_k", "top_p")
 """What recordings have to share before their rounds are counted together."""

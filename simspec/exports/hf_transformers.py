@@ -17,7 +17,7 @@ from simspec.exports.documents import (
 from simspec.exports.request import Format, Request, Settings
 from simspec.exports.threshold import confidence_threshold
 from simspec.policies import parse
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
 
 KIND = "GenerationConfig"
 TOKENS, SCHEDULE, THRESHOLD = (

@@ -6,11 +6,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
 from simspec.exports.choice import Choice
 from simspec.exports.evidence import Evidence
-from simspec.recordings import cost_beside
 from simspec.reports.intervals import covers, interval_data
+from simspec.trace.recordings import cost_beside
 
 NOT_COVERED = (
     "time outside rounds: prefill, scheduling, sampling settings of the server, network",

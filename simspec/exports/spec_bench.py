@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from simspec import policies
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
 from simspec.exports.documents import (
     MAX_JSON,
     check_fields,
@@ -25,10 +25,10 @@ from simspec.exports.documents import (
     shown,
 )
 from simspec.exports.request import Format, Request, Settings
-from simspec.policy import Policy
-from simspec.rounds import committed
-from simspec.simulate import replay
-from simspec.trace import Trace
+from simspec.policy.policy import Policy
+from simspec.replay.replay import replay
+from simspec.trace.rounds import committed
+from simspec.trace.trace import Trace
 
 KIND = "Spec-Bench answers"
 KEYS = ("question_id", "category", "answer_id", "model_id", "choices", "tstamp")

@@ -2,7 +2,7 @@
 
 from simspec.exports.request import Request
 from simspec.policies import parse
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
 
 
 def confidence_threshold(

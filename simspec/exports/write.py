@@ -10,8 +10,8 @@ from simspec.exports.evidence import gather
 from simspec.exports.formats import FORMATS
 from simspec.exports.provenance import provenance
 from simspec.exports.request import Request, Settings
-from simspec.files import check_output, replacing, write_json
-from simspec.recordings import cost_beside
+from simspec.output.files import check_output, replacing, write_json
+from simspec.trace.recordings import cost_beside
 
 SIDECAR = ".provenance.json"
 

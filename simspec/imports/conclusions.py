@@ -7,9 +7,9 @@ import numpy as np
 from simspec.imports.depth_counts import DepthCounts, of_rounds
 from simspec.imports.kinds import CensoredRounds, EngineSettings, ExactImport, Import, PooledCounts
 from simspec.policies.fixed import fixed
-from simspec.rounds import Rounds
-from simspec.simulate import replay
-from simspec.trace import Trace
+from simspec.replay.replay import replay
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace
 
 ELSEWHERE = (
     "rounds of another draft length start at other tokens, so these rounds cannot be replayed: "

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from simspec.imports.depth_counts import DepthCounts
-from simspec.stats import MIN_PROMPTS, bootstrap
+from simspec.numerics.stats import MIN_PROMPTS, bootstrap
 
 GROUPS = 2000
 """Requests above this number are resampled in so many groups of neighbors."""

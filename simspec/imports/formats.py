@@ -5,10 +5,10 @@ from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 
-from simspec.files import LONGEST_REASON
 from simspec.imports.kinds import Import
 from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.source import read_source
+from simspec.output.files import LONGEST_REASON
 from simspec.plugins import plugins
 
 FORMATS: dict[str, ImportFormat] = {

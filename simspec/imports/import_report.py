@@ -10,7 +10,7 @@ from simspec.imports.conclusions import depth_counts, length_at, not_concluded, 
 from simspec.imports.depth_curve import depth_curve
 from simspec.imports.kinds import CensoredRounds, EngineSettings, ExactImport, Import, PooledCounts
 from simspec.imports.totals import PER_ROUND, mean_of
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 KINDS = {
     ExactImport: "exact",

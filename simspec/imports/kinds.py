@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from simspec.imports.depth_counts import DEEPEST, DepthCounts
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from simspec.files import check_output
 from simspec.imports.conclusions import ELSEWHERE, NO_ACCEPTANCE
 from simspec.imports.kinds import EngineSettings, ExactImport, Import
 from simspec.imports.summary_file import write_summary
+from simspec.output.files import check_output
 
 
 def chosen_drafter(result: Import, drafter: str | None) -> Import:

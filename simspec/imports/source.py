@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from simspec.files import read_at_most
 from simspec.imports.fields import Fields
+from simspec.output.files import read_at_most
 
 LARGEST = 256 << 20
 """Bytes of a file; its JSON takes several times as much memory."""

@@ -8,8 +8,8 @@ from simspec.imports.fields import Fields
 from simspec.imports.kinds import ExactImport, Origin
 from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.source import Source, json_rows
-from simspec.trace import Trace
-from simspec.trace_meta import TraceMeta
+from simspec.trace.meta import TraceMeta
+from simspec.trace.trace import Trace
 
 TOKENS = 1 << 31
 UNKNOWN = -1

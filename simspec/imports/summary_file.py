@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from simspec.files import write_json
 from simspec.imports.depth_counts import DepthCounts
 from simspec.imports.fields import Fields
 from simspec.imports.kinds import BatchTier, CensoredRounds, EngineSettings, Origin, PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.source import Source, json_rows
+from simspec.output.files import write_json
 
 SCHEMA = "simspec-import-1"
 ORIGIN = ("format", "file", "sha256")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.names import label_text
+from simspec.numerics.stats import Interval
+from simspec.output.names import label_text
 from simspec.reports.speedup_curve import Point
 from simspec.reports.transport import TransportRow
-from simspec.stats import Interval
 
 COLORS = {
     "#010101": "var(--ink)",

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.acceptance import drawn_trace
-from simspec.calibration import reliability
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
 from simspec.exports.choice import best_length
+from simspec.numerics.stats import MIN_PROMPTS
 from simspec.policies import make
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
+from simspec.policy.predictor import examples, reliability
+from simspec.replay.replay import replay
 from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
@@ -22,10 +23,8 @@ from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.reachable import reachable
 from simspec.reports.speedup_curve import Point, speedup_of
 from simspec.reports.transport import TransportRow, transport
-from simspec.scalar_predictor import examples
-from simspec.simulate import replay
-from simspec.stats import MIN_PROMPTS
-from simspec.trace import Trace
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.trace import Trace
 
 LEAST_BIN = 40
 """Examples of a calibration bin that is shown."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from simspec.names import html_text
+from simspec.output.names import html_text
 
 STYLE = """
 :root { --paper: #ffffff; --ink: #1b1f24; --quiet: #6b7480; --band: #e4e8ee; --rule: #d6dbe1;

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from simspec.numerics.stats import Interval
 from simspec.page.figures import RecordingFigures, short_name
 from simspec.reports.comparison import Comparison, Question, corrected
-from simspec.stats import Interval
 
 Key = tuple[str, str, float, float]
 """Target, rule, temperature, top-p: recordings that differ in them answer different questions."""

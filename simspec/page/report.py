@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from simspec.numerics.stats import Interval
 from simspec.page import charts, layout
 from simspec.page.engine_lines import engine_lines
 from simspec.page.figures import RecordingFigures, figures_of, short_name
 from simspec.page.recommendation import Recommendation, recommend, times
 from simspec.reports.comparison import DEFAULTS, Question
 from simspec.reports.intervals import covers_text, interval_text
-from simspec.stats import Interval
-from simspec.trace import Trace, load_trace
+from simspec.trace.trace import Trace, load_trace
 
 SHOWN = 10
 """Most adaptive policies of a chart, the fastest first."""

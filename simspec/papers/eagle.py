@@ -10,7 +10,7 @@ from simspec.papers.table import Cell, Figure, PaperTable, figure, plain, quotie
 from simspec.policies.fixed import fixed
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.tree_rows import ROUNDS, TOKENS, prompt_figures
-from simspec.tree_policy import TreePolicy
+from simspec.tree.policy import TreePolicy
 
 ALPHAS = range(5)
 TREE = TreePolicy("eagle_tree", "static", tree=EAGLE_TREE)

@@ -28,7 +28,7 @@ from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
 from simspec.reports.cross_fit import fit_tree
 from simspec.reports.tree_rows import priced_seconds
 

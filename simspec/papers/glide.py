@@ -11,14 +11,14 @@ from simspec.claims.claim import Inputs
 from simspec.claims.evidence import Array, difference
 from simspec.claims.price import MEASURED
 from simspec.claims.recorded import Recorded
-from simspec.lock_step import plain_steps, policy_steps
 from simspec.papers.sources import MISSING, card_of, learned
 from simspec.papers.table import Cell, Figure, PaperTable, figure, quotient
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import beams, cape
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
+from simspec.replay.lock_step import plain_steps, policy_steps
 from simspec.reports.tree_rows import ROUNDS, TOKENS, prompt_figures
-from simspec.tree_policy import TreePolicy
+from simspec.tree.policy import TreePolicy
 
 GAMMA = 5
 """GLIDE's draft length (section 5)."""

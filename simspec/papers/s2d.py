@@ -10,7 +10,7 @@ from simspec.claims.sorted_exits import SortedRecording, alone, cascades, sorted
 from simspec.papers.sources import FLAT, MISSING, bundled, card_of, learned
 from simspec.papers.table import Cell, Figure, PaperTable, figure, plain, quotient
 from simspec.policies.fixed import fixed
-from simspec.trace import Trace, load_trace
+from simspec.trace.trace import Trace, load_trace
 
 SHOWN = tuple(price for price in PRICES if price.ratio is None or price.flat)
 DRAFTED = 4

@@ -14,7 +14,7 @@ from simspec.claims.evidence import Array
 from simspec.claims.price import MEASURED, PRICES, Price
 from simspec.claims.recorded import Recorded, by_prompt
 from simspec.papers.table import Cell, Figure, figure, quotient
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
 
 Mask = NDArray[np.bool_]
 Source = Callable[[Price], Recorded | None]

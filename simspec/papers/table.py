@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from simspec.claims.evidence import LEVEL, Array
+from simspec.numerics.stats import Interval, bootstrap, stacked
+from simspec.output.terminal import markdown_table
 from simspec.reports.intervals import interval_data, interval_text, number_or_none
-from simspec.stats import Interval, bootstrap, stacked
-from simspec.text_table import markdown_table
 
 RESAMPLES = 2000
 

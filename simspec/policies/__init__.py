@@ -7,8 +7,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
+from simspec.cost.model import CostModel
 from simspec.plugins import plugins
 from simspec.policies.adaedl import adaedl
 from simspec.policies.adaptive import hf_heuristic
@@ -35,10 +34,10 @@ from simspec.policies.throughput_aware import throughput_aware
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets, static
 from simspec.policies.ucb import ucb
-from simspec.policy import Policy, PolicyError
-from simspec.policy_kind import GROUPS, PolicyKind
-from simspec.trace import Trace
-from simspec.tree_policy import TreePolicy
+from simspec.policy.policy import Policy, PolicyError
+from simspec.policy_kind import GROUPS, DeferredPolicy, PolicyKind
+from simspec.trace.trace import Trace
+from simspec.tree.policy import TreePolicy
 
 __all__ = [
     "BUILTIN",

@@ -1,8 +1,8 @@
 """AdaEDL: an entropy bound on the acceptance, with an adaptive threshold."""
 
-from simspec.adaptive_threshold import adaptive_policy
-from simspec.policy import Policy
-from simspec.policy_arguments import check_number
+from simspec.policy.arguments import check_number
+from simspec.policy.policy import Policy
+from simspec.policy.threshold import adaptive_policy
 from simspec.policy_kind import SCOPE, SHARE, PolicyKind, Real
 
 

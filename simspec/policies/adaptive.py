@@ -1,8 +1,7 @@
 """Draft lengths that follow the last round's outcome."""
 
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import check_flag
-from simspec.policy_functions import Array, Go
+from simspec.policy.arguments import check_flag
+from simspec.policy.policy import Array, Go, Policy, PolicyError
 from simspec.policy_kind import FLAG, Option, PolicyKind
 
 

@@ -1,8 +1,7 @@
 """A confidence threshold fitted to accepted and rejected tokens (transformers, DISCO)."""
 
-from simspec.compile_cache import cached_njit
-from simspec.policy import Policy
-from simspec.policy_arguments import (
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import (
     changed_settings,
     check_integer,
     check_number,
@@ -10,7 +9,7 @@ from simspec.policy_arguments import (
     check_scope,
     threshold_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go
+from simspec.policy.policy import Array, Go, Policy
 from simspec.policy_kind import ROUNDS, SCOPE, SHARE, PolicyKind, Real
 
 _GRID, _STATE = 256, 4

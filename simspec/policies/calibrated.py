@@ -3,13 +3,11 @@
 import math
 import os
 
-from simspec.acceptance_head import head_arguments, predicted
-from simspec.compile_cache import cached_njit
-from simspec.policy import Policy
-from simspec.policy_arguments import check_number, check_option, policy_name
-from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import check_number, check_option, policy_name
+from simspec.policy.policy import Array, Go, Policy, observe_nothing
+from simspec.policy.predictor import ScalarPredictor, head_arguments, predicted
 from simspec.policy_kind import SHARE, Option, PolicyKind, Real
-from simspec.scalar_predictor import ScalarPredictor
 
 READINGS = ("draft_share", "validated", "literal")
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)

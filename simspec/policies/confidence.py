@@ -1,14 +1,13 @@
 """Stop at a low confidence of the drafter."""
 
-from simspec.policy import Policy
-from simspec.policy_arguments import (
+from simspec.policy.arguments import (
     changed_settings,
     check_flag,
     check_number,
     check_option,
     threshold_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy.policy import Array, Go, Policy, observe_nothing
 from simspec.policy_kind import FLAG, SHARE, PolicyKind
 
 SIGNALS = ("confidence", "probability")

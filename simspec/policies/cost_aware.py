@@ -3,15 +3,13 @@
 from functools import partial
 from typing import Any
 
-from simspec.beta_draw import beta_draw
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import check_flag, check_number, check_option, policy_name
-from simspec.policy_functions import Array, Go
-from simspec.policy_kind import FLAG, PRIOR, SCOPE, Option, PolicyKind, Real
-from simspec.trace import Trace
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
+from simspec.numerics.rng import beta_draw
+from simspec.policy.arguments import check_flag, check_number, check_option, policy_name
+from simspec.policy.policy import Array, Go, Policy, PolicyError
+from simspec.policy_kind import FLAG, PRIOR, SCOPE, DeferredPolicy, Option, PolicyKind, Real
+from simspec.trace.trace import Trace
 
 VARIANTS = ("shared", "depth")
 _HEAD = 8
@@ -60,7 +58,7 @@ def _observe(
     features: Array,
     cost: float,
 ) -> None:
-    # The backlog, as in simspec.round_cost.next_backlog.
+    # The backlog, as in simspec.cost.rounds.next_backlog.
     if computed == 0:
         state[1] += 1.0
     else:

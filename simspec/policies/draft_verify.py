@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-from simspec.adaptive_threshold import adaptive_policy
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy
-from simspec.policy_arguments import check_option, policy_name
-from simspec.policy_kind import SCOPE, SHARE, PolicyKind, Real
-from simspec.trace import Trace
+from simspec.cost.model import CostModel
+from simspec.policy.arguments import check_option, policy_name
+from simspec.policy.policy import Policy
+from simspec.policy.threshold import adaptive_policy
+from simspec.policy_kind import SCOPE, SHARE, DeferredPolicy, PolicyKind, Real
+from simspec.trace.trace import Trace
 
 VARIANTS = ("paper", "released")
 RELEASED_K = 8

@@ -1,17 +1,16 @@
 """Draft lengths in tiers that follow an average of the accepted length (SGLang)."""
 
-from simspec.compile_cache import cached_njit
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import (
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import (
     check_integer,
     check_lengths,
     check_number,
     check_scope,
     policy_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go
+from simspec.policy.policy import Array, Go, Policy, PolicyError
+from simspec.policy.threshold import averaged
 from simspec.policy_kind import LENGTHS, ROUNDS, SCOPE, Option, PolicyKind, Real
-from simspec.running_average import averaged
 
 _HEAD = 5
 # params: weight of a new round, interval, warm-up, down, up, then the tiers.

@@ -1,8 +1,7 @@
 """Stop at a high entropy of the drafter (SVIP)."""
 
-from simspec.policy import Policy
-from simspec.policy_arguments import changed_settings, check_flag, check_number, threshold_name
-from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy.arguments import changed_settings, check_flag, check_number, threshold_name
+from simspec.policy.policy import Array, Go, Policy, observe_nothing
 from simspec.policy_kind import FLAG, PolicyKind, Real
 
 

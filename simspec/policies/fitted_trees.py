@@ -5,17 +5,14 @@ from functools import partial
 
 import numpy as np
 
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import PolicyError
-from simspec.policy_arguments import check_integer
-from simspec.policy_kind import PolicyKind
-from simspec.rank_acceptance import rank_acceptance
-from simspec.trace import Trace
-from simspec.tree import MAX_NODES, Tree
-from simspec.tree_policy import TreePolicy
-from simspec.tree_search import best_tree, fastest_tree, medusa_like
-from simspec.tree_shapes import tree_of_widths
+from simspec.cost.model import CostModel
+from simspec.policy.arguments import check_integer
+from simspec.policy.policy import PolicyError
+from simspec.policy_kind import DeferredPolicy, PolicyKind
+from simspec.trace.trace import Trace
+from simspec.tree.policy import TreePolicy
+from simspec.tree.search import best_tree, fastest_tree, medusa_like, rank_acceptance
+from simspec.tree.tree import MAX_NODES, Tree, tree_of_widths
 
 Fit = Sequence[int] | np.ndarray | None
 """Indices of the sequences that a tree is fitted to; None: all of the trace. Report on others."""

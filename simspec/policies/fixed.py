@@ -1,7 +1,6 @@
 """Fixed draft length."""
 
-from simspec.policy import Policy, PolicyError
-from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy.policy import Array, Go, Policy, PolicyError, observe_nothing
 from simspec.policy_kind import Option, PolicyKind
 
 

@@ -3,22 +3,20 @@
 from functools import partial
 from typing import Any
 
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.planned_seconds import planned_seconds
-from simspec.policy import Policy
-from simspec.policy_arguments import (
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import (
     check_integer,
     check_number,
     check_option,
     check_scope,
     policy_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go
-from simspec.policy_kind import ROUNDS, SCOPE, SHARE, Option, PolicyKind, Real
-from simspec.running_average import averaged
-from simspec.trace import Trace
+from simspec.policy.policy import Array, Go, Policy
+from simspec.policy.seconds import planned_seconds
+from simspec.policy.threshold import averaged
+from simspec.policy_kind import ROUNDS, SCOPE, SHARE, DeferredPolicy, Option, PolicyKind, Real
+from simspec.trace.trace import Trace
 
 _HEAD, _STATE = 5, 3
 # params: weight of a new window, window, cooldown, shortest, K, then the price of rounds of 0..K.

@@ -1,13 +1,12 @@
 """Draft lengths that change by one after N equal outcomes in a row (proposed for llama.cpp)."""
 
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import (
+from simspec.policy.arguments import (
     check_flag,
     check_integer,
     check_scope,
     policy_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go
+from simspec.policy.policy import Array, Go, Policy, PolicyError
 from simspec.policy_kind import SCOPE, Option, PolicyKind
 
 # params: N, shortest, longest, bias, 1 to compute a token too many. state: n, successes, failures.

@@ -1,8 +1,7 @@
 """Drafting that ends for good once too little is accepted (TensorRT-LLM)."""
 
-from simspec.policy import Policy
-from simspec.policy_arguments import check_integer, check_number, check_scope, policy_name
-from simspec.policy_functions import Array, Go
+from simspec.policy.arguments import check_integer, check_number, check_scope, policy_name
+from simspec.policy.policy import Array, Go, Policy
 from simspec.policy_kind import SCOPE, SHARE, Option, PolicyKind
 
 _STATE = 3

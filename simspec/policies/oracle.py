@@ -2,15 +2,13 @@
 
 import numpy as np
 
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy
-from simspec.policy_functions import Array
-from simspec.policy_kind import PolicyKind
-from simspec.round_cost import CostTables, next_backlog
-from simspec.schedule import empty_schedule, scheduled_policy
-from simspec.trace import Trace
+from simspec.cost.model import CostModel
+from simspec.cost.rounds import CostTables, next_backlog
+from simspec.numerics.compile import cached_njit
+from simspec.policy.policy import Array, Policy
+from simspec.policy.schedule import empty_schedule, scheduled_policy
+from simspec.policy_kind import DeferredPolicy, PolicyKind
+from simspec.trace.trace import Trace
 
 
 @cached_njit

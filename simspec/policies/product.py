@@ -1,14 +1,13 @@
 """Stop at a high predicted probability of a rejection so far (SpecDec++)."""
 
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import (
+from simspec.policy.arguments import (
     changed_settings,
     check_flag,
     check_integer,
     check_number,
     threshold_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go, observe_nothing
+from simspec.policy.policy import Array, Go, Policy, PolicyError, observe_nothing
 from simspec.policy_kind import FLAG, SHARE, Option, PolicyKind
 
 

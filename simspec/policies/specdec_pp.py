@@ -3,20 +3,24 @@
 import os
 from functools import partial
 
-from simspec.acceptance_head import head_arguments, predicted
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import (
+from simspec.cost.model import CostModel
+from simspec.policy.arguments import (
     check_integer,
     check_number,
     check_option,
     policy_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go, observe_nothing
-from simspec.policy_kind import SHARE, Option, PolicyKind
-from simspec.scalar_predictor import READS, ScalarPredictor, fit_predictor, split_by_task
-from simspec.trace import Trace
+from simspec.policy.policy import Array, Go, Policy, PolicyError, observe_nothing
+from simspec.policy.predictor import (
+    READS,
+    ScalarPredictor,
+    fit_predictor,
+    head_arguments,
+    predicted,
+    split_by_task,
+)
+from simspec.policy_kind import SHARE, DeferredPolicy, Option, PolicyKind
+from simspec.trace.trace import Trace
 
 VARIANTS = ("paper", "released")
 FITTED = "fitted"

@@ -2,12 +2,11 @@
 
 import math
 
-from simspec.compile_cache import cached_njit
-from simspec.policy import Policy
-from simspec.policy_arguments import check_number, check_scope, policy_name
-from simspec.policy_functions import Array, Go
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import check_number, check_scope, policy_name
+from simspec.policy.policy import Array, Go, Policy
+from simspec.policy.threshold import averaged
 from simspec.policy_kind import SCOPE, SHARE, PolicyKind, Real
-from simspec.running_average import averaged
 
 _RULES, _STATE = 3, 4
 # params: exploration, blend, confidence, SVIP's h and threshold, AdaEDL's g.

@@ -1,8 +1,7 @@
 """Thompson sampling of the continuation, Beta prior (EESD, Algorithm 2)."""
 
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import changed_settings, check_option
-from simspec.policy_functions import Array, Go
+from simspec.policy.arguments import changed_settings, check_option
+from simspec.policy.policy import Array, Go, Policy, PolicyError
 from simspec.policy_kind import PRIOR, SCOPE, Option, PolicyKind
 
 READINGS = ("acceptance", "censored", "printed", "printed_with_correction")

@@ -3,21 +3,19 @@
 from functools import partial
 from typing import Any
 
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.planned_seconds import planned_seconds, within_depth
-from simspec.policy import Policy, PolicyError
-from simspec.policy_arguments import (
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import (
     check_integer,
     check_lengths,
     check_option,
     check_scope,
     policy_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go
-from simspec.policy_kind import LENGTHS, ROUNDS, SCOPE, Option, PolicyKind
-from simspec.trace import Trace
+from simspec.policy.policy import Array, Go, Policy, PolicyError
+from simspec.policy.seconds import planned_seconds, within_depth
+from simspec.policy_kind import LENGTHS, ROUNDS, SCOPE, DeferredPolicy, Option, PolicyKind
+from simspec.trace.trace import Trace
 
 VARIANTS = ("released", "geometric")
 _HEAD, _STATE = 4, 2

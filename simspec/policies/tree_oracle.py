@@ -2,19 +2,15 @@
 
 import numpy as np
 
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import PolicyError
-from simspec.policy_functions import Array
-from simspec.policy_kind import PolicyKind
-from simspec.rank_acceptance import rank_acceptance
-from simspec.trace import Trace
-from simspec.tree import MAX_NODES, Tree
-from simspec.tree_outcomes import Outcome, outcomes
-from simspec.tree_policy import TreePolicy
-from simspec.tree_search import sequoia_trees
-from simspec.tree_shapes import chain_tree
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
+from simspec.policy.policy import Array, PolicyError
+from simspec.policy_kind import DeferredPolicy, PolicyKind
+from simspec.trace.trace import Trace
+from simspec.tree.outcomes import Outcome, outcomes
+from simspec.tree.policy import TreePolicy
+from simspec.tree.search import rank_acceptance, sequoia_trees
+from simspec.tree.tree import MAX_NODES, Tree, chain_tree
 
 
 def _plan(trace: Trace, cost: CostModel) -> TreePolicy:

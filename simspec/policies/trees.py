@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from simspec.policy import PolicyError
+from simspec.policy.policy import PolicyError
 from simspec.policy_kind import PolicyKind
-from simspec.tree_policy import TreePolicy
-from simspec.tree_shapes import PUBLISHED, load_tree, published_tree, tree_of_widths
+from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import PUBLISHED, load_tree, published_tree, tree_of_widths
 
 
 def static(shape: str | int) -> TreePolicy:

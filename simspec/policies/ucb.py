@@ -4,21 +4,19 @@ import math
 from functools import partial
 from typing import Any
 
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.planned_seconds import planned_seconds, within_depth
-from simspec.policy import Policy
-from simspec.policy_arguments import (
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import (
     check_lengths,
     check_number,
     check_option,
     check_scope,
     policy_name,
 )  # fmt: skip
-from simspec.policy_functions import Array, Go
-from simspec.policy_kind import LENGTHS, SCOPE, PolicyKind, Real
-from simspec.trace import Trace
+from simspec.policy.policy import Array, Go, Policy
+from simspec.policy.seconds import planned_seconds, within_depth
+from simspec.policy_kind import LENGTHS, SCOPE, DeferredPolicy, PolicyKind, Real
+from simspec.trace.trace import Trace
 
 VARIANTS = ("ucb1", "released")
 _HEAD, _STATE = 3, 2

@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from simspec.speed_table import SpeedTable, speed_table
-from simspec.speed_table import speed_tables as tables_by_batch
+from simspec.cost.speed_table import SpeedTable, speed_table
+from simspec.cost.speed_table import speed_tables as tables_by_batch
 
 FOLDER = Path(__file__).parent
 SPEED_FILES = ("speed.json", "specbundle.json")

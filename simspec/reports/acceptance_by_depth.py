@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 
 def by_depth(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec import policies as policy_names
-from simspec.batch_cost import batch_cost
-from simspec.cost import CostModel
-from simspec.cost_table import CostTable
-from simspec.lock_step import BatchRules, plain_steps, policy_steps
+from simspec.cost.batch import batch_cost
+from simspec.cost.model import CostModel
+from simspec.cost.table import CostTable
+from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio
 from simspec.policies.fixed import fixed
-from simspec.policy import Policy, PolicyError
-from simspec.rounds import Rounds
-from simspec.simulate import replay
-from simspec.stats import MIN_PROMPTS, Interval, ratio
-from simspec.trace import Trace
+from simspec.policy.policy import Policy, PolicyError
+from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
+from simspec.replay.replay import replay
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace
 
 Array = NDArray[np.float64]
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

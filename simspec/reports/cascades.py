@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from simspec.cost import CostModel
-from simspec.exit_drafts import ExitDrafts, cascade, exit_counts
+from simspec.cost.model import CostModel
 from simspec.policies import parse
-from simspec.policy import Policy
-from simspec.simulate import replay
-from simspec.trace import Trace
+from simspec.policy.policy import Policy
+from simspec.replay.replay import replay
+from simspec.trace.exits import ExitDrafts, cascade, exit_counts
+from simspec.trace.trace import Trace
 
 RATIOS = (0.05, 0.10, 0.15)
 

@@ -10,12 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from simspec.cost import CostModel
-from simspec.policies import make
-from simspec.policies.fixed import fixed
-from simspec.reports.intervals import interval_data
-from simspec.reports.prompt_seconds import replicated_seconds
-from simspec.stats import (
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import (
     MIN_PROMPTS,
     Interval,
     price_deviation,
@@ -24,8 +20,12 @@ from simspec.stats import (
     stacked,
     swap_test,
 )
-from simspec.trace import Trace, load_trace
-from simspec.tree import MAX_NODES
+from simspec.policies import make
+from simspec.policies.fixed import fixed
+from simspec.reports.intervals import interval_data
+from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.trace.trace import Trace, load_trace
+from simspec.tree.tree import MAX_NODES
 
 BEST_FIXED = "best_fixed"
 """The baseline that is the best fixed draft length in hindsight."""

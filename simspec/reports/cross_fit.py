@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost import CostModel
-from simspec.deferred_policy import DeferredPolicy
-from simspec.policy import Policy
+from simspec.cost.model import CostModel
+from simspec.policy.policy import Policy
+from simspec.policy_kind import DeferredPolicy
 from simspec.reports.tree_rows import SECONDS, Array, prompt_figures
-from simspec.trace import Trace
-from simspec.tree_policy import MAX_SUBMITTED, TreePolicy
+from simspec.trace.trace import Trace
+from simspec.tree.policy import MAX_SUBMITTED, TreePolicy
 
 Sequences = NDArray[np.intp]
 Depths = NDArray[np.int64]

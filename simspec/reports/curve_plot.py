@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simspec.files import replacing
-from simspec.names import label_text
+from simspec.output.files import replacing
+from simspec.output.names import label_text
 from simspec.policies import CLAIRVOYANT
 from simspec.reports.speedup_curve import Point
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 ACROSS = 4
 """Most panels side by side."""

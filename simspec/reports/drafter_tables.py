@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from simspec.output.terminal import markdown_table
 from simspec.reports.drafters import DrafterRow
 from simspec.reports.intervals import interval_columns, interval_text
-from simspec.text_table import markdown_table
 
 
 def table(rows: Sequence[DrafterRow]) -> Any:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost import CostModel
-from simspec.formulas import depthwise_committed
+from simspec.cost.model import CostModel
+from simspec.numerics.formulas import depthwise_committed
+from simspec.numerics.stats import MIN_PROMPTS, Interval, bootstrap, stacked
 from simspec.policies.fixed import fixed
 from simspec.reports.acceptance_by_depth import by_depth
 from simspec.reports.intervals import interval_data, number_or_none
 from simspec.reports.prompt_seconds import replicated_seconds
-from simspec.stats import MIN_PROMPTS, Interval, bootstrap, stacked
-from simspec.trace import Trace, load_trace
+from simspec.trace.trace import Trace, load_trace
 
 ALL = "all"
 DRAWS = 16

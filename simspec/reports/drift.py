@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.acceptance import drawn_trace
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import Interval, ratio, ratio_difference
 from simspec.policies import CLAIRVOYANT, make
 from simspec.policies.fixed import fixed
-from simspec.policy import Policy, PolicyError
-from simspec.replicate_seconds import replicate_seconds
+from simspec.policy.policy import Policy, PolicyError
+from simspec.replay.metrics import replicate_seconds
+from simspec.replay.replay import replay
 from simspec.reports.intervals import interval_data
-from simspec.rounds import committed
-from simspec.simulate import replay
-from simspec.stats import Interval, ratio, ratio_difference
-from simspec.trace import Trace
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.rounds import committed
+from simspec.trace.trace import Trace
 
 POLICIES = (
     "beta_ts", "cost_ts", "cost_ts:decay=0.95", "ema_tiers", "goodput", "throughput_aware",

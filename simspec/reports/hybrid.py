@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import Interval, ratio, ratio_difference
+from simspec.output.terminal import markdown_table
 from simspec.policies.calibrated import DEFAULTS, cali_ts, sampling_only
 from simspec.policies.thompson import beta_ts
+from simspec.policy.predictor import fit_predictor, split_by_task
 from simspec.reports.hybrid_search import FITTED, WEIGHT_ROUNDS, Choice, predictors, weights
 from simspec.reports.intervals import interval_data, interval_text
 from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.regimes import FLAT, MEASURED, RATIOS, regime_label
-from simspec.scalar_predictor import fit_predictor, split_by_task
-from simspec.stats import Interval, ratio, ratio_difference
-from simspec.text_table import markdown_table
-from simspec.trace import Trace
-from simspec.tree import MAX_NODES
+from simspec.trace.trace import Trace
+from simspec.tree.tree import MAX_NODES
 
 CHARGED, FREE = "charged", "free"
 WEIGHT_HEADINGS = (

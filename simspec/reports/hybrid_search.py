@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
 from simspec.policies.calibrated import READINGS, cali_ts, sampling_only, theta_weight
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
+from simspec.policy.predictor import fit_predictor, split_by_task
+from simspec.replay.replay import replay
 from simspec.reports.regimes import RATIOS
-from simspec.scalar_predictor import fit_predictor, split_by_task
-from simspec.simulate import replay
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 FITTED = "fitted"
 """The scalar predictor that is fitted to the half that constants are chosen on."""

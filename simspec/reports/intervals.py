@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from simspec.cost import CostModel
-from simspec.stats import Interval
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import Interval
 
 
 def number_or_none(value: float) -> float | None:

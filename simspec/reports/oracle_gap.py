@@ -8,18 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec import policies as policy_names
-from simspec.acceptance import drawn_trace
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import MIN_PROMPTS, bootstrap, stacked
+from simspec.output.terminal import markdown_table
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
-from simspec.policy import Policy
+from simspec.policy.policy import Policy
+from simspec.replay.replay import prepare
 from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.reachable import reachable
-from simspec.simulate import prepare
-from simspec.stats import MIN_PROMPTS, bootstrap, stacked
-from simspec.text_table import markdown_table
-from simspec.trace import Trace, load_trace
-from simspec.tree import MAX_NODES
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.trace import Trace, load_trace
+from simspec.tree.tree import MAX_NODES
 
 # A policy that reads a feature which a recording lacks is left out there: a dash in the table.
 DEFAULT_POLICIES = (

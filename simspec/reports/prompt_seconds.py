@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost import CostModel
-from simspec.replay_job import run_seconds
-from simspec.sweep import check_sweep, plan_jobs
-from simspec.trace import Trace
+from simspec.cost.model import CostModel
+from simspec.replay.replay import run_seconds
+from simspec.replay.sweep import check_sweep, plan_jobs
+from simspec.trace.trace import Trace
 
 Seconds = dict[str, NDArray[np.float64]]
 

@@ -6,19 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.acceptance import drawn_trace
-from simspec.compile_cache import cached_njit
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
 from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
-from simspec.policy import Policy
-from simspec.policy_functions import Array, Go
-from simspec.quantization import decode, table
+from simspec.policy.policy import Array, Go, Policy
+from simspec.policy.threshold import averaged
+from simspec.replay.replay import replay
 from simspec.reports.cross_fit import halves
-from simspec.rounds import Rounds
-from simspec.running_average import averaged
-from simspec.simulate import replay
-from simspec.trace import Trace
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.quantization import decode, table
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace
 
 HISTORY, PRODUCT, LAST = 12, 12, 8
 """Bins of the running acceptance, of the chain's product of confidences, and of the last one."""

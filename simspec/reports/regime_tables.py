@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from simspec.names import markdown_text
+from simspec.output.names import markdown_text
+from simspec.output.terminal import markdown_table
 from simspec.reports.drafters import ALL, DrafterRow
 from simspec.reports.regimes import by_regime, regime_columns
 from simspec.reports.tree_rows import TreeRow
-from simspec.text_table import markdown_table
-from simspec.trace import load_trace
+from simspec.trace.trace import load_trace
 
 Cells = Mapping[str, Mapping[str, str]]
 """{table: {row: cell}}"""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from simspec.cost import CostModel
-from simspec.trace import Trace
-from simspec.tree import MAX_NODES
+from simspec.cost.model import CostModel
+from simspec.trace.trace import Trace
+from simspec.tree.tree import MAX_NODES
 
 RATIOS = (0.05, 0.10, 0.15)
 """c = draft step / target step, where EESD, GLIDE and EAGLE work."""

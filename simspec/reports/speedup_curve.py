@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio
 from simspec.policies.fixed import fixed
+from simspec.replay.sweep import cost_model
 from simspec.reports.prompt_seconds import replicated_seconds
-from simspec.stats import MIN_PROMPTS, Interval, ratio
-from simspec.sweep_inputs import cost_model
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 
 @dataclass(frozen=True)

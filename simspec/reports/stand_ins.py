@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simspec.formulas import expected_committed
+from simspec.numerics.formulas import expected_committed
 from simspec.published import LengthCurve, length_curves, speed_tables
 
 FROM = (1, 3)

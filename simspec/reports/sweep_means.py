@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from simspec.files import replacing
-from simspec.names import label_text
+from simspec.output.files import replacing
+from simspec.output.names import label_text
 
 NAMES = ("trace", "group", "cost", "policy")
 FIGURES = ("committed_per_round", "v_d", "r_d", "hm", "speedup", "cut_share")

@@ -5,12 +5,12 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from simspec.acceptance import expected_accepted_length
-from simspec.cost import CostModel
-from simspec.metrics import Metrics, summary
+from simspec.cost.model import CostModel
 from simspec.policies.fixed import fixed
-from simspec.simulate import replay
-from simspec.trace import OPTIONAL, Trace
+from simspec.replay.metrics import Metrics, summary
+from simspec.replay.replay import replay
+from simspec.trace.acceptance import expected_accepted_length
+from simspec.trace.trace import OPTIONAL, Trace
 
 
 def trace_summary(trace: Trace) -> dict[str, Any]:

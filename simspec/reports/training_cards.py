@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from simspec.files import read_json
-from simspec.recordings import CHECKOUT
+from simspec.output.files import read_json
+from simspec.trace.recordings import CHECKOUT
 
 
 def bundled_cards(recording: Path) -> Path | None:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.acceptance import drawn_trace
+from simspec.numerics.stats import Interval, bootstrap
 from simspec.policies.fixed import fixed
+from simspec.replay.replay import replay
 from simspec.reports.intervals import interval_data
 from simspec.reports.stand_ins import iid_length
-from simspec.simulate import replay
-from simspec.stats import Interval, bootstrap
-from simspec.trace import Trace, load_trace
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.trace import Trace, load_trace
 
 LONGEST = 8
 IID_FROM = (1, 3)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from simspec.files import replacing
-from simspec.names import label_text
+from simspec.output.files import replacing
+from simspec.output.names import label_text
 from simspec.reports.transport import TransportRow
 
 ACROSS = 4

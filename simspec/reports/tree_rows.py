@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost import CostModel
-from simspec.policy import Policy
-from simspec.replicate_seconds import replicate_seconds
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import Interval, ratio, ratio_difference, stacked
+from simspec.policy.policy import Policy
+from simspec.replay.metrics import replicate_seconds
+from simspec.replay.replay import replay
 from simspec.reports.intervals import interval_data, number_or_none
-from simspec.simulate import replay
-from simspec.stats import Interval, ratio, ratio_difference, stacked
-from simspec.trace import Trace
-from simspec.tree_policy import TreePolicy
-from simspec.tree_replay import prepare_tree, tree_rounds
+from simspec.trace.trace import Trace
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import prepare_tree, tree_rounds
 
 Array = NDArray[np.float64]
 

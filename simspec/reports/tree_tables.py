@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from simspec.names import markdown_text
+from simspec.output.names import markdown_text
+from simspec.output.terminal import markdown_table
 from simspec.reports.intervals import interval_columns, interval_text
 from simspec.reports.tree_rows import TreeRow
-from simspec.text_table import markdown_table
 
 HEADINGS = (
     "policy",

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from simspec import policies as policy_names
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
 from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets
-from simspec.policy import PolicyError
+from simspec.policy.policy import PolicyError
 from simspec.reports.cross_fit import Fitted, depth_of, fit_length, fit_tree, shape_of
 from simspec.reports.tree_rows import SECONDS, TreeRow, prompt_figures, row_figures
-from simspec.trace import Trace, TraceError, load_trace
-from simspec.tree import MAX_NODES, TreeError
-from simspec.tree_policy import MAX_SUBMITTED
+from simspec.trace.trace import Trace, TraceError, load_trace
+from simspec.tree.policy import MAX_SUBMITTED
+from simspec.tree.tree import MAX_NODES, TreeError
 
 NODES = (8, 16, 32)
 SETS = (0, 1, 3, 4, 5, 7)

@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost import CostModel
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio, ratio_difference
 from simspec.policies import KINDS, make, parse, read_arguments
-from simspec.policy import Policy, PolicyError
+from simspec.policy.policy import Policy, PolicyError
+from simspec.policy.predictor import split_by_task
 from simspec.policy_kind import Argument
+from simspec.replay.replay import replay
+from simspec.replay.sweep import cost_model
 from simspec.reports.comparison import holm, paired_p
 from simspec.reports.intervals import interval_data
 from simspec.reports.prompt_seconds import replicated_seconds
-from simspec.scalar_predictor import split_by_task
-from simspec.simulate import replay
-from simspec.stats import MIN_PROMPTS, Interval, ratio, ratio_difference
-from simspec.sweep_inputs import cost_model
-from simspec.trace import Trace
+from simspec.trace.trace import Trace
 
 PER_ARGUMENT = 8
 """Settings of the first design for each tuned argument; the design is a power of 2."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simspec.trace import Trace, load_trace
+from simspec.trace.trace import Trace, load_trace
 from simspec.validation import implied_costs, paper_cells
 from simspec.validation.optimal_length_checks import optimal_length_checks
 from simspec.validation.recording_checks import recording_checks

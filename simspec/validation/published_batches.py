@@ -4,18 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from simspec.cost import CostModel
-from simspec.cost_table import CostTable
-from simspec.fitted_cost import fit_cost
-from simspec.formulas import expected_committed
-from simspec.lock_step import plain_steps, policy_steps
+from simspec.cost.batch import parse_terms
+from simspec.cost.fit import fit_cost, fit_tokens
+from simspec.cost.model import CostModel
+from simspec.cost.speed_table import SpeedRow, SpeedTable
+from simspec.cost.table import CostTable
+from simspec.numerics.formulas import expected_committed
 from simspec.policies.fixed import fixed
 from simspec.published import batch_tables
-from simspec.simulate import replay
-from simspec.speed_table import SpeedRow, SpeedTable
-from simspec.synthetic import iid
-from simspec.token_cost import parse_terms
-from simspec.token_fit import fit_tokens
+from simspec.replay.lock_step import plain_steps, policy_steps
+from simspec.replay.replay import replay
+from simspec.trace.synthetic import iid
 
 STATED = "pass=5.886,token=0.02101,kv=3.926e-5,draft_round=2.135,draft_row=0.00084,overhead=1.207"
 """SpecDecode-Bench's costs of Llama-3.1-8B with EAGLE on an H100 (predictor.py), milliseconds."""

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from simspec.fitted_cost import fit_line, leave_one_length_out
-from simspec.prediction_errors import PredictionErrors
+from simspec.cost.fit import PredictionErrors, fit_line, leave_one_length_out
+from simspec.cost.speed_table import SpeedTable
 from simspec.published import speed_tables
-from simspec.speed_table import SpeedTable
 
 LIMIT = 0.03
 """Largest median error at batch 1 that is no failure: the accuracy asked of predicted speeds."""

@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from simspec import acceptance, formulas, metrics, policies, simulate
-from simspec.cost import CostModel
+from simspec import formulas, policies
+from simspec.cost.model import CostModel
+from simspec.replay import metrics
+from simspec.replay import replay as simulate
 from simspec.reports.acceptance_by_depth import depth_acceptance
-from simspec.rounds import Rounds
-from simspec.trace import Trace
+from simspec.trace import acceptance
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace
 from simspec.validation.checks import Check
 from simspec.validation.round_rules import broken_rounds
 

@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec import metrics, simulate
-from simspec.cost import CostModel
-from simspec.policy import Policy
-from simspec.rounds import Rounds
-from simspec.trace import Trace
+from simspec.cost.model import CostModel
+from simspec.policy.policy import Policy
+from simspec.replay import metrics
+from simspec.replay import replay as simulate
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace
 from simspec.validation import settings
 from simspec.validation.bounds import moments
 from simspec.validation.checks import CheckPlan, PlannedCheck

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from simspec.rounds import Rounds
-from simspec.trace import Trace
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace
 
 
 def broken_rounds(trace: Trace, rounds: Rounds, K: int) -> int:

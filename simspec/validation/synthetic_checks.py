@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simspec import formulas, policies, synthetic
-from simspec.cost import CostModel
-from simspec.policy import Policy
-from simspec.policy_functions import Array, Go, observe_nothing
-from simspec.rng import check_seed
-from simspec.trace import Trace
+from simspec.cost.model import CostModel
+from simspec.numerics.rng import check_seed
+from simspec.policy.policy import Array, Go, Policy, observe_nothing
+from simspec.trace.trace import Trace
 from simspec.validation import settings
 from simspec.validation.bounds import moments
 from simspec.validation.checks import CheckPlan

@@ -13,8 +13,8 @@ import math
 import numpy as np
 from numba import njit
 
-from simspec.quantization import LOG_ODDS
-from simspec.rng import POLICY, block
+from simspec.numerics.rng import POLICY, block
+from simspec.trace.quantization import LOG_ODDS
 
 
 @njit

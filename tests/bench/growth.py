@@ -105,7 +105,7 @@ def write_recordings(size: Size, folder: Path) -> None:
 def measured(size: Size, folder: Path) -> dict:
     """The figures of a point, in this process."""
     from simspec import load_trace
-    from simspec.sweep import sweep_rows
+    from simspec.replay.sweep import sweep_rows
 
     names = policy_names(size.policies)
     list(sweep_rows(load_trace(folder / "warm_up"), names[:3], replicates=1))

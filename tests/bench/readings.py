@@ -2,7 +2,7 @@
 [recording.parquet ...]
 
 Default: the bundled recordings. Everything is chosen on one half of each recording's prompts and
-reported on the other (simspec.scalar_predictor.split_by_task). Chosen: Beta-TS's reading; Cali-TS's
+reported on the other (simspec.policy.predictor.split_by_task). Chosen: Beta-TS's reading; Cali-TS's
 reading, sigma_M, sigma_S and theta_0, for the scalar predictor (fitted on the same first halves)
 and for each recorded theta feature. The best is what has the greatest geometric mean speedup over
 the recordings, at their own costs (the .cost.json beside each) and at the papers' cost ratios of
@@ -20,10 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from simspec import CostModel, load_trace, replay
-from simspec.calibration import brier, reliability
 from simspec.policies import beta_ts, cali_ts, make, model_only, sampling_only
 from simspec.policies.calibrated import READINGS
-from simspec.scalar_predictor import examples, fit_predictor, split_by_task
+from simspec.policy.predictor import brier, examples, fit_predictor, reliability, split_by_task
 
 # the recordings that carry all features and are K = 16 deep
 BUNDLED = [

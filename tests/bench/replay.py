@@ -39,7 +39,7 @@ import sweep  # noqa: E402
 from numba import njit  # noqa: E402
 
 from simspec import CostModel, replay, synthetic  # noqa: E402
-from simspec.beta_draw import beta_draw  # noqa: E402
+from simspec.numerics.rng import beta_draw  # noqa: E402
 from simspec.policies import (  # noqa: E402
     beta_ts,
     cali_ts,
@@ -51,9 +51,9 @@ from simspec.policies import (  # noqa: E402
     product,
 )
 from simspec.policies.calibrated import clipped_mean  # noqa: E402
-from simspec.quantization import LOG_ODDS, TABLES  # noqa: E402
-from simspec.replay_kernel import Output, kernel  # noqa: E402
-from simspec.simulate import policy_arrays, prepare, recording  # noqa: E402
+from simspec.replay.kernel import Output, kernel  # noqa: E402
+from simspec.replay.replay import policy_arrays, prepare, recording  # noqa: E402
+from simspec.trace.quantization import LOG_ODDS, TABLES  # noqa: E402
 
 THETA = "confidence"  # calibrated: accepted with exactly this probability
 

@@ -93,11 +93,10 @@ def _seconds(command: list[str]) -> float:
 
 def main() -> None:
     """The sweep of `bundled`; prints tokens of the recordings and tokens simulated."""
-    from simspec.cost_table import load_cost
-    from simspec.recordings import cost_beside
-    from simspec.sweep import sweep_rows
-    from simspec.sweep_inputs import supported_policies
-    from simspec.trace import load_trace
+    from simspec.cost.table import load_cost
+    from simspec.replay.sweep import supported_policies, sweep_rows
+    from simspec.trace.recordings import cost_beside
+    from simspec.trace.trace import load_trace
 
     small = "--small" in sys.argv
     files = sorted([*TRACES.glob("*.parquet"), *TRACES.glob("smollm2/*/*.parquet")])

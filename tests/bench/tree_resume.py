@@ -25,7 +25,7 @@ from real.model.checkpoint import load_decoder
 from real.model.target import Target
 from real.pair import TINY
 from real.sampling import Rule
-from simspec.tree_shapes import tree_of_widths
+from simspec.tree.tree import tree_of_widths
 
 
 class WholePasses(EarlyExitDrafter):

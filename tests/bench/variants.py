@@ -22,7 +22,7 @@ import numpy as np
 
 from real.files import replace_json
 from simspec import CostModel, Trace, load_trace, policies, replay
-from simspec.stats import Interval, ratio, ratio_difference
+from simspec.numerics.stats import Interval, ratio, ratio_difference
 
 
 def parse() -> argparse.Namespace:

@@ -14,7 +14,7 @@ from real.model.draft_head import check_settings, fill, read_state
 from real.model.hf_config import WeightsError
 from real.model.hf_names import from_hf_name
 from real.model.rotary import frequencies
-from simspec.names import one_note
+from simspec.output.names import one_note
 
 
 def published(folder: Path, target: Decoder) -> EagleHead:

@@ -8,7 +8,7 @@ from real.drafters.early_exit.drafter import EarlyExitDrafter
 from real.drafters.early_exit.head import EarlyExitHead
 from real.drafters.early_exit.training import RECIPE
 from real.model.decoder import Decoder
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 
 __all__ = ["KIND", "EarlyExitDrafter", "EarlyExitHead"]
 

@@ -6,7 +6,7 @@ from real.drafters.model.drafter import ModelDrafter
 from real.drafters.model.training import RECIPE, small_model
 from real.model.decoder import Decoder
 from real.model.random_models import random_decoder, read_shape
-from simspec.model_shape import ModelShape
+from simspec.cost.shapes import ModelShape
 
 __all__ = ["KIND", "ModelDrafter", "small_model"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from real.model.decoder import Decoder
-from simspec.quantization import LOG_ODDS
+from simspec.trace.quantization import LOG_ODDS
 
 
 class Cascade:

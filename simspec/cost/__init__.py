@@ -1,0 +1,1 @@
+"""Costs of drafting and verification: measured, fitted, or from published figures."""

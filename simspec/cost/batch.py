@@ -1,0 +1,271 @@
+"""Costs of sequences decoded together: BatchCost of a step, TokenCost by tokens."""
+
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.cost.model import CostModel
+from simspec.cost.table import CostTable
+
+ROWS = 64
+"""Rows of a pass that a stated cost lists; more are on the same line."""
+
+
+@dataclass(frozen=True)
+class TokenCost:
+    """Seconds of the parts of a round; all >= 0, `fixed` + `token` > 0.
+
+    | field | name in a text | meaning |
+    | --- | --- | --- |
+    | fixed | pass | a pass of the target |
+    | token | token | each row of it |
+    | kv | kv | each cached token that it reads |
+    | step | step | a pass in which a sequence has several rows: another kernel |
+    | draft | draft | each draft step |
+    | draft_round | draft_round | each round that drafts |
+    | draft_row | draft_row | each further row of a draft step |
+    | draft_kv | draft_kv | each cached token that a draft step reads |
+    | overhead | overhead | each round, and each plain step |
+    """
+
+    fixed: float
+    token: float = 0.0
+    kv: float = 0.0
+    step: float = 0.0
+    draft: float = 0.0
+    draft_round: float = 0.0
+    draft_row: float = 0.0
+    draft_kv: float = 0.0
+    overhead: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (np.isfinite(value) and 0 <= value <= 1e6):
+                raise ValueError(f"{_text_name(field.name)} is {value}, expected a time >= 0")
+        if not self.fixed + self.token > 0:
+            raise ValueError("pass and token are 0, expected a pass to take time")
+
+    def plain(self, batch: int = 1, context: float = 0.0) -> float:
+        """Seconds of a plain step of so many sequences, `context` cached tokens each."""
+        return self.overhead + self.fixed + (self.token + self.kv * context) * batch
+
+    def round(self, K: int, batch: int = 1, context: float = 0.0) -> float:
+        """Seconds of a round in which every sequence drafts K tokens."""
+        read = (self.draft_row * (batch - 1) + self.draft_kv * batch * context) * K
+        drafting = self.step + self.draft_round if K else 0.0
+        rows = self.token * batch * K
+        return self.plain(batch, context) + rows + drafting + self.draft * K + read
+
+    def cost(self, K: int, context: float = 0.0, name: str = "cost") -> CostModel:
+        """The CostModel of one sequence behind `context` cached tokens, for drafts of up to K."""
+        drafts, rows = np.arange(K + 1), np.arange(max(K, ROWS) + 1)
+        steps = (self.draft + self.draft_kv * context) * drafts
+        return CostModel(
+            draft=steps + self.draft_round * (drafts > 0),
+            verify=self.fixed
+            + self.token * (rows + 1)
+            + self.kv * context
+            + self.step * (rows > 0),
+            catch_up=np.zeros(1),
+            overhead=self.overhead,
+            baseline=self.plain(1, context),
+            name=name,
+            node=self.draft_row,
+            kv_verify=self.kv,
+            kv_draft=self.draft_kv,
+            step=self.step,
+            context=context,
+        )
+
+
+def parse_terms(text: str) -> TokenCost:
+    """The costs of a text such as 'pass=5.9,token=0.02,draft=0.4', in milliseconds.
+
+    ValueError for unknown, repeated or missing names, and for values that are no times.
+    """
+    known = {_text_name(field.name): field.name for field in fields(TokenCost)}
+    terms: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        if name not in known:
+            raise ValueError(f"{name[:40]!r} is no term, expected some of {', '.join(known)}")
+        if known[name] in terms:
+            raise ValueError(f"{name} is given twice, expected once")
+        try:
+            terms[known[name]] = float(value) / 1000
+        except ValueError:
+            raise ValueError(f"{name} is {value[:40]!r}, expected milliseconds") from None
+    if "fixed" not in terms:
+        raise ValueError("pass is missing, expected the milliseconds of a pass of the target")
+    return TokenCost(**terms)
+
+
+def _text_name(field: str) -> str:
+    return "pass" if field == "fixed" else field
+
+
+Array = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StepLoad:
+    """What the sequences of a batch do in one step, one entry a step; contexts in cached tokens.
+
+    | field | dtype [T] | meaning |
+    | --- | --- | --- |
+    | active | int64 | sequences in the step |
+    | computed, most_computed | int64 | drafted tokens computed: their sum, their maximum |
+    | drafted, most_drafted | int64 | drafted tokens verified: their sum, their maximum |
+    | catch_up | float64 | sum of catch_up[backlog] of those that draft, in seconds |
+    | cached | float64 | sum of the contexts |
+    | draft_cached | float64 | sum of context x computed tokens |
+    """
+
+    active: Integers
+    computed: Integers
+    most_computed: Integers
+    drafted: Integers
+    most_drafted: Integers
+    catch_up: Array
+    cached: Array
+    draft_cached: Array
+
+    def padded(self) -> "StepLoad":
+        """Every sequence brought to the longest draft of its step."""
+        return replace(
+            self,
+            computed=self.active * self.most_computed,
+            drafted=self.active * self.most_drafted,
+            draft_cached=self.cached * self.most_computed,
+        )
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """The costs of a batch, by the tokens in it.
+
+    | field | meaning |
+    | --- | --- |
+    | cost | CostModel of `measured` sequences that do the same |
+    | measured | sequences that `cost` was measured with; 1: the batch is extrapolated |
+
+    With m = measured, n = drafted + active rows in the target's pass, and C the context of cost:
+
+    | part | seconds |
+    | --- | --- |
+    | draft | draft[most computed], and `node` for each computed token beyond m a draft step |
+    | verify | m = 1: verify[n - 1], less `step` where no sequence has two rows; \
+m > 1: verify at n / active - 1, linear between entries |
+    | catch-up | sum of catch_up[backlog] / m |
+    | cached tokens | kv_verify (cached - m C) + kv_draft (draft_cached - m C most computed) |
+
+    Beyond its last entry `verify` continues as `CostModel.widen` states. For one sequence at
+    context C the sum is the CostModel's own.
+    """
+
+    cost: CostModel
+    measured: int = 1
+
+    def seconds(self, load: StepLoad, reads: Any = ()) -> Array:
+        """float64[T]: seconds of each step; `reads` are the features that the policy reads."""
+        cost, most = self.cost.reading(reads), load.most_computed
+        if len(most) and int(most.max()) > cost.K:
+            raise ValueError(
+                f"cost {cost.name!r} prices drafts up to {cost.K}, a round computed {most.max()}: "
+                "measure further"
+            )
+        verify = self._verify(load.drafted, load.most_drafted, load.active)
+        seconds: Array = cost.overhead + cost.draft[most] + verify
+        seconds = seconds + load.catch_up / self.measured
+        if self.measured == 1:
+            further = cost.node + self.cost.charge(reads)
+            seconds = seconds + further * (load.computed - most)
+        return seconds + self._cached(load.cached, load.draft_cached, most)
+
+    def plain_seconds(self, active: Integers, cached: Array) -> Array:
+        """float64[T]: seconds of steps of plain decoding, by sequences and their contexts' sum."""
+        none = np.zeros(len(active), np.int64)
+        seconds: Array = self.cost.baseline + self._cached(cached, 0.0, none)
+        if self.measured == 1:
+            seconds = seconds + (self._verify(none, none, active) - self.cost.verify[0])
+        return seconds
+
+    def alike(self, batch: int, context: float) -> CostModel:
+        """The CostModel of a batch whose sequences all do the same: what its policies plan with."""
+        if batch == 1 == self.measured:
+            return self.cost.at(context)
+        counts = np.arange(self.cost.K + 1)
+        active = np.full(len(counts), batch)
+        cached, none = context * active.astype(np.float64), np.zeros(len(counts))
+        copies = batch if self.measured == 1 else 1
+        draft = self.cost.draft + self.cost.node * (copies - 1) * counts
+        verify = self._verify(batch * counts, counts, active)
+        return CostModel(
+            draft=np.maximum(draft + self._cached(none + self._held, cached * counts, counts), 0.0),
+            verify=np.maximum(verify + self._cached(cached, none, 0 * counts), 0.0),
+            catch_up=self.cost.catch_up * (batch / self.measured),
+            overhead=self.cost.overhead,
+            baseline=float(self.plain_seconds(active[:1], cached[:1])[0]),
+            name=f"{self.cost.name}-b{batch}",
+            device=self.cost.device,
+            feature=self.cost.feature * copies,
+            predictor=None if self.cost.predictor is None else self.cost.predictor * copies,
+            origin=self.cost.origin,
+        )
+
+    @property
+    def _held(self) -> float:
+        """Cached tokens that the lists hold already."""
+        return self.measured * self.cost.context
+
+    def _verify(self, drafted: Integers, most: Integers, active: Integers) -> Array:
+        if self.measured > 1:
+            rows = drafted / active
+            verify = self.cost.widen(int(np.ceil(rows.max(initial=0)))).verify
+            return np.interp(rows, np.arange(len(verify)), verify)
+        index = drafted + active - 1
+        verify = self.cost.widen(int(index.max(initial=0))).verify
+        single = (most == 0) & (index > 0)
+        return np.where(single, verify[index] - self.cost.step, verify[index])
+
+    def _cached(self, cached: Any, draft_cached: Any, most_computed: Integers) -> Array:
+        verified = self.cost.kv_verify * (cached - self._held)
+        drafted = self.cost.kv_draft * (draft_cached - self._held * most_computed)
+        seconds: Array = verified + drafted
+        return seconds
+
+
+def batch_cost(cost: CostModel | CostTable, batch: int, context: float | None = None) -> BatchCost:
+    """The costs of `batch` sequences behind `context` cached tokens each.
+
+    A table gives its next measured batch size, see `CostTable.at`; batch size 1 and one CostModel
+    are extrapolated. ValueError for a size or context that a table lacks.
+    """
+    if isinstance(cost, CostTable) and cost.batch != (1,):
+        held = next((size for size in cost.batch if size >= batch), batch)
+        tokens = None if context is None else round(context)
+        return BatchCost(cost.at(batch, tokens), held)
+    if isinstance(cost, CostTable):
+        cost = cost.at(1, None if context is None else round(context))
+    return BatchCost(cost if context is None else cost.at(context))
+
+
+def with_draft_row(cost: CostModel | CostTable, seconds: float) -> CostModel | CostTable:
+    """The same costs with so many seconds for each further row of a draft step (`node`)."""
+    if isinstance(cost, CostModel):
+        return _with_node(cost, seconds)
+    cells = tuple(
+        tuple(cell if cell is None else _with_node(cell, seconds) for cell in row)
+        for row in cost.cells
+    )
+    return replace(cost, cells=cells)
+
+
+def _with_node(cost: CostModel, seconds: float) -> CostModel:
+    stated = replace(cost, node=seconds, precision=None)
+    return stated.derived(partial(_with_node, seconds=seconds), cost)

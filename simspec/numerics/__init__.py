@@ -1,0 +1,1 @@
+"""Random draws, statistics over prompts, closed forms, and compilation."""

@@ -1,0 +1,1 @@
+"""Files, names and tables as they are shown to people."""

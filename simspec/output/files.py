@@ -1,0 +1,146 @@
+"""Output files: validated before the work, and written completely or not at all."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from simspec.output.names import csv_text
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+LONGEST_REASON = 500
+"""Characters of an error that quotes a file's content."""
+MOST_JSON = 64 << 20
+"""Bytes of a file of costs, a tree or another description."""
+
+
+def check_output(path: str | PathLike[str], *inputs: str | PathLike[str]) -> None:
+    """ValueError, one line, where an output is a folder, has none, or would overwrite an input."""
+    path = Path(path)
+    if not path.name or path.is_dir():
+        raise ValueError(f"{path} is a folder, expected a file to write: add a name")
+    if not path.parent.is_dir():
+        raise ValueError(
+            f"{path} cannot be written, there is no folder {path.parent}: make it, or name another"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"{path} cannot be written, its folder is read-only: name another")
+    for other in map(Path, inputs):
+        if path.resolve() == other.resolve() or (
+            path.exists() and other.exists() and path.samefile(other)
+        ):
+            raise ValueError(
+                f"{path} would overwrite {other}, which this command reads or writes too: name "
+                "another"
+            )
+
+
+@contextmanager
+def replacing(path: str | PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path`: on success it replaces `path` on the disk, otherwise it is
+    removed.
+
+    OSError names `path` where the disk is full or cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield temporary
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # some writers leave files that only their owner may read
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise naming(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def naming(path: str | PathLike[str], error: OSError) -> OSError:
+    """The same error with the file that could not be written."""
+    return OSError(error.errno or errno.EIO, error.strerror or str(error), str(path))
+
+
+@contextmanager
+def locked(file: IO[bytes]) -> Iterator[None]:
+    """While the body runs, no other process is inside a body with the same file.
+
+    File systems without locks are used without.
+    """
+    with suppress(OSError, AttributeError):
+        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        with suppress(OSError, AttributeError):
+            fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def write_json(path: str | PathLike[str], value: Any) -> None:
+    """Writes `value` as JSON, completely or not at all; ValueError, one line, where it cannot be
+    written.
+    """
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be written: {error.strerror}: choose another place"
+        ) from None
+
+
+def write_csv(table: Any, path: str | PathLike[str]) -> None:
+    """Writes a data frame as CSV, completely or not at all; its texts are no formulas."""
+    texts = table.select_dtypes(exclude=["number", "bool"]).map(
+        lambda cell: csv_text(cell) if isinstance(cell, str) else cell
+    )
+    with replacing(path) as temporary:
+        table.assign(**texts).to_csv(temporary, index=False)
+
+
+def read_at_most(path: str | PathLike[str], most: int) -> bytes:
+    """The bytes of a file, a pipe or a device; ValueError, of no path, where there are more."""
+    parts, left = list[bytes](), most
+    with open(path, "rb") as file:
+        while part := file.read(1 << 20):
+            parts.append(part)
+            left -= len(part)
+            if left < 0:
+                raise ValueError(f"it has over {most:,} bytes")
+    return b"".join(parts)
+
+
+def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) -> T:
+    """make(the JSON value in the file); ValueError, one line with the path and the `kind` of file
+    expected.
+    """
+    try:
+        return make(json.loads(read_at_most(path, MOST_JSON).decode("utf-8")))
+    except (OSError, ValueError, OverflowError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:LONGEST_REASON]
+        raise ValueError(f"{path}: not a {kind}: {reason}") from None
+
+
+def check_keys(data: Any, keys: Iterable[str]) -> None:
+    """ValueError unless `data` is one JSON object with exactly these keys."""
+    if not isinstance(data, dict):
+        raise ValueError(f"holds a {type(data).__name__}, expected one object")
+    expected = set(keys)
+    if set(data) != expected:
+        raise ValueError(
+            f"missing keys {sorted(expected - set(data))}, unknown keys "
+            f"{sorted(set(data) - expected)}"
+        )

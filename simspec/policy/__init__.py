@@ -1,0 +1,1 @@
+"""What a draft-length policy is: its functions, arguments, predictors and states."""

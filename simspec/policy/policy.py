@@ -1,0 +1,245 @@
+"""Policy: two small functions that decide how many tokens to draft; their signatures."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.core.errors import NumbaError
+
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import specialize
+from simspec.trace.trace import Trace
+
+# mypy: disable-error-code="name-defined,no-untyped-def"
+
+
+Array = Any
+"""A float64 array of a compiled function."""
+Go = tuple[bool, bool]
+"""(go, keep) of `draft_more`."""
+
+_VECTOR = types.float64[::1]
+_MATRIX = types.float64[:, ::1]
+_GO = types.UniTuple(types.boolean, 2)  # type: ignore[no-untyped-call]
+DRAFT_MORE = _GO(_VECTOR, _VECTOR, types.int64, _MATRIX, types.float64)
+OBSERVE = types.void(
+    _VECTOR, _VECTOR, types.int64, types.int64, types.int64, _MATRIX, types.float64
+)
+_NOT_PLAIN = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+
+
+class PolicyError(ValueError):
+    """A policy that is malformed, does not compile, or needs what is missing."""
+
+
+def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any]:
+    """Both functions compiled with their signatures, once per process; PolicyError if numba refuses
+    one.
+    """
+    compiled = []
+    for name, function, template, signature in (
+        ("draft_more", draft_more, _draft_more_template, DRAFT_MORE),
+        ("observe", observe, _observe_template, OBSERVE),
+    ):
+        _check_parameters(policy, name, function, template(()))
+        try:
+            compiled.append(compile_function(function, template, signature))
+        except (NumbaError, TypeError, NotImplementedError, ValueError) as error:
+            lines = [line.strip() for line in str(error).splitlines()[1:]]
+            reason = next((line for line in lines if line), str(error))
+            raise PolicyError(
+                f"policy {policy!r}: {name} does not compile under numba ({reason}): expected "
+                "plain "
+                f"arithmetic with the signature of simspec.policy.{name.upper()}"
+            ) from None
+    return compiled[0], compiled[1]
+
+
+@lru_cache(maxsize=512)
+def compile_function(function: Any, template: Callable[..., Any], signature: Any) -> Any:
+    """One function of a policy, compiled with its signature and cached on disk."""
+    plain = getattr(function, "py_func", function)
+    return specialize(template, signature, given=njit(plain, error_model="numpy"))
+
+
+def observe_nothing(
+    params: np.ndarray,
+    state: np.ndarray,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: np.ndarray,
+    cost: float,
+) -> None:
+    """The `observe` of a policy without memory."""
+
+
+def _check_parameters(policy: str, name: str, function: Any, wanted: Any) -> None:
+    code = getattr(getattr(function, "py_func", function), "__code__", None)
+    if code is None:
+        return  # not a Python function: numba reports what it is
+    expected = wanted.__code__
+    if (
+        code.co_argcount != expected.co_argcount
+        or code.co_kwonlyargcount
+        or code.co_flags & _NOT_PLAIN
+    ):
+        actual = ", ".join(code.co_varnames[: code.co_argcount])
+        names = ", ".join(expected.co_varnames[: expected.co_argcount])
+        raise PolicyError(
+            f"policy {policy!r}: {name} does not compile under numba: it takes ({actual}), "
+            f"expected a plain function of ({names})"
+        )
+
+
+# `given` is the policy's function. These two give it its signature, whatever it returns, and its
+# key in the disk cache.
+def _draft_more_template(key: Any) -> Any:
+    def draft_more(params, state, slot, features, u):
+        key  # noqa: B018
+        go, keep = given(params, state, slot, features, u)  # noqa: F821
+        return go, keep
+
+    return draft_more
+
+
+def _observe_template(key: Any) -> Any:
+    def observe(params, state, computed, drafted, accepted, features, cost):
+        key  # noqa: B018
+        return given(  # noqa: F821
+            params, state, computed, drafted, accepted, features, cost
+        )
+
+    return observe
+
+
+__all__ = ["DRAFT_MORE", "OBSERVE", "Policy", "PolicyError"]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """When to stop drafting.
+
+    | field       | type      | meaning                                                            |
+    | ----------- | --------- | ------------------------------------------------------------------ |
+    | name        | str       | label in tables                                                    |
+    | draft_more  | function  | (params, state, slot, features, u) -> (go, keep)                   |
+    | observe     | function  | (params, state, computed, drafted, accepted, features, cost)       |
+    | params      | (float,)  | float64 array to both; read-only                                   |
+    | state0      | (float,)  | first state; both may change the float64 array in place            |
+    | K           | int, None | longest draft; None: the trace's                                   |
+    | reads       | (str,)    | names of the features that it receives                             |
+    | scope       | str       | 'sequence': state0 for each; 'stream': state carried on            |
+    | random      | bool      | u is a fresh uniform draw at each call; otherwise NaN              |
+    | anticipates | bool      | may drop a token because of its identity: refused for drawn drafts |
+
+    `draft_more` is called before slot 0, after every computed token, and at the cap, where go is
+    ignored. slot is the number of tokens computed so far in the round.
+
+    | (go, keep)     | meaning                                             |
+    | -------------- | --------------------------------------------------- |
+    | (True, _)      | compute one more token                              |
+    | (False, True)  | stop and submit all computed tokens                 |
+    | (False, False) | stop and drop the last one: computed is drafted + 1 |
+
+    At slot 0 keep is ignored. `observe` receives the round's outcome and modelled time, never
+    wall-clock time. features is float64[K, len(reads)], decoded from the recording's grids; rows
+    from slot on are NaN, since a policy sees only features of computed tokens. A stream runs
+    through sequences in file order.
+
+    Non-anticipation: dropping a token may depend on the drafter's distribution q, never on which
+    token was sampled from it. Otherwise the output would not follow the target under the rejection
+    rule. A policy that reads one of TOKEN_FEATURES may stop by it; it is refused if it drops by it.
+
+    Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are
+    compiled into the replay kernel, and cached on disk until they or what they call change.
+    """
+
+    name: str
+    draft_more: Callable[..., Any]
+    observe: Callable[..., Any]
+    params: tuple[float, ...] = field(default=(), repr=False)
+    state0: tuple[float, ...] = field(default=(), repr=False)
+    K: int | None = None
+    reads: tuple[str, ...] = ()
+    scope: str = "sequence"
+    random: bool = False
+    anticipates: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise PolicyError(f"a policy's name is {self.name!r}, expected text")
+        for name in ("params", "state0"):
+            object.__setattr__(self, name, self._floats(name))
+        if self.K is not None and not (isinstance(self.K, int) and 0 <= self.K <= 255):
+            raise PolicyError(
+                f"{self._label}: K is {self.K!r}, expected None or an integer in 0..255"
+            )
+        reads = tuple(self.reads) if not isinstance(self.reads, str) else (self.reads,)
+        if not all(isinstance(name, str) for name in reads) or len(set(reads)) < len(reads):
+            raise PolicyError(
+                f"{self._label}: reads is {self.reads!r}, expected different feature names"
+            )
+        object.__setattr__(self, "reads", reads)
+        if self.scope not in ("sequence", "stream"):
+            raise PolicyError(
+                f"{self._label}: scope is {self.scope!r}, expected 'sequence' or 'stream'"
+            )
+        for name in ("random", "anticipates"):
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise PolicyError(f"{self._label}: {name} is {value!r}, expected True or False")
+        for name in ("draft_more", "observe"):
+            value = getattr(self, name)
+            if not callable(value):
+                raise PolicyError(f"{self._label}: {name} is {value!r}, expected a function")
+
+    def _floats(self, name: str) -> tuple[float, ...]:
+        value = getattr(self, name)
+        try:
+            floats = tuple(map(float, value))
+        except (TypeError, ValueError):
+            raise PolicyError(f"{self._label}: {name} is {value!r}, expected numbers") from None
+        if any(map(math.isnan, floats)):
+            raise PolicyError(f"{self._label}: {name} holds NaN, expected numbers")
+        return floats
+
+    @property
+    def _label(self) -> str:
+        return f"policy {self.name!r}"
+
+    @cached_property
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        # A plan such as the oracle's is long, and tuples turn into arrays slowly.
+        return np.array(self.params, dtype=np.float64), np.array(self.state0, dtype=np.float64)
+
+    def start(self) -> tuple[np.ndarray, np.ndarray]:
+        """(params, state0) as fresh float64 arrays."""
+        params, state = self._arrays
+        return params.copy(), state.copy()
+
+    def compiled(self) -> tuple[Any, Any]:
+        """(draft_more, observe) compiled, once per process; PolicyError if numba refuses."""
+        return compile_policy(self.name, self.draft_more, self.observe)
+
+    def resolve(self, trace: Trace, cost: CostModel) -> "Policy":
+        """The policy for this trace at these costs: itself."""
+        return self
+
+    def submitted(self, K: int) -> int:
+        """Tree nodes that costs must price where drafts reach K: 0, a chain has none."""
+        return 0
+
+    def longest(self, K: int) -> int:
+        """Longest draft where drafts reach K; PolicyError if the policy drafts more."""
+        if self.K is not None and self.K > K:
+            raise PolicyError(
+                f"{self._label} drafts up to {self.K}, here drafts reach {K}: "
+                "lower it, or record deeper"
+            )
+        return K if self.K is None else self.K

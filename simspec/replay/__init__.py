@@ -1,0 +1,1 @@
+"""Replays: policies on recordings, sweeps and their figures."""

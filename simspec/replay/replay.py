@@ -1,0 +1,214 @@
+"""Replay: the rounds of a policy on a recording, and ReplayJob, one replay of a sweep."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.cost.model import CostModel
+from simspec.numerics.rng import check_seed
+from simspec.policy.policy import Policy, PolicyError
+from simspec.replay.cluster import cluster_results
+from simspec.replay.kernel import Output, PolicyArrays, Recording, kernel
+from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
+from simspec.trace.acceptance import drawn_run
+from simspec.trace.quantization import table
+from simspec.trace.rounds import Rounds
+from simspec.trace.trace import Trace, TraceMeta
+from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import replay_tree, tree_rounds, tree_seconds
+
+
+def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None = None) -> Rounds:
+    """The rounds of this policy on this recording, exactly; under the rejection rule exact in
+    distribution.
+
+    seed keys the policy's draws together with each sequence's address, so that other sequences and
+    threads do not matter. cost (default CostModel.from_ratio(0.1, K)) is what `observe` receives;
+    most policies ignore it. See `drawn_run` for the rejection rule. TraceError for a feature that
+    the trace lacks, PolicyError for features under the rejection rule, ValueError for an invalid
+    seed or a cost that is too short.
+    """
+    return next(replays(trace, policy, (seed,), cost))
+
+
+def replays(
+    trace: Trace,
+    policy: Policy,
+    seeds: Iterable[int],
+    cost: CostModel | None = None,
+    state: np.ndarray | None = None,
+) -> Iterator[Rounds]:
+    """`replay` with each of these seeds: under the rejection rule each draws acceptance anew.
+
+    state: of a policy whose scope is 'stream', before the trace; it then holds that after it.
+    """
+    if not isinstance(policy, Policy):
+        name = getattr(policy, "name", policy)
+        raise PolicyError(
+            f"{name!r} is no policy of chains: "
+            "replay_tree() takes trees, as do simspec sweep and run"
+        )
+    K, cost, columns, grids = prepare(trace, policy, cost)
+    loop = kernel(policy)
+    for seed in seeds:
+        arrays = policy_arrays(policy, K)
+        if state is not None:
+            arrays = arrays._replace(state=state)
+        output = Output(
+            np.zeros(trace.sequences + 1, np.int64),
+            *(np.empty(trace.rows, np.int64) for _ in range(4)),
+        )
+        drawn = recording(trace, columns, grids)._replace(run=drawn_run(trace, seed))
+        loop(drawn, cost.tables, arrays, output, K, check_seed(seed), policy.scope == "stream")
+        yield Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
+
+
+def recording(trace: Trace, columns: np.ndarray, grids: np.ndarray) -> Recording:
+    """A trace as the compiled loop takes it, with `columns` and `grids` of `prepare`."""
+    return Recording(
+        trace.offset,
+        trace.budget,
+        trace.sequence,
+        trace.depth,
+        trace.run,
+        trace.feature,
+        columns,
+        grids,
+    )
+
+
+def policy_arrays(policy: Policy, K: int) -> PolicyArrays:
+    """A policy's parameters and fresh state, and float64[K, F] for the features it reads."""
+    params, initial = policy.start()
+    return PolicyArrays(params, initial, initial.copy(), np.full((K, len(policy.reads)), np.nan))
+
+
+def prepare(
+    trace: Trace, policy: Policy, cost: CostModel | None = None
+) -> tuple[int, CostModel, np.ndarray, np.ndarray]:
+    """(longest draft, the policy's costs, columns int64[F], grids float64[F, 256]); the errors of
+    `replay`.
+    """
+    if trace.ratio is not None and policy.reads:
+        raise PolicyError(
+            f"policy {policy.name!r} reads {policy.reads[0]!r}: a recording of the rejection rule "
+            "replays in distribution only, and only policies "
+            "that read no features: take a greedy or coupled recording"
+        )
+    if trace.ratio is not None and policy.anticipates:
+        raise PolicyError(
+            f"policy {policy.name!r} anticipates, and the rejection rule refuses it: take a greedy "
+            "or coupled recording"
+        )
+    K = policy.longest(trace.K)
+    cost = CostModel.from_ratio(0.1, max(K, 1)) if cost is None else cost
+    if cost.K < K:
+        raise ValueError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, policy {policy.name!r} drafts up to "
+            f"{K}: measure further"
+        )
+    columns = trace.features(policy.reads)
+    grids = dict(trace.meta.features)
+    tables = np.array([table(grids[name]) for name in policy.reads]).reshape(-1, 256)
+    return K, cost.reading(policy.reads), columns, tables
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ReplayJob:
+    """One replay: recording, policy and cost, with their names in the table, and the seed."""
+
+    trace_name: str
+    cost_name: str
+    trace: Trace
+    cost: CostModel
+    policy: Policy | TreePolicy
+    seed: int
+    replicate: int
+
+    @property
+    def random(self) -> bool:
+        return is_random(self.trace, self.policy)
+
+
+def is_random(trace: Trace, policy: Policy | TreePolicy) -> bool:
+    """Whether replicates differ: trees whose nodes are not drawn replay without a draw."""
+    return policy.random or (trace.ratio is not None and isinstance(policy, Policy))
+
+
+def run_jobs(
+    todo: Sequence[ReplayJob], by: str, jobs: int = 1, cluster: str | None = None
+) -> Iterable[dict[Any, Metrics]]:
+    """{group: Metrics} of each job, in order: here, on threads, or on the workers of a cluster.
+
+    Results do not depend on it. cluster: the address of a Dask scheduler; errors of
+    `cluster_results`.
+    """
+    calls = [(job.trace, job.policy, job.cost, job.seed, by) for job in todo]
+    if cluster is not None:
+        traces = {id(job.trace): job.trace for job in todo}
+        return cluster_results(cluster, _metrics, calls, list(traces.values()))
+    return _on_threads(_metrics, calls, jobs)
+
+
+def run_seconds(todo: Sequence[ReplayJob], jobs: int = 1) -> Iterable[NDArray[np.float64]]:
+    """`sequence_seconds` of each job, in order; results do not depend on the number of threads."""
+    return _on_threads(sequence_seconds, [(job,) for job in todo], jobs)
+
+
+def _on_threads(function: Callable[..., T], calls: Iterable[Any], jobs: int) -> Iterable[T]:
+    if jobs == 1:
+        return (function(*call) for call in calls)
+    from joblib import Parallel, delayed
+
+    # Threads: the kernel releases the GIL.
+    parallel = Parallel(n_jobs=jobs, backend="threading", return_as="generator")
+    results: Iterable[T] = parallel(delayed(function)(*call) for call in calls)
+    return results
+
+
+def _metrics(
+    trace: Trace, policy: Policy | TreePolicy, cost: CostModel, seed: int, by: str
+) -> dict[Any, Metrics]:
+    cost = cost.reading(policy.reads)
+    groups, K = group_labels(trace.meta, by), policy.longest(trace.K)
+    if isinstance(policy, TreePolicy):
+        rounds = replay_tree(trace, policy)
+        seconds = tree_seconds(rounds, trace, policy, cost)
+        return grouped_summary(rounds, trace, cost, groups, K, seconds)
+    rounds = replay(trace, policy, seed=seed, cost=cost)
+    return grouped_summary(rounds, trace, cost, groups, K)
+
+
+def sequence_seconds(job: ReplayJob) -> NDArray[np.float64]:
+    """float64[S, 1 + R]: seconds of each sequence at the job's costs, then at their replicates.
+
+    The policy plans with the costs as measured. Sums are in the order of the rounds.
+    """
+    cost = job.cost.reading(job.policy.reads)
+    tree: tuple[Any, Any] | None = None
+    if isinstance(job.policy, TreePolicy):
+        rounds, rows, backlog = tree_rounds(job.trace, job.policy)
+        tree = rows, backlog
+        seconds = cost.seconds_tree(rounds, *tree)
+    else:
+        rounds = replay(job.trace, job.policy, seed=job.seed, cost=cost)
+        seconds = cost.seconds(rounds)
+    sequence = np.repeat(np.arange(job.trace.sequences), np.diff(rounds.offset))
+    spent: Any = np.bincount(sequence, seconds, job.trace.sequences)
+    return np.column_stack((spent, replicate_seconds(rounds, cost, tree)))
+
+
+def group_labels(meta: TraceMeta, by: str) -> list[str]:
+    """The group of each sequence, for `by` as in a sweep."""
+    if by == "trace":
+        return ["all"] * len(meta.ids)
+    groups = list(meta.tasks if by == "task" else meta.ids)
+    if by == "prompt" and len(set(groups)) < len(groups):
+        groups = [f"{name}#{s}" for s, name in enumerate(groups)]
+    return groups

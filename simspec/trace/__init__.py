@@ -1,0 +1,1 @@
+"""Recordings: what a drafter proposed at every position, and what became of it."""

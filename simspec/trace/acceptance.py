@@ -1,0 +1,90 @@
+"""Acceptance on a recording: drawn under the rejection rule, and expected."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from simspec.numerics.compile import cached_njit
+from simspec.numerics.rng import ACCEPT, block, check_seed
+from simspec.trace.trace import Trace
+
+Array = np.ndarray
+
+
+def drawn_trace(trace: Trace, seed: int = 0) -> Trace:
+    """One draw of the acceptance on a recording of the rejection rule, as an ordinary trace; others
+    unchanged.
+
+    Given the sequence y ~ p, and that the draft tokens before slot j of a round from row t are
+    accepted, the one at slot j is accepted with probability ratio[t, j] = min(1, q(y) / p(y)),
+    independently of all else (q(y) min(1, p(y) / q(y)) over p(y)). So run[t] is the number of
+    leading j with u < ratio[t, j], u addressed by (seed, sequence, row in the sequence, j, ACCEPT).
+    Rounds replayed on it are distributed as real ones.
+    """
+    if trace.ratio is None:
+        return trace
+    meta = replace(trace.meta, rule="synthetic", prefix_only=False, top_k=0, top_p=1.0)
+    return replace(trace, run=drawn_run(trace, seed), ratio=None, meta=meta)
+
+
+def drawn_run(trace: Trace, seed: int) -> np.ndarray:
+    """uint8[N]: the column `run` of `drawn_trace`; the recorded one under other rules."""
+    if trace.ratio is None:
+        return trace.run
+    run = np.zeros(trace.rows, np.uint8)
+    _draw(trace.offset, trace.sequence, trace.depth, trace.ratio, check_seed(seed), run)
+    return run
+
+
+def expected_accepted_length(trace: Trace) -> np.ndarray:
+    """float64[N]: the mean accepted length of each row, as far as depth and sequence go.
+
+    It is `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i].
+    """
+    lengths: np.ndarray = _acceptance(trace).sum(axis=1)
+    return lengths
+
+
+def expected_accepted(trace: Trace, K: int) -> np.ndarray:
+    """float64[N]: the mean number of accepted tokens of a draft of min(K, budget left - 1) from
+    each row.
+
+    ValueError for K outside 0 .. the trace's.
+    """
+    if not 0 <= K <= trace.K:
+        raise ValueError(f"K is {K}, expected 0 to {trace.K}: the recording goes no deeper")
+    length = np.diff(trace.offset)
+    room = np.repeat(trace.budget + trace.offset[:-1], length) - np.arange(trace.rows) - 1
+    drafted = np.arange(trace.K) < np.minimum(K, room)[:, None]
+    accepted: np.ndarray = np.where(drafted, _acceptance(trace), 0.0).sum(axis=1)
+    return accepted
+
+
+def _acceptance(trace: Trace) -> np.ndarray:
+    """float64[N, K]: the probability that the first j + 1 draft tokens of a row are all
+    accepted.
+    """
+    slot = np.arange(trace.K)
+    if trace.ratio is None:
+        return (slot < trace.run[:, None]).astype(np.float64)
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    drafted = slot < np.minimum(trace.depth, left)[:, None]
+    return np.where(drafted, trace.ratio.astype(np.float64), 0.0).cumprod(axis=1)
+
+
+@cached_njit
+def _draw(offset: Array, address: Array, depth: Array, ratio: Array, seed: int, run: Array) -> None:
+    for s in range(offset.shape[0] - 1):
+        n = offset[s + 1] - offset[s]
+        for pos in range(n):
+            t = offset[s] + pos
+            most = min(np.int64(depth[t]), n - pos)
+            count, accepts = 0, True
+            while accepts and count < most:
+                # One Philox block holds the draws of four slots.
+                for u in block(seed, address[s], pos, count >> 2, ACCEPT):
+                    accepts = count < most and u < ratio[t, count]
+                    if not accepts:
+                        break
+                    count += 1
+            run[t] = count

@@ -1,0 +1,134 @@
+"""Recordings by name: files, those of a checkout's traces/, or the one in the wheel."""
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from simspec.cost.comparison import check_comparable, warning_notes
+from simspec.cost.model import CostModel
+from simspec.cost.table import CostTable, load_cost
+
+CHECKOUT = Path(__file__).parent.parent / "traces"
+EXAMPLE = Path(__file__).parent / "example"
+
+
+def recordings() -> dict[str, Path]:
+    """{name: file} of the bundled recordings: traces/ of a checkout, else the one in the
+    package.
+    """
+    for folder in (CHECKOUT, EXAMPLE):
+        if files := {path.stem: path for path in sorted(folder.glob("*.parquet"))}:
+            return files
+    return {}
+
+
+def locate(names: Iterable[str] | None) -> dict[str, Path]:
+    """{name: file} of recordings given as files or bundled names; all bundled ones where none is
+    given.
+
+    A name that is neither is an error, unless it looks like a path: then reading it reports the
+    reason. Files are named by their path as given.
+    """
+    bundled = recordings()
+    if not names:
+        if not bundled:
+            raise ValueError(
+                "no recording was given and none is bundled here: name a file, as `simspec record` "
+                "writes it"
+            )
+        return bundled
+    files = {}
+    for name in map(str, names):
+        if (
+            not Path(name).exists()
+            and name not in bundled
+            and "/" not in name
+            and not name.endswith(".parquet")
+        ):
+            near = get_close_matches(name, bundled, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(
+                f"recording {name!r} is no file and not bundled: {hint}expected a file, or one of "
+                f"{', '.join(bundled)}"
+            )
+        files[name] = Path(name) if Path(name).exists() or name not in bundled else bundled[name]
+    return files
+
+
+def cost_beside(path: Path) -> Path | None:
+    """NAME.cost.json beside NAME.parquet, if it is there."""
+    beside = Path(path).with_suffix(".cost.json")
+    return beside if beside.is_file() else None
+
+
+def costs_of(
+    paths: Mapping[str, Path],
+    cost: str | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+) -> dict:
+    """{name: CostModel or ratio} of these recordings: one file or ratio for all, else each one's
+    own, else 0.1.
+
+    batch and context choose a cell of cost tables; context moves a cost with terms for cached
+    tokens. ValueError for files that are no costs, or have no such cell.
+    """
+    return {
+        name: _cost(cost if cost is not None else cost_beside(path) or "0.1", batch, context)
+        for name, path in paths.items()
+    }
+
+
+def comparable_costs(
+    paths: Mapping[str, Path],
+    cost: str | None = None,
+    batch: int | None = None,
+    context: int | None = None,
+    mixed: bool = False,
+) -> tuple[dict, list[str]]:
+    """(`costs_of`, notes) of recordings that stand side by side, with the costs' own warnings.
+
+    ValueError where the origins of two cost files differ, unless `mixed` allows it.
+    """
+    costs = costs_of(paths, cost, batch, context)
+    files = {name: cost_beside(path) for name, path in paths.items()} if cost is None else {}
+    beside = {file: costs[name] for name, file in files.items() if file is not None}
+    unique = len({file.name for file in beside}) == len(beside)
+    labeled = {file.name if unique else str(file): model for file, model in beside.items()}
+    read = {Path(cost).name: model for model in costs.values()} if cost is not None else labeled
+    return costs, [*check_comparable(labeled, mixed), *warning_notes(read)]
+
+
+def whole_cost(path: Path, cost: str | None = None) -> CostModel | CostTable | float:
+    """The cost file or ratio of a recording, tables whole: the one given, else its own, else
+    0.1.
+    """
+    return _read(cost if cost is not None else cost_beside(path) or "0.1")
+
+
+def _read(text: Any) -> CostModel | CostTable | float:
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return load_cost(text)
+
+
+def _cost(text: Any, batch: Any, context: Any) -> CostModel | float:
+    read = _read(text)
+    if isinstance(read, CostTable):
+        return read.at(batch, context)
+    if isinstance(read, CostModel):
+        if batch in (None, 1) and context is not None and (read.kv_verify or read.kv_draft):
+            return read.at(context)
+        if batch not in (None, 1) or context is not None:
+            raise ValueError(
+                f"{text} prices one batch size and context: drop --batch and --context, or measure "
+                "a table"
+            )
+    elif batch is not None or context is not None:
+        raise ValueError(
+            f"cost {text} is a ratio, the same for every batch and context: give a cost table, or "
+            "drop --batch and --context"
+        )
+    return read

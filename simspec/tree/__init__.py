@@ -1,0 +1,1 @@
+"""Draft trees: shapes, and the search for the best."""
