@@ -9,7 +9,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from real.bench.speedup_figure import Measured, draw_speedups, speedup_intervals
+from real.bench.figures import Measured, draw_speedups, speedup_intervals
 from simspec import CostModel, load_trace
 
 FOLDER = Path(__file__).parent.parent / "traces" / "smollm2"

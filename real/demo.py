@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from pandas import DataFrame
 
-from real.bench.speedup_figure import draw_speedups, speedup_intervals
+from real.bench.figures import draw_speedups, speedup_intervals
 from real.equality import NOTHING, Comparison
 from real.jobs import Outcome, run_on
 from real.measure import MeasureSettings, measure

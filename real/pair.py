@@ -10,16 +10,15 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from real.decode.beam_search import BeamSearch
+from real.decode.acceptance_predictor import load_predictors
 from real.decode.engine import attach_engine
 from real.decode.features import required_predictors
-from real.decode.predictor_files import load_predictors
+from real.decode.tree_search import BeamSearch
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.end_tokens import end_tokens
 from real.model.fingerprint import made_for
-from real.model.hf_config import WeightsError
+from real.model.hf_config import WeightsError, end_tokens
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from real.provenance import check_device

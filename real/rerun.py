@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from real.decode.beam_search import BeamSearch
-from real.decode.loop import decode
+from real.decode.loop import DecodeResult, decode
 from real.decode.plan import Plan, chain_plan, make_plan
-from real.decode.result import DecodeResult
+from real.decode.tree_search import BeamSearch
 from real.draft import Drafter, Silent
 from real.model.runner import EAGER
 from real.pair import Pair, check_predictors

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from real.bench.phase_costs import PhaseCosts
-from real.bench.prediction import Prices, scorecard_rows
-from real.decode.result import DecodeResult
+from real.bench.scorecard import Prices, scorecard_rows
+from real.decode.loop import DecodeResult
 from simspec import policies, replay, synthetic
 
 PARTS = ("acceptance", "cost", "overhead")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from toy_lm import END, VOCAB, chain_plan, policy_from, toy_cost, toy_pair, toy_prompts, toy_target
 
-from real.audit.emitted_run import EmittedRun, EmittedSequence, RunHeader
+from real.audit.runs import EmittedRun, EmittedSequence, RunHeader
 from real.decode.loop import decode
 from real.draft import Silent
 from real.model.target import Target

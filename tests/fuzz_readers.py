@@ -22,15 +22,12 @@ from toy_checkpoint import qwen2_checkpoint
 from toy_gguf import write_gguf
 from toy_lm import toy_target
 
-from real.audit.emitted_run import EmittedSequence, RunHeader
-from real.audit.run_file import load_run, save_run
+from real.audit.runs import EmittedSequence, RunHeader, load_run, save_run
 from real.bench.contestant import Runs
-from real.bench.race_file import RaceFile
+from real.bench.saved import RaceFile, load_rows, save_rows
 from real.bench.scorecard import ScorecardRow
-from real.bench.scorecard_file import load_rows, save_rows
 from real.bench.tuning import Tuning
-from real.decode.acceptance_predictor import AcceptancePredictor
-from real.decode.predictor_files import load_predictor, save_predictor
+from real.decode.acceptance_predictor import AcceptancePredictor, load_predictor, save_predictor
 from real.demo import TRACES
 from real.drafters import BUILTIN
 from real.drafters.eagle import EagleHead
@@ -38,15 +35,14 @@ from real.drafters.hydra import HydraHeads
 from real.drafters.medusa import MedusaHeads
 from real.measure.pace import Pace
 from real.measure.samples import Samples
-from real.measure.sitting import Sitting
-from real.measure.unfinished import UnfinishedSitting
+from real.measure.sitting import Sitting, UnfinishedSitting
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.draft_head import save_draft_head
-from real.model.end_tokens import end_tokens
-from real.model.gguf_file import read_summary
+from real.model.gguf import read_summary
+from real.model.hf_config import end_tokens
 from real.model.random_models import read_shape
 from real.pair import TINY
-from real.prompts.rows import read_rows
+from real.prompts.reading import read_rows
 from real.train.corpus import documents
 from simspec import replay
 from simspec.claims.card import read_card

@@ -3,10 +3,9 @@
 import torch
 
 from real.measure import grid_timer, time_grid
-from real.measure.device_limits import DeviceSpeeds
-from real.measure.grid_settings import GridAxes, GridSettings
+from real.measure.device_limits import DeviceSpeeds, Quantiles
+from real.measure.latency_grid import GridAxes, GridSettings
 from real.measure.time_grid import measure_grid
-from real.measure.timer import Quantiles
 from real.model.random_models import read_shape
 from simspec.cost.shapes import ModelShape
 

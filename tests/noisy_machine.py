@@ -4,8 +4,7 @@ import numpy as np
 
 from real.measure.job import ALONE, FIXED, PLAIN, Job
 from real.measure.pace import BLOCK_SECONDS, Pace
-from real.measure.round_times import TimedRound
-from real.measure.samples import Samples, _beside
+from real.measure.samples import Samples, TimedRound, _beside
 
 PASS = 0.03
 """Seconds of a one-row pass while the machine is fast."""

@@ -23,7 +23,7 @@ class Machine:
             monkeypatch.setattr("real.measure.pace.ROUNDS", 1)
         for name in ("attend", "mlp"):
             monkeypatch.setattr(DecoderLayer, name, self._counted(getattr(DecoderLayer, name)))
-        monkeypatch.setattr("real.decode.phase_timer.perf_counter", self.now)
+        monkeypatch.setattr("real.decode.verify.perf_counter", self.now)
 
     def _counted(self, half):
         def counted(layer, x, *rest, **options):

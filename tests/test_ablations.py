@@ -17,9 +17,9 @@ from real.equality import rounds_of
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from real.train.drafter_training import drafter_training, new_head
 from real.train.trainer import Paused
 from simspec import policies, replay

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from shell import refused, simspec
 
-from real.audit.run_file import load_run
+from real.audit.runs import load_run
 from real.model.compressed import MAX_RATIO as WEIGHTS_RATIO
 from real.model.compressed import read_bytes
 from real.model.config import MOST, DecoderConfig
 from real.model.draft_head import block_count, check_settings
 from real.model.hf_config import WeightsError
-from real.prompts.rows import read_rows
+from real.prompts.reading import read_rows
 from real.sampling import Rule
 from real.train.corpus import MAX_RATIO, CorpusError, documents
 from simspec import CostModel, TraceError, synthetic
@@ -124,8 +124,8 @@ ENDLESS = {
 def test_file_without_an_end_is_refused(monkeypatch, kind):
     monkeypatch.setattr("simspec.imports.source.LARGEST", 1 << 20)
     monkeypatch.setattr("simspec.output.files.MOST_JSON", 1 << 20)
-    monkeypatch.setattr("real.prompts.rows.MOST_BYTES", 1 << 20)
-    monkeypatch.setattr("real.audit.run_file.LONGEST_LINE", 1 << 20)
+    monkeypatch.setattr("real.prompts.reading.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("real.audit.runs.LONGEST_LINE", 1 << 20)
     with pytest.raises(ValueError, match="^/dev/zero.*it has over 1,048,576"):
         ENDLESS[kind](Path("/dev/zero"))
 

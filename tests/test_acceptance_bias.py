@@ -10,8 +10,8 @@ from test_rejection_ratio import ratios_of
 from test_run_sampled import Doubtful
 from toy_lm import toy_pair
 
-from real.audit.acceptance_bias import ACCEPTANCE_TILTS, bias_of_rounds, chain_depth
 from real.audit.auditor import audit
+from real.audit.bias import ACCEPTANCE_TILTS, bias_of_rounds, chain_depth
 from real.audit.report import report_rows
 
 

@@ -7,7 +7,7 @@ import torch
 from shell import command, refused
 from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
 
-from real.model.bfloat16 import multiplies_bfloat16
+from real.model.prepacked import multiplies_bfloat16
 from real.pair import load_pair
 from simspec import load_trace
 

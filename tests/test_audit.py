@@ -12,8 +12,8 @@ from scipy import stats
 from toy_lm import END, chain_plan, policy_from, toy_cost, toy_pair, toy_prompts, toy_target
 
 from real.audit.auditor import audit, excess_alarms
-from real.audit.emitted_run import EmittedSequence
 from real.audit.report import report_rows
+from real.audit.runs import EmittedSequence
 from real.audit.score_gaps import spacing
 from real.audit.tolerance import tolerance_of
 from real.decode.loop import decode

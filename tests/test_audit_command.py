@@ -7,7 +7,7 @@ import pytest
 from emitter import tampered
 from shell import command, refused
 
-from real.audit.run_file import load_run, save_run
+from real.audit.runs import load_run, save_run
 from real.demo import TRACES
 
 

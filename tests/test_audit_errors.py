@@ -8,10 +8,15 @@ import pytest
 import torch
 
 from real.audit.auditor import _divergences, excess_alarms
-from real.audit.drafter_bias import BIAS_TILTS, DrafterBias, drafter_bias
-from real.audit.power import POWER, detectable_temperature, detectable_variation
-from real.audit.sampling_statistics import TEMPERATURE_TILTS, SamplingStatistics
-from real.audit.sampling_tests import sampling_tests
+from real.audit.bias import BIAS_TILTS, DrafterBias, drafter_bias
+from real.audit.sampling_tests import (
+    POWER,
+    TEMPERATURE_TILTS,
+    SamplingStatistics,
+    detectable_temperature,
+    detectable_variation,
+    sampling_tests,
+)
 from real.audit.score_gaps import ScoreGaps
 from real.audit.tolerance import tolerance_of
 

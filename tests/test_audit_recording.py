@@ -7,10 +7,9 @@ import pytest
 from emitter import SAMPLED, decoded, tampered
 from toy_lm import POLICIES, VOCAB, policy_from, run_all, toy_cost, toy_recording
 
-from real.audit.against_recording import compare_with_recording
 from real.audit.auditor import audit
-from real.audit.emitted_run import RunError
-from real.audit.engine_runs import emitted_sequences, recorded_run
+from real.audit.result import compare_with_recording
+from real.audit.runs import RunError, emitted_sequences, recorded_run
 from simspec.trace.quantization import decode_margin, encode_margin
 
 

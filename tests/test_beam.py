@@ -7,14 +7,14 @@ import pytest
 import torch
 from toy_lm import END, RULES, toy_pair, toy_prompts
 
-from real.decode.beam_search import BeamSearch
 from real.decode.loop import decode
+from real.decode.tree_search import BeamSearch
 from real.equality import compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from real.rerun import prompts_of, rule_of
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN, beams

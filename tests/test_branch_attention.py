@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from real.drafters.glide.cross_attention import TargetCrossAttention
-from real.model.branch_cache import BranchCache
+from real.drafters.glide.model import TargetCrossAttention
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
+from real.model.full_pass import BranchCache
 
 WIDTH = 8
 

@@ -13,7 +13,8 @@ import pytest
 from toy_campaign import APP, open_workspace, write_inputs
 from typer.testing import CliRunner
 
-from real.campaign import archive, report, thresholds
+from real.campaign import archive, report
+from real.campaign import requirements as thresholds
 from real.campaign.config import REQUIRED
 from real.campaign.presets import TOY
 from real.campaign.scheduler import advance

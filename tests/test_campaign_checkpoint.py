@@ -9,17 +9,18 @@ from toy_gguf import write_gguf
 from typer.testing import CliRunner
 
 from real.campaign.archive import pack
-from real.campaign.checkpoint import (
-    CheckpointError,
-    check_checkpoint,
-    checkpoint_name,
-    take_checkpoint,
-)
 from real.campaign.presets import TOY_CHECKPOINT
 from real.campaign.report import write_report
 from real.campaign.scheduler import advance
 from real.campaign.stages import stages
-from real.campaign.workspace import Workspace, WorkspaceError
+from real.campaign.workspace import (
+    CheckpointError,
+    Workspace,
+    WorkspaceError,
+    check_checkpoint,
+    checkpoint_name,
+    take_checkpoint,
+)
 from real.model.checkpoint import load_decoder
 from real.model.fingerprint import sha256
 from real.train.card_file import read_card

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from real.decode.predictor_files import drafter_identity
+from real.decode.acceptance_predictor import drafter_identity
 from real.model.compressed import MAX_RATIO, compress, read_bytes, weight_files, weights_exist
 from real.model.draft_head import read_state
 from real.model.fingerprint import sha256

@@ -11,7 +11,7 @@ from real.model.cuda_graphs import CaptureError, capture, compiled_layers
 from real.model.decoder import Decoder
 from real.model.kv_cache import StaticKVCache
 from real.model.layer import DecoderLayer
-from real.model.span import Span
+from real.model.runner import Span
 
 CPU = torch.device("cpu")
 

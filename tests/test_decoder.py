@@ -22,9 +22,9 @@ from transformers import (
 from real.model.checkpoint import from_transformers
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
-from real.model.rotary import frequencies
+from real.model.layer import frequencies
+from real.model.runner import ancestor_mask, chain, depths
 from real.model.target import Resume, Target
-from real.model.tree_mask import ancestor_mask, chain, depths
 
 HELD = settings(deadline=None, max_examples=40, derandomize=True)
 BOUND = 1e-5

@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from real.measure import device_limits
-from real.measure.device_limits import WARMUP, copy_bandwidth, device_speeds, host_wait, matrix_rate
-from real.measure.timer import elapsed, quantiles
+from real.measure.device_limits import (
+    WARMUP,
+    copy_bandwidth,
+    device_speeds,
+    elapsed,
+    host_wait,
+    matrix_rate,
+    quantiles,
+)
 
 
 class Stopwatch:

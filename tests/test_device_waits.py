@@ -11,9 +11,9 @@ from real.bench import contestants
 from real.bench.contestant import Contestant, Request
 from real.bench.contestants import loop_contestant
 from real.bench.race import race
-from real.decode import phase_timer
-from real.decode.phase_timer import DRAFTING, VERIFICATION, PhaseTimer
-from real.measure.timer import elapsed
+from real.decode import verify as phase_timer
+from real.decode.verify import DRAFTING, VERIFICATION, PhaseTimer
+from real.measure.device_limits import elapsed
 from simspec import policies
 
 CUDA = torch.device("cuda")

@@ -10,8 +10,8 @@ from toy_lm import VOCAB, toy_target
 
 from real.drafters.eagle import INPUTS, EagleDrafter, EagleHead, eagle_loss
 from real.model.draft_head import save_draft_head
+from real.model.runner import chain
 from real.model.target import Target
-from real.model.tree_mask import chain
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 EACH = pytest.mark.parametrize("inputs", INPUTS)

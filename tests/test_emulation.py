@@ -13,9 +13,8 @@ from simulated_machine import LAUNCH, ROW, Machine, layers
 from toy_lm import POLICIES, reads, toy_cost, toy_recording
 
 from real.bench import recorded_drafter
-from real.bench.emulation import Emulation
-from real.bench.recorded_sequence import END, WRONG, SequenceSettings, recorded_sequences
-from real.bench.trace_driven import emulate
+from real.bench.emulation import Emulation, emulate
+from real.bench.recorded_drafter import END, WRONG, SequenceSettings, recorded_sequences
 from real.drafters import random_drafter
 from real.model.random_models import random_decoder, read_shape
 from simspec import policies, replay, synthetic

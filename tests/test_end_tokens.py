@@ -10,8 +10,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from real.files import replace_json
 from real.model.checkpoint import save_decoder
-from real.model.end_tokens import end_tokens
-from real.model.hf_config import WeightsError
+from real.model.hf_config import WeightsError, end_tokens
 from real.pair import TINY
 from simspec import load_trace
 

@@ -21,9 +21,8 @@ from real.model.target import Target
 from real.record import Settings
 from real.sampling import Rule
 from real.train.generate import generate_together
-from real.train.predictor_examples import generate_one_by_one
 from real.train.schedule import TrainSchedule
-from real.train.train_predictor import train_predictor
+from real.train.train_predictor import generate_one_by_one, train_predictor
 from real.train.trainer import Paused, fit
 
 WORDS = [
@@ -174,7 +173,7 @@ def test_resumed_training_restores_optimizer_state_on_the_gpu(tmp_path):
 def test_generated_sequences_and_predictors_are_equal_on_gpu_and_host():
     from toy_lm import END, toy_decoder, toy_model
 
-    from real.train.predictor_examples import acceptance_examples
+    from real.train.train_predictor import acceptance_examples
 
     record_settings = [Settings(4, 8, rule, END) for rule in (Rule(), Rule("coupled", 0.8, 5))]
     prompts = [[5, 6, 7 + i] for i in range(5)]

@@ -10,15 +10,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from real.decode.feature_reader import FeatureReader
 from real.decode.features import (
     FEATURES,
     GRIDS,
+    FeatureReader,
     drafter_features,
     read_features,
     required_predictors,
 )
-from real.decode.phase_timer import PhaseTimer
+from real.decode.verify import PhaseTimer
 from real.draft import Silent, Step
 from real.model.losses import distillation_loss, next_token_loss
 from simspec.policy.stepper import TOKEN_FEATURES

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from real.audit.forced_comparison import ForcedComparison, compare_forced
-from real.decode.result import DecodeResult
+from real.audit.forced_decoding import ForcedComparison, compare_forced
+from real.decode.loop import DecodeResult
 from simspec import policies, replay, synthetic
 
 TRACE = synthetic.iid(0.6, 3, 30, 4)

@@ -11,8 +11,7 @@ from shell import command, refused
 from test_equality import _lied_about, _thick
 from toy_lm import END, RULES, policy_from, reads, toy_cost, toy_recording
 
-from real.audit.forced_comparison import compare_forced
-from real.audit.forced_decoding import decode_forced
+from real.audit.forced_decoding import compare_forced, decode_forced
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.decode.verify import accept_exact

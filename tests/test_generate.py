@@ -7,7 +7,7 @@ from real.model.target import Target
 from real.record import Settings
 from real.sampling import Rule
 from real.train.generate import generate_together
-from real.train.predictor_examples import generate_one_by_one
+from real.train.train_predictor import generate_one_by_one
 
 
 def test_batched_generation_equals_one_by_one():

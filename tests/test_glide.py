@@ -11,7 +11,7 @@ from test_checkpoint import refused
 from test_medusa import MADE_FOR, accept_exact, shaken
 from toy_lm import RULES, VOCAB, toy_prompts, toy_target
 
-from real.draft.batch import read_target
+from real.draft.losses import read_target
 from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head

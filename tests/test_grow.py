@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 from test_catch_up import _begin, _round, _same_draft
 from toy_lm import DRAFTERS, END, RULES, toy_pair, toy_prompts
 
-from real.decode.beam_search import BeamSearch
 from real.decode.cape import Cape
-from real.decode.dynamic_tree import DynamicTree
 from real.decode.loop import decode
 from real.decode.static_tree import StaticTree
+from real.decode.tree_search import BeamSearch, DynamicTree
 from real.draft import Draft, check_grows
+from real.model.runner import ancestor_mask, branches, depths
 from real.model.target import Target
-from real.model.tree_mask import ancestor_mask, branches, depths
 from simspec.tree.tree import tree_of_widths
 
 GROWERS = tuple(name for name in DRAFTERS if name != "prompt_lookup")

@@ -13,11 +13,11 @@ from shell import command, refused
 from toy_gguf import LAYERS, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import real.jobs.import_model
-import real.model.gguf_file
+import real.jobs.convert
+import real.model.gguf
 from real.jobs import import_gguf
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.end_tokens import end_tokens
+from real.model.hf_config import end_tokens
 from real.prompts import PromptFormat, load_chat_template
 
 NAMES = {
@@ -190,12 +190,12 @@ def test_a_model_that_would_come_out_wrong_is_refused(tmp_path, architecture, ex
 
 
 def test_a_missing_package_is_named(fresh, monkeypatch):
-    monkeypatch.setattr(real.model.gguf_file, "find_spec", lambda name: None)
+    monkeypatch.setattr(real.model.gguf, "find_spec", lambda name: None)
     refused(fresh, *ASKED, words="pip install 'simspec[gguf]'")
 
 
 def test_a_model_beyond_memory_is_refused(fresh, monkeypatch):
-    monkeypatch.setattr(real.model.gguf_file, "free", lambda device: 1e5)
+    monkeypatch.setattr(real.model.gguf, "free", lambda device: 1e5)
     refused(fresh, *ASKED, words="this machine has less memory free")
 
 
@@ -212,7 +212,7 @@ def test_a_killed_import_starts_anew(fresh, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(real.jobs.import_model, "load_decoder", killed)
+        patch.setattr(real.jobs.convert, "load_decoder", killed)
         with pytest.raises(KeyboardInterrupt):
             import_gguf(fresh / "toy.gguf", fresh / "m")
     assert not (fresh / "m").exists()

@@ -71,7 +71,7 @@ def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
         raise KeyboardInterrupt
 
     if job == "record":
-        monkeypatch.setattr("real.record.sequence_block.target_sequences", stopped)
+        monkeypatch.setattr("real.record.sequence_cache.target_sequences", stopped)
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
@@ -88,7 +88,7 @@ def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
             code=130,
         )
     else:
-        monkeypatch.setattr("real.train.training_text.train_tokenizer", stopped)
+        monkeypatch.setattr("real.train.corpus.train_tokenizer", stopped)
         (folder / "text.txt").write_text("words " * 99)
         code, out, error = command(folder, "train", "text.txt", "--toy", "--out", "m")
         assert code == 130

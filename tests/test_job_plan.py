@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from real.measure.job import FIXED, Job
-from real.measure.job_plan import EndOfJobs, JobPlan
+from real.measure.job import FIXED, EndOfJobs, Job, JobPlan
 
 ONE, TWO = Job(FIXED, 1), Job(FIXED, 2)
 

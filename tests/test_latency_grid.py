@@ -11,11 +11,9 @@ from shell import command, refused
 
 from real.drafters import random_drafter
 from real.measure import time_grid
-from real.measure.device_limits import DeviceSpeeds
-from real.measure.grid_costs import grid_cost, grid_cost_table
-from real.measure.latency_grid import LatencyGrid
-from real.measure.pass_latency import TARGET, PassLatency, minimum_latency
-from real.measure.timer import Quantiles
+from real.measure.device_limits import DeviceSpeeds, Quantiles
+from real.measure.latency_grid import TARGET, LatencyGrid, PassLatency, minimum_latency
+from real.measure.time_grid import grid_cost, grid_cost_table
 from real.model.random_models import random_decoder, read_target
 from simspec import CostModel
 from simspec.cost.roofline import pass_seconds

@@ -17,7 +17,7 @@ from real.prompts.leakage import (
     word_runs,
     words,
 )
-from real.prompts.repetition import repeated_ngrams
+from real.prompts.prompt import repeated_ngrams
 from simspec import load_trace
 
 REAL = Path(__file__).parents[1] / "traces/smollm2"

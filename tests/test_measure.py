@@ -240,7 +240,7 @@ def test_features_are_timed_for_drafters_with_logits():
 def test_overhead_and_features_count_policy_calls(monkeypatch):
     """On a clock that advances by one at every reading."""
     ticks = iter(range(10**9))
-    monkeypatch.setattr("real.decode.phase_timer.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("real.decode.verify.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
     settings = MeasureSettings(context=(6,), rounds=3, repeats=1)
     cost = measure(target, drafter, RULES["greedy"], K, settings)

@@ -11,8 +11,7 @@ from toy_lm import RULES, toy_pair
 
 from real.measure import MeasureSettings, measure
 from real.measure.job import FIXED, NODES
-from real.measure.price import Entry, LoopPrices
-from real.measure.several import measure_several
+from real.measure.price import Entry, LoopPrices, measure_several
 from simspec import cli
 from simspec.cost.table import load_cost
 

@@ -7,9 +7,9 @@ from doctored_scorecard import PRICE, doctored_rows, slower
 from race_clock import TASKS, timed
 from shell import command, refused
 
-from real.bench.prediction import Prices
 from real.bench.ranking import race_summary
-from real.bench.scorecard_file import save_rows
+from real.bench.saved import save_rows
+from real.bench.scorecard import Prices
 
 
 def table(out):

@@ -15,7 +15,7 @@ from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_targe
 from real import sampling
 from real.decode.acceptance_predictor import AcceptancePredictor
 from real.decode.features import drafter_features
-from real.draft import parallel
+from real.draft import kind as parallel
 from real.draft.drafted_logits import DraftedLogits
 from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
@@ -24,18 +24,17 @@ from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model import full_pass
-from real.model.branch_cache import BranchCache
+from real.model.full_pass import BranchCache
 from real.model.target import Target
-from real.record import Settings, parallel_tree_order
-from real.record.parallel import record_parallel
-from real.record.parallel_tree_order import tree_order_parallel
-from real.record.prefix_only import record_prefix_only
+from real.record import Settings
+from real.record import tree_order as parallel_tree_order
+from real.record.parallel import record_parallel, record_prefix_only
 from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
-from real.record.scores import SequenceScores
+from real.record.shared_pass import SequenceScores
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
-from real.record.tree_order import NOT_IN_TREE, tree_order_stepwise
+from real.record.tree_order import NOT_IN_TREE, tree_order_parallel, tree_order_stepwise
 from real.sampling import Rule, gumbel, uniforms
 from simspec.numerics import rng
 

@@ -5,14 +5,12 @@ import inspect
 import pytest
 from toy_lm import toy_cost
 
-from real.decode.beam_search import BeamSearch
 from real.decode.cape import Cape
-from real.decode.dynamic_tree import DynamicTree
 from real.decode.plan import Plan, chain_plan, make_plan
 from real.decode.static_tree import StaticTree
-from real.measure.job import PLAIN, Job
-from real.measure.job_plan import JobPlan
-from real.measure.undrafted import undrafted_chain, undrafted_tree
+from real.decode.tree_search import BeamSearch, DynamicTree
+from real.measure.blocks import undrafted_chain, undrafted_tree
+from real.measure.job import PLAIN, Job, JobPlan
 from simspec import policies
 
 PLANS = {

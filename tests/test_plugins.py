@@ -44,7 +44,7 @@ POLICIES = (
 """Repeats the last token."""
 
 from real.draft import Drafter, DrafterKind, Step
-from real.draft.settings_file import load_configured
+from real.draft.protocol import load_configured
 
 
 class ParrotDrafter(Drafter):

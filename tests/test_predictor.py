@@ -13,25 +13,31 @@ from safetensors.torch import save_file
 from toy_lm import END, PREFIX, RULES, run_all, toy_cost, toy_pair, toy_prompts
 
 from real.decode import features
-from real.decode.acceptance_predictor import PREDICTOR_NAMES, AcceptancePredictor, parameter_count
-from real.decode.feature_reader import FeatureReader
-from real.decode.features import GRIDS, drafter_features, read_features, required_predictors
-from real.decode.predictor_files import (
+from real.decode.acceptance_predictor import (
+    PREDICTOR_NAMES,
+    AcceptancePredictor,
     drafter_identity,
     load_predictor,
     load_predictors,
+    parameter_count,
     save_predictor,
+)
+from real.decode.features import (
+    GRIDS,
+    FeatureReader,
+    drafter_features,
+    read_features,
+    required_predictors,
 )
 from real.equality import rounds_of
 from real.model.hf_config import WeightsError
 from real.pair import check_predictors
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
-from real.record.prefix_only import record_prefix_only
+from real.record.parallel import record_prefix_only
 from real.record.recorder import record_sequence
-from real.record.rows import RecordedRows
+from real.record.rows import RecordedRows, assemble
+from real.record.settings import describe
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.rerun import rerun

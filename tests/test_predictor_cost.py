@@ -13,7 +13,7 @@ K = 2
 def test_predictor_is_timed_where_there_is_one(monkeypatch):
     """On a clock that advances by one at every reading: as many readings as a confidence takes."""
     ticks = iter(range(10**9))
-    monkeypatch.setattr("real.decode.phase_timer.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr("real.decode.verify.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
     settings = MeasureSettings(context=(6,), rounds=3, repeats=1)
     assert measure(target, drafter, RULES["greedy"], K, settings).predictor is None

@@ -12,7 +12,6 @@ from toy_lm import toy_pair, toy_target
 from real.decode.engine import attach_engine, make_passes, tune_models
 from real.draft import Drafter
 from real.model import prepacked
-from real.model.bfloat16 import multiplies_bfloat16
 from real.model.draft_vocabulary import DraftVocabularyHead
 from real.model.prepacked import (
     PACKED,
@@ -22,6 +21,7 @@ from real.model.prepacked import (
     Way,
     Ways,
     choose_ways,
+    multiplies_bfloat16,
     tune,
     ways_of,
 )

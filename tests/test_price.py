@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 from noisy_machine import NoisyMachine, timed_rounds
 
-from real.measure.best_length import best_length, tokens_per_round
-from real.measure.diagnosis import faster_wider_warning
-from real.measure.replicates import draw_blocks, replicate_costs, with_replicates
-from real.measure.timed_cost import Priced, timed_cost
+from real.measure.estimate import faster_wider_warning
+from real.measure.price import best_length, tokens_per_round
+from real.measure.timed_cost import (
+    Priced,
+    draw_blocks,
+    replicate_costs,
+    timed_cost,
+    with_replicates,
+)
 from simspec import CostModel, synthetic
 
 PRICED = Priced(2, 0, False, False)

@@ -18,9 +18,9 @@ from real.equality import compare
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from simspec import replay
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(

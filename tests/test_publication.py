@@ -8,9 +8,8 @@ import pytest
 from shell import run
 
 from real.bench.contestant import PLAIN, Runs
-from real.bench.publication import impossible, shortcomings
 from real.bench.race_rows import mean_of_ratios, race_rows
-from real.bench.ranking import race_summary
+from real.bench.ranking import impossible, race_summary, shortcomings
 from real.prompts import ALL
 
 MEASURED = Path(__file__).parent.parent / "traces" / "smollm2" / "measured"

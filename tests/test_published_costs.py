@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from real.measure.diagnosis import faster_wider_warning
-from real.measure.replicates import KEPT
+from real.measure.estimate import faster_wider_warning
+from real.measure.timed_cost import KEPT
 from simspec.cost.table import load_cost
 
 TRACES = Path(__file__).parents[1] / "traces"

@@ -8,8 +8,8 @@ from race_clock import TASKS, Clock, requests
 
 from real.bench.contestant import Contestant
 from real.bench.race import race
-from real.bench.race_file import RaceFile
 from real.bench.race_rows import race_rows
+from real.bench.saved import RaceFile
 from real.bench.tuning import Tuning
 
 SETTINGS = {"seed": 0}

@@ -14,10 +14,10 @@ from real.draft import Silent
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
 from real.record import recorder as module
-from real.record.metadata import describe
-from real.record.prefix_only import record_prefix_only
+from real.record.parallel import record_prefix_only
 from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows
+from real.record.settings import describe
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.sampling import margin

@@ -13,7 +13,7 @@ from real.model import full_pass
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import RecordError, Recording, RecordingFiles, Settings, record_all, recorder
-from real.record.metadata import describe
+from real.record.settings import describe
 from real.sampling import Rule
 from simspec import load_trace
 
@@ -161,7 +161,7 @@ def test_command_records_drafters_into_a_folder(folder, monkeypatch):
     # a further drafter reads the sequences; whole recordings are kept
     kept = (folder / "all" / "model.parquet").read_bytes()
     monkeypatch.setattr(
-        "real.record.sequence_block.target_sequences", lambda *_: pytest.fail("written again")
+        "real.record.sequence_cache.target_sequences", lambda *_: pytest.fail("written again")
     )
     more = ("record", "p.jsonl", "--drafter", "model", "--drafter", "medusa", "--out", "all")
     assert command(folder, *more, *COMMAND)[0] == 0

@@ -33,10 +33,10 @@ from real.draft import Silent
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import RecordError, Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
 from real.record.rejection import _stepwise, record_rejection
+from real.record.rows import assemble
+from real.record.settings import describe
 from real.record.target_sequence import target_sequence
 from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-from real.audit.forced_comparison import MIN_EQUAL_SHARE
+from real.audit.forced_decoding import MIN_EQUAL_SHARE
 from real.bench.scoring import split_prompts
-from real.campaign import report, thresholds
-from real.campaign import scoring as trials
+from real.campaign import report
+from real.campaign import requirements as thresholds
+from real.campaign import timings as trials
 from real.campaign.presets import FULL, TOY
-from real.campaign.selection import best_fixed
+from real.campaign.recordings import best_fixed
 from real.demo import TRACES
 from real.jobs import RULES
 from simspec import CostModel, load_trace, policies, replay, synthetic

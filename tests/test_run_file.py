@@ -8,9 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import policy_from, run_all, toy_cost, toy_recording
 
-from real.audit.emitted_run import EmittedRun, EmittedSequence, RunError, RunHeader
-from real.audit.engine_runs import emitted_sequences, recorded_run
-from real.audit.run_file import load_run, save_run
+from real.audit.runs import (
+    EmittedRun,
+    EmittedSequence,
+    RunError,
+    RunHeader,
+    emitted_sequences,
+    load_run,
+    recorded_run,
+    save_run,
+)
 from real.sampling import Rule
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)

@@ -10,14 +10,14 @@ from toy_lm import END, toy_cost, toy_decoder, toy_pair, toy_prompts
 
 from real.drafters.model import ModelDrafter
 from real.equality import rounds_of
-from real.jobs.run_sampled import chain_policy, run_sampled
+from real.jobs.run import chain_policy, run_sampled
 from real.pair import Pair
 from real.prompts import Prompt
 from real.record import RecordError, Settings
-from real.record.assembly import assemble
 from real.record.emitted_sequences import record_emitted
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from real.rerun import recorded_rule, rerun, rerun_rule
 from real.sampling import AddressedDraws, Rule
 from simspec import PolicyError, policies

@@ -10,18 +10,16 @@ from hypothesis import strategies as st
 from shell import run as command
 from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
 
-from real.decode import feature_reader
-from real.decode.beam_search import BeamSearch
+from real.decode import features as feature_reader
 from real.decode.cape import Cape
-from real.decode.dynamic_tree import DynamicTree
 from real.decode.engine import ENGINES, attach_engine, make_passes, passes_for_trace
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.decode.static_tree import StaticTree
+from real.decode.tree_search import BeamSearch, DynamicTree
 from real.model.captured_passes import CapturedPasses
-from real.model.runner import EAGER
-from real.model.span import Span
+from real.model.runner import EAGER, Span
 from real.model.target import Target
 from real.sampling import Rule
 from simspec import policies

@@ -11,16 +11,15 @@ from enumerated_world import EXACT, Listener, Speaker, World
 from test_tree_law import depth_along
 from toy_lm import END, toy_cost, toy_pair, toy_prompts
 
-from real.decode.beam_search import BeamSearch
-from real.decode.dynamic_tree import DynamicTree
 from real.decode.loop import decode
 from real.decode.plan import make_plan
+from real.decode.tree_search import BeamSearch, DynamicTree
 from real.equality import rounds_of
 from real.prompts import Prompt
 from real.record import RecordingFiles, Settings, record
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from real.rerun import rule_of
 from real.sampling import Rule
 from simspec import CostModel, load_trace, policies, sweep

@@ -8,14 +8,14 @@ from simulated_machine import ROW, Machine, layers
 from toy_lm import toy_cost, toy_recording
 
 from real.bench import scoring
-from real.bench.phase_means import interpolated_means, phase_costs, phase_jobs
+from real.bench.phase_costs import interpolated_means, phase_costs, phase_jobs
 from real.bench.scorecard import Scorecard
 from real.bench.scoring import ScoreSettings, score, split_prompts
-from real.decode.feature_reader import FeatureReader
+from real.decode.features import FeatureReader
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.measure.job import FEATURES, FIXED, PLAIN, Job, draft_jobs
-from real.measure.round_times import RoundTimes
+from real.measure.samples import RoundTimes
 from real.model.target import Target
 from real.pair import Pair
 from real.rerun import prompts_of, rule_of

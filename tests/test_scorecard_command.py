@@ -8,7 +8,7 @@ import pytest
 from doctored_scorecard import doctored, slower
 from shell import command, refused, run
 
-from real.bench.scorecard_file import load_rows, save_rows
+from real.bench.saved import load_rows, save_rows
 
 
 def test_saved_rows_round_trip_for_their_settings_only(tmp_path):

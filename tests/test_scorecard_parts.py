@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from doctored_scorecard import PARTS, PRICE, doctored, doctored_rows, slower
 
+from real.bench.figures import draw_scorecard
 from real.bench.phase_costs import backlogs
-from real.bench.prediction import Measured, Prices, _compare
-from real.bench.scorecard import Scorecard, ScorecardRow
-from real.bench.scorecard_figure import draw_scorecard
-from real.decode.phase_timer import OTHER
+from real.bench.scorecard import Measured, Prices, Scorecard, ScorecardRow, _compare
+from real.decode.verify import OTHER
 from simspec import policies, replay, synthetic
 
 

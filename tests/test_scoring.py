@@ -9,7 +9,7 @@ from toy_lm import toy_cost, toy_recording
 
 from real import sampling
 from real.bench import scoring
-from real.bench.phase_means import phase_jobs
+from real.bench.phase_costs import phase_jobs
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.loop import decode
 from real.pair import Pair

@@ -14,13 +14,13 @@ from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
 
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.equality import compare
+from real.model.runner import chain
 from real.model.target import Target
-from real.model.tree_mask import chain
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from simspec import replay
 
 

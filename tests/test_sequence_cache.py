@@ -10,8 +10,8 @@ from toy_lm import END, RULES, VOCAB, toy_pair, toy_prompts
 from real.model.captured_passes import CapturedPasses
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record, recorder
-from real.record.metadata import describe
 from real.record.sequence_cache import checksum
+from real.record.settings import describe
 from real.sampling import Rule
 
 OTHER_SEED = replace(RULES["coupled"], seed=RULES["coupled"].seed + 1)

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from real.measure import MeasureSettings
-from real.measure.diagnosis import disturbed_warning, drift_warning, halves
-from real.measure.estimate import TRIM, Timed, estimate, relative_width, trimmed_mean
+from real.measure.estimate import (
+    TRIM,
+    Timed,
+    disturbed_warning,
+    drift_warning,
+    estimate,
+    halves,
+    relative_width,
+    trimmed_mean,
+)
 from real.measure.job import DENSE, LADDER, PLAIN, Job, measured_lengths, verified_lengths
 from real.measure.sitting import Clocks, Sitting, sit
 

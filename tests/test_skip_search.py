@@ -25,7 +25,7 @@ from real.train import skip_acceptance
 from real.train import skip_search as skips
 from real.train.drafter_card import card_lines
 from real.train.search_skips import SkipSearch, search_skips
-from real.train.skip_price import SkipPrice, measured_price, sublayer_price
+from real.train.skip_search import SkipPrice, measured_price, sublayer_price
 from simspec.numerics.formulas import expected_speedup, optimal_k
 
 ALL = tuple(range(LAYERS))

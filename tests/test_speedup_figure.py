@@ -2,7 +2,7 @@
 
 import pytest
 
-from real.bench.speedup_figure import draw_speedups
+from real.bench.figures import draw_speedups
 from simspec.numerics.stats import Interval
 
 

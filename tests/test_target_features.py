@@ -12,11 +12,16 @@ from real.draft import TrainingBatch
 from real.drafters import BUILTIN, trainable
 from real.train import feature_store
 from real.train.drafter_training import drafter_training, new_head
-from real.train.feature_store import FeatureStore
+from real.train.feature_store import (
+    TOGETHER,
+    FeatureStore,
+    TrainingSet,
+    learned_tokens,
+    read_tokens,
+)
 from real.train.prompt_set import PromptSet
 from real.train.schedule import TrainSchedule
 from real.train.sequence_shards import SHARD, Writing, _continued, joined
-from real.train.training_set import TOGETHER, TrainingSet, learned_tokens, read_tokens
 
 TARGET = toy_decoder(2, spread=0.8)
 SIZES = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}

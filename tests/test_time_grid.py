@@ -9,16 +9,13 @@ import torch
 from grid_machine import DRAFTERS, SHARED, SPEEDS, TINY, on_cpu, simulate, small
 
 from real.measure import grid_timer, time_grid
-from real.measure.grid_costs import grid_cost, grid_cost_table
-from real.measure.grid_passes import rows_pass
-from real.measure.grid_settings import GridSettings
-from real.measure.grid_timer import GridTimer
-from real.measure.latency_grid import LatencyGrid
-from real.measure.pass_latency import TARGET
+from real.measure.grid_timer import GridTimer, rows_pass
+from real.measure.latency_grid import TARGET, GridSettings, LatencyGrid
+from real.measure.time_grid import grid_cost, grid_cost_table
 from real.model.cuda_graphs import capture
 from real.model.layer import DecoderLayer
 from real.model.random_models import random_decoder
-from real.model.tree_mask import ancestor_mask, chain
+from real.model.runner import ancestor_mask, chain
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import pytest
 from real.measure.estimate import TRIM, estimate
 from real.measure.job import ALONE, FEATURES, FIXED, PLAIN, Job
 from real.measure.pace import Pace
-from real.measure.round_times import TimedRound
-from real.measure.samples import PASS, Samples
+from real.measure.samples import PASS, Samples, TimedRound
 from real.measure.timed_cost import Priced, timed_cost
 
 ASK = 0.25

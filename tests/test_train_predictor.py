@@ -9,12 +9,12 @@ from toy_lm import END, PREFIX, RULES, toy_prompts
 
 from real.record import Settings
 from real.record.recorder import record_sequence
-from real.train.predictor_examples import (
+from real.train.train_predictor import (
     AcceptanceExamples,
     acceptance_examples,
     generate_one_by_one,
+    train_predictor,
 )
-from real.train.train_predictor import train_predictor
 from simspec.trace import quantization as grid
 
 

@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from toy_lm import VOCAB
 
-import real.train.resume
 import real.train.trainer
 from real.model.config import DecoderConfig
-from real.model.decoder import Decoder
-from real.model.initialization import initialize
+from real.model.decoder import Decoder, initialize
 from real.model.losses import next_token_loss
 from real.train.corpus import windows
 from real.train.optimizers import optimizers
@@ -197,7 +195,7 @@ def test_interrupted_save_leaves_the_previous_state(unbroken, tmp_path, monkeypa
     with pytest.raises(Killed):
         trained(tmp_path, die_at=7)
     with monkeypatch.context() as patch, pytest.raises(Killed, match="10"):
-        patch.setattr(real.train.resume, "save_file", dies)
+        patch.setattr(real.train.trainer, "save_file", dies)
         trained(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.safetensors"]
     assert same(unbroken, trained(tmp_path, seed=9))

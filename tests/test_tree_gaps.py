@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from real.decode.dynamic_tree import DynamicTree
-from real.decode.phase_timer import PhaseTimer
-from real.decode.tree_search import search_tree
+from real.decode.tree_search import DynamicTree, search_tree
+from real.decode.verify import PhaseTimer
 from real.draft import Drafter
 from real.sampling import Rule
 

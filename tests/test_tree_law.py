@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_strategies import shapes
 
-from real.decode.beam_search import BeamSearch
 from real.decode.cape import Cape
-from real.decode.dynamic_tree import DynamicTree
 from real.decode.static_tree import StaticTree
+from real.decode.tree_search import BeamSearch, DynamicTree
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.sampling import Rule

@@ -12,8 +12,8 @@ from tree_runs import LEVELS, WIDTH, logprob_and_scores, recording
 from real.decode.features import drafter_features
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.settings import describe
 from real.record.tree_order import tree_order_stepwise
 from real.rerun import prompts_of
 from real.sampling import Rule

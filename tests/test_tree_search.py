@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from toy_lm import END, RULES, VOCAB, toy_cost, toy_pair, toy_prompts
 from tree_runs import DRAFTERS, logprob_and_scores
 
-from real.decode.beam_search import BeamSearch, parse_beam
-from real.decode.dynamic_tree import DynamicTree
 from real.decode.loop import decode
 from real.decode.plan import make_plan
 from real.decode.static_tree import StaticTree
-from real.decode.tree_search import search_tree, top_tokens
+from real.decode.tree_search import BeamSearch, DynamicTree, parse_beam, search_tree, top_tokens
 from real.record import Settings
 from real.record.target_sequence import target_sequence
 from real.sampling import Rule

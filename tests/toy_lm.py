@@ -25,9 +25,9 @@ from real.model.decoder import Decoder
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
 from simspec import CostModel, Policy, policies

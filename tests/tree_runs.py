@@ -13,9 +13,9 @@ from real.decode.plan import make_plan
 from real.equality import compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.assembly import assemble
-from real.record.metadata import describe
 from real.record.recorder import record_sequence
+from real.record.rows import assemble
+from real.record.settings import describe
 from real.rerun import prompts_of, rule_of
 from simspec.tree.replay import replay_tree
 

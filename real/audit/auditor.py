@@ -6,15 +6,30 @@ import numpy as np
 import torch
 from scipy import stats
 
-from real.audit.acceptance_bias import AcceptanceBias, acceptance_bias, chain_depth
-from real.audit.against_recording import RecordingComparison, compare_with_recording
-from real.audit.drafter_bias import DrafterBias, drafter_bias, drafter_distributions
-from real.audit.emitted_run import EmittedRun, RunError
-from real.audit.result import AuditResult, Divergence, ImpossibleToken
-from real.audit.sampling_statistics import SamplingStatistics, sampling_statistics
-from real.audit.sampling_tests import SamplingTests, sampling_tests
+from real.audit.bias import (
+    AcceptanceBias,
+    DrafterBias,
+    acceptance_bias,
+    chain_depth,
+    drafter_bias,
+    drafter_distributions,
+    teacher_forced_logits,
+)
+from real.audit.result import (
+    AuditResult,
+    Divergence,
+    ImpossibleToken,
+    RecordingComparison,
+    compare_with_recording,
+)
+from real.audit.runs import EmittedRun, RunError
+from real.audit.sampling_tests import (
+    SamplingStatistics,
+    SamplingTests,
+    sampling_statistics,
+    sampling_tests,
+)
 from real.audit.score_gaps import ScoreGaps, score_gaps
-from real.audit.teacher_forcing import teacher_forced_logits
 from real.audit.tolerance import Tolerance, tolerance_of
 from real.draft import Drafter
 from real.model.target import Target

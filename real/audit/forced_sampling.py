@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from real.audit.forced_comparison import MIN_EQUAL_SHARE
+from real.audit.forced_decoding import MIN_EQUAL_SHARE
 from real.audit.tolerance import Tolerance, tolerance_of
-from real.decode.loop import decode
+from real.decode.loop import DecodeResult, Round, decode
 from real.decode.plan import Plan
-from real.decode.result import DecodeResult, Round
 from real.draft import Drafter
 from real.equality import rounds_of
 from real.model.target import Target

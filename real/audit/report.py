@@ -2,10 +2,9 @@
 
 import math
 
-from real.audit.emitted_run import RunHeader
-from real.audit.power import POWER
 from real.audit.result import AuditResult, Divergence
-from real.audit.sampling_tests import SamplingTests
+from real.audit.runs import RunHeader
+from real.audit.sampling_tests import POWER, SamplingTests
 
 SHOWN = 5
 """Most divergences, failures and mismatches that are printed, each."""

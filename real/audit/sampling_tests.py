@@ -1,20 +1,162 @@
 """Tests whether emitted tokens are draws from the target's distributions."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from scipy import stats
+import torch
+from scipy import optimize, stats
+from torch import Tensor
 
-from real.audit.acceptance_bias import AcceptanceBias
-from real.audit.drafter_bias import DrafterBias
-from real.audit.power import (
-    detectable_bias,
-    detectable_loss,
-    detectable_temperature,
-    detectable_variation,
-)
-from real.audit.sampling_statistics import TEMPERATURE_TILTS, SamplingStatistics
+from real.audit.bias import ACCEPTANCE_TILTS, BIAS_TILTS, AcceptanceBias, DrafterBias
+from real.audit.score_gaps import truncates, truncation_mask
+from real.sampling import Rule
+from simspec.numerics.rng import uniform
+
+PIT = 1 << 16
+"""The draw role of randomized probability integral transforms; no engine draws under it."""
+TEMPERATURE_TILTS = np.array([sign * 2.0**-i for i in range(1, 9) for sign in (1, -1)])
+"""Alternatives h of the temperature test: temperature T / (1 - h)."""
+
+
+@dataclass(frozen=True)
+class SamplingStatistics:
+    """The emitted tokens under the target's distributions p.
+
+    | field | shape, dtype | meaning |
+    | --- | --- | --- |
+    | surprisal | float64 `[n]` | -log p(token), nats; inf where p is 0 |
+    | at_cutoff | bool `[n]` | p is 0, but top-k or top-p off by `slack` nats would keep the token |
+    | entropy | float64 `[n]` | mean of -log p(y), y drawn from p |
+    | variance, third_moment | float64 `[n]` | central moments of -log p(y) |
+    | pit | float64 `[n]` | randomized probability integral transform, uniform if token ~ p |
+    | tilt | float64 `[n, len(TEMPERATURE_TILTS)]` | log p_h(token) / p(token), p_h ~ p^(1 - h) |
+    """
+
+    surprisal: np.ndarray
+    at_cutoff: np.ndarray
+    entropy: np.ndarray
+    variance: np.ndarray
+    third_moment: np.ndarray
+    pit: np.ndarray
+    tilt: np.ndarray
+
+
+@torch.inference_mode()
+def sampling_statistics(
+    rule: Rule, logits: Tensor, token: tuple[int, ...], sequence: int, position: int, slack: float
+) -> SamplingStatistics:
+    """Statistics of `token [n]` at positions `position`, ... from logits `[n, vocab]`.
+
+    pit = Σ p(y) over likelier y + w p(token), w uniform; ties go to the smaller index.
+    """
+    ids = torch.tensor(token, device=logits.device)[:, None]
+    p = rule.probs(logits)
+    log = p.log()
+    p_token = p.gather(-1, ids)
+    at_cutoff = torch.zeros_like(ids, dtype=torch.bool)
+    if truncates(rule):
+        at_cutoff = (p_token == 0) & truncation_mask(rule, logits, slack).gather(-1, ids)
+    entropy = torch.special.entr(p).sum(-1)
+    centered = torch.where(p > 0, -log - entropy[:, None], 0.0)
+    moments = [(p * centered**power).sum(-1) for power in (2, 3)]
+    smaller = torch.arange(p.shape[-1], device=p.device) < ids
+    likelier = torch.where((p > p_token) | ((p == p_token) & smaller), p, 0.0).sum(-1)
+    positions = range(position, position + len(token))
+    draws = [uniform(rule.seed, sequence, at, 0, PIT) for at in positions]
+    pit = likelier + p_token[:, 0] * torch.tensor(draws, dtype=p.dtype, device=p.device)
+    surprisal = -log.gather(-1, ids)[:, 0]
+    tilts = [h * surprisal - ((1 - h) * log).logsumexp(-1) for h in TEMPERATURE_TILTS.tolist()]
+    columns = (
+        surprisal,
+        at_cutoff[:, 0],
+        entropy,
+        *moments,
+        pit.clamp(0, 1),
+        torch.stack(tilts, -1),
+    )
+    return SamplingStatistics(*(column.cpu().numpy() for column in columns))
+
+
+POWER = 0.99
+
+
+def detectable_temperature(statistics: SamplingStatistics, level: float) -> float:
+    """The larger of the smallest relative temperature errors of either sign; inf if none.
+
+    Under a tilt x, Σ (surprisal - entropy) has mean x V + x^2 S / 2 and variance V + x S.
+    V and S are the sums of `variance` and `third_moment`. The log ratio of a tilt h is
+    h Σ (surprisal - entropy) - h^2 V / 2 - h^3 S / 6.
+    """
+    V, S = float(statistics.variance.sum()), float(statistics.third_moment.sum())
+
+    def evidence(x: float, sign: int) -> float:
+        s = sign * S
+        score = x * V + x * x * s / 2 - stats.norm.ppf(POWER) * math.sqrt(max(V + x * s, 0.0))
+        h = np.abs(TEMPERATURE_TILTS)
+        return float((h * score - h**2 * V / 2 - h**3 * s / 6).max())
+
+    # the expansion holds while the third cumulant is small beside the second
+    limit = min(1.0, V / abs(S)) if S else 1.0
+    tilts = len(TEMPERATURE_TILTS)
+    return max(_root(partial(evidence, sign=sign), tilts, level, limit) for sign in (1, -1))
+
+
+def detectable_bias(bias: DrafterBias, level: float) -> float:
+    """The smallest share x of tokens drawn from q instead of p; inf if none.
+
+    The score s then has mean x Σ q s; the log ratio of a tilt h is h s - h^2 s^2 / 2.
+    """
+    variance, drafter_square = float(bias.variance.sum()), float(bias.drafter_square.sum())
+    drift = float(bias.drafter_mean.sum())
+
+    def evidence(x: float) -> float:
+        square = (1 - x) * variance + x * drafter_square
+        score = x * drift - stats.norm.ppf(POWER) * math.sqrt(square)
+        return float((np.abs(BIAS_TILTS) * score - BIAS_TILTS**2 * square / 2).max())
+
+    return _root(evidence, len(BIAS_TILTS), level, 1.0)
+
+
+def detectable_loss(acceptance: AcceptanceBias, level: float) -> float:
+    """The smallest share x of accepted tokens that must be lost, at chances r (1 - x); inf if none.
+
+    The sum of scores then has mean -x Σ r; the log ratio of a tilt h is h Σ score - h^2 V / 2 with
+    V = Σ r (1 - r).
+    """
+    total = float(acceptance.chance.sum())
+    variance = float((acceptance.chance * (1 - acceptance.chance)).sum())
+
+    def evidence(x: float) -> float:
+        score = x * total - stats.norm.ppf(POWER) * math.sqrt(variance)
+        return float((np.abs(ACCEPTANCE_TILTS) * score - ACCEPTANCE_TILTS**2 * variance / 2).max())
+
+    return _root(evidence, len(ACCEPTANCE_TILTS), level, 1.0)
+
+
+def detectable_variation(n: int, bins: int, level: float) -> float:
+    """The smallest total variation from uniform that chi-square detects; inf for one bin.
+
+    sqrt(x / n) / 2, x the noncentrality; x is at least 4 n (total variation)^2.
+    """
+    if bins < 2:
+        return math.inf
+    critical = stats.chi2.isf(level, bins - 1)
+    noncentrality = optimize.brentq(
+        lambda x: stats.ncx2.sf(critical, bins - 1, x) - POWER, 1e-3, 100 * critical
+    )
+    return float(math.sqrt(noncentrality / n) / 2)
+
+
+def _root(evidence: Callable[[float], float], tilts: int, level: float, limit: float) -> float:
+    """The smallest effect whose 1% quantile of `evidence` raises an alarm; inf beyond `limit`."""
+    threshold = math.log(tilts / level)
+    if evidence(limit) <= threshold:
+        return math.inf
+    return float(optimize.brentq(lambda x: evidence(x) - threshold, 0.0, limit))
+
 
 MAX_BINS, MIN_PER_BIN = 20, 20
 

@@ -1,12 +1,17 @@
 """Seconds of a round by phase, which predict the total time of a run."""
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from real.decode.phase_timer import DRAFTING, OTHER, POLICY, VERIFICATION
+from real.decode.verify import DRAFTING, OTHER, POLICY, VERIFICATION
+from real.measure.job import MAX_BACKLOG, Job, chain_jobs
+from real.measure.samples import RoundTimes
 from simspec import CostModel, Rounds
 from simspec.cost.rounds import next_backlog
+from simspec.numerics.stats import MIN_PROMPTS
 
 
 @dataclass(frozen=True)
@@ -72,3 +77,112 @@ def backlogs(rounds: Rounds) -> np.ndarray:
             backlog[r] = current
             current = next_backlog(current, rounds.computed[r], rounds.accepted[r])
     return backlog
+
+
+DENSE, STRIDE = 8, 4
+"""Draft lengths that are run: all up to DENSE, then each STRIDE-th."""
+MIN_ROUNDS = 3
+"""Rounds that a length needs to count; where no length has as many, one is enough."""
+
+
+def phase_jobs(K: int, has_logits: bool) -> list[Job]:
+    """Jobs that price drafts of up to K tokens, at the lengths that follow DENSE and STRIDE."""
+    lengths = sorted({*range(min(K, DENSE) + 1), *range(DENSE, K + 1, STRIDE), K})
+    return chain_jobs(lengths, has_logits)
+
+
+def phase_costs(times: RoundTimes, K: int) -> PhaseCosts:
+    """Means by phase of collected rounds, first rounds included.
+
+    ValueError without rounds of plain decoding, or without drafts although K is not 0.
+    """
+    drafting: dict[tuple[int, int], list[float]] = defaultdict(list)
+    phases: dict[int, dict[int, list[float]]] = {
+        phase: defaultdict(list) for phase in (VERIFICATION, POLICY, OTHER)
+    }
+    for r in times.chains:
+        drafting[r.computed, r.backlog].append(r.seconds[DRAFTING])
+        phases[POLICY][r.computed].append(r.seconds[POLICY])
+        phases[VERIFICATION][r.drafted].append(r.seconds[VERIFICATION])
+        phases[OTHER][r.drafted].append(r.seconds[OTHER])
+    if not times.plain or (K and not any(j for j, _ in drafting)):
+        raise ValueError(
+            "no round of plain decoding, or none with a draft, was measured; "
+            "take other prompts for the costs"
+        )
+    draft = interpolated_means(_without_backlog(drafting), K)
+    draft[0] = 0.0
+    policy = interpolated_means(phases[POLICY], K)
+    extra = [
+        (r.seconds[POLICY] - policy[r.computed]) / r.computed
+        for r in times.features
+        if 0 < r.computed <= K
+    ]
+    return PhaseCosts(
+        drafting=draft,
+        verification=interpolated_means(phases[VERIFICATION], K),
+        policy=policy,
+        other=interpolated_means(phases[OTHER], K),
+        catch_up=_catch_up(drafting, draft),
+        feature=max(float(np.mean(extra)), 0.0) if extra else 0.0,
+        plain=np.mean([r.seconds for r in times.plain], 0),
+    )
+
+
+def phase_costs_without_each(
+    prompts: Sequence[RoundTimes], K: int
+) -> tuple[PhaseCosts, list[PhaseCosts]]:
+    """(costs from the rounds of all prompts, costs without those of each prompt).
+
+    The latter are [] for fewer than MIN_PROMPTS. ValueError as `phase_costs`.
+    """
+    costs = phase_costs(_joined(prompts), K)
+    if len(prompts) < MIN_PROMPTS:
+        return costs, []
+    kept = ([*prompts[:i], *prompts[i + 1 :]] for i in range(len(prompts)))
+    return costs, [phase_costs(_joined(others), K) for others in kept]
+
+
+def _joined(prompts: Sequence[RoundTimes]) -> RoundTimes:
+    whole = RoundTimes()
+    for times in prompts:
+        whole.plain += times.plain
+        whole.features += times.features
+        whole.chains += times.chains
+    return whole
+
+
+def _without_backlog(drafting: Mapping[tuple[int, int], list[float]]) -> dict[int, list[float]]:
+    """Seconds by draft length without a backlog; of all rounds where MIN_ROUNDS had none."""
+    by_length = {}
+    for j in {j for j, _ in drafting}:
+        clean = drafting.get((j, 0), [])
+        pooled = [s for (length, _), seconds in drafting.items() if length == j for s in seconds]
+        by_length[j] = clean if len(clean) >= MIN_ROUNDS else pooled
+    return by_length
+
+
+def _catch_up(drafting: Mapping[tuple[int, int], list[float]], draft: np.ndarray) -> np.ndarray:
+    """Mean excess over `draft` by backlog; one of fewer than MIN_ROUNDS costs as the one before."""
+    excess: list[list[float]] = [[] for _ in range(MAX_BACKLOG + 1)]
+    for (j, backlog), seconds in drafting.items():
+        if j and backlog <= MAX_BACKLOG and len(drafting.get((j, 0), [])) >= MIN_ROUNDS:
+            excess[backlog] += [s - draft[j] for s in seconds]
+    catch_up = [0.0]
+    for seconds in excess[1:]:
+        enough = len(seconds) >= MIN_ROUNDS
+        catch_up.append(max(float(np.mean(seconds)), 0.0) if enough else catch_up[-1])
+    return np.array(catch_up)
+
+
+def interpolated_means(by_length: Mapping[int, list[float]], K: int) -> np.ndarray:
+    """float64 `[K + 1]`: means >= 0, linear between and beyond the measured lengths."""
+    most = max(map(len, by_length.values()))
+    measured = sorted(j for j, s in by_length.items() if len(s) >= min(MIN_ROUNDS, most))
+    mean = [float(np.mean(by_length[j])) for j in measured]
+    lengths = np.arange(K + 1)
+    line = np.interp(lengths, measured, mean)
+    if len(measured) > 1 and measured[-1] < K:
+        slope = (mean[-1] - mean[-2]) / (measured[-1] - measured[-2])
+        line = np.where(lengths > measured[-1], mean[-1] + slope * (lengths - measured[-1]), line)
+    return np.maximum(line, 0.0)

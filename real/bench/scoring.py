@@ -6,16 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from real.bench.phase_means import phase_costs_without_each, phase_jobs
-from real.bench.prediction import Prices, scorecard_rows
-from real.bench.scorecard import ScorecardRow
+from real.bench.phase_costs import phase_costs_without_each, phase_jobs
+from real.bench.scorecard import Prices, ScorecardRow, scorecard_rows
 from real.decode.engine import engines_of
-from real.decode.loop import decode
+from real.decode.loop import DecodeResult, decode
 from real.decode.plan import Plan, chain_plan
-from real.decode.result import DecodeResult
 from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
-from real.measure.round_times import RoundTimes
+from real.measure.samples import RoundTimes
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet
 from real.rerun import prompts_of, rerun_rule

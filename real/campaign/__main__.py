@@ -17,13 +17,12 @@ from typing import Annotated
 import typer
 
 from real.campaign.archive import pack
-from real.campaign.checkpoint import check_checkpoint
 from real.campaign.presets import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT
 from real.campaign.report import write_report
+from real.campaign.requirements import TASKS
 from real.campaign.scheduler import advance, complete, state_table
 from real.campaign.stages import stages
-from real.campaign.thresholds import TASKS
-from real.campaign.workspace import Workspace
+from real.campaign.workspace import Workspace, check_checkpoint
 from real.provenance import check_device
 from simspec.numerics.rng import check_seed
 from simspec.output.interrupts import exit_code, message, stoppable

@@ -17,7 +17,7 @@ from real.campaign.config import (
     ScoringStage,
     TrainingStage,
 )
-from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS
+from real.measure.latency_grid import BATCHES, CONTEXTS, WIDTHS
 from real.model.config import DecoderConfig
 from real.train.config import TrainConfig
 from real.train.drafter_training import drafter_training, recipe_of

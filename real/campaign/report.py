@@ -1,17 +1,181 @@
-"""The report of a campaign: each requirement, its figure, and whether it holds."""
+"""The report of a campaign: each requirement, its figure, and whether it holds; performance."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from real.campaign.correctness import all_required, audited, equal, forced, recorded
-from real.campaign.performance import emulated, fastest, raced, scored, step
-from real.campaign.requirement import Requirement
-from real.campaign.thresholds import STEPS
+from real.bench.scorecard import MEDIAN_BOUND, NOISE_FACTOR, P90_BOUND
+from real.campaign.requirements import (
+    ASSISTED,
+    DRAFTERS,
+    EMULATED,
+    ON_ONE,
+    STEPS,
+    Requirement,
+    all_required,
+    audited,
+    equal,
+    forced,
+    not_measured,
+    recorded,
+    results_of,
+)
+from real.campaign.timings import scorecard
 from real.campaign.workspace import Workspace
 from real.files import replace_json, replacing
+from real.prompts import ALL, LOW_REPEAT
 from real.provenance import device_name, revision, versions
+
+
+def scored(workspace: Workspace) -> Requirement:
+    name = "scorecard on held-out prompts"
+    wanted = (
+        f"median error at most max({MEDIAN_BOUND:.0%}, {NOISE_FACTOR:g} x noise), "
+        f"90th percentile at most {P90_BOUND:.0%}"
+    )
+    card = scorecard(workspace, DRAFTERS)
+    if card is None:
+        return not_measured(name, wanted)
+    shown = "error", "rate_error", "acceptance", "cost", "overhead"
+    parts = {
+        f"{r.drafter} {r.policy}": {n: round(getattr(r, n), 5) for n in shown}
+        for r in card.policies
+    }
+    floor = "unknown" if card.noise_floor is None else f"{card.noise_floor:.2%}"
+    figure = (
+        f"median {card.median_abs_error:.2%}, 90th percentile {card.p90_abs_error:.2%}, "
+        f"noise {floor}, {len(card.policies)} rows"
+    )
+    return Requirement(name, wanted, card.good, figure, parts)
+
+
+def fastest(workspace: Workspace) -> Requirement:
+    name, wanted = (
+        "fastest drafter and policy on the lab target",
+        "faster than our own plain loop in the same run",
+    )
+    rows = [row for each in results_of(workspace, "score").values() for row in each["rows"]]
+    speeds = {
+        f"{row['drafter']} {row['policy']}": row["speedup_measured"]
+        for row in rows
+        if row["error"] is not None
+    }
+    speeds |= {
+        f"{d} {each['policy']}": each["speedup_measured"]
+        for d, each in results_of(workspace, "tree").items()
+    }
+    return _best(name, wanted, speeds)
+
+
+def step(workspace: Workspace, name: str, most: float) -> Requirement:
+    found = workspace.result(f"ladder-{name}") or {}
+    title = f"captured plain step, {name}"
+    wanted = (
+        f"at most {most:g} times the floor of the copy bandwidth and the matrix rate, at batch 1"
+    )
+    cells = {
+        at: cell
+        for at, cell in found.get("plain", {}).items()
+        if at.startswith("batch 1,") and cell["distance"] is not None
+    }
+    if not cells:
+        return not_measured(title, wanted)
+    worst = max(cells, key=lambda at: cells[at]["distance"])
+    cell = cells[worst]
+    figure = (
+        f"{cell['distance']:.2f} times ({worst}: {1e3 * cell['seconds']:.3f} ms), "
+        f"{found['bandwidth'] / 1e12:.2f} TB/s"
+    )
+    return Requirement(
+        title, wanted, cells[worst]["distance"] <= most and found["graphed"], figure, cells
+    )
+
+
+def raced(workspace: Workspace) -> Requirement:
+    name = "race against transformers on the lab target"
+    wanted = (
+        f"at least {ASSISTED:g}x its assisted generation with the same drafter; "
+        "nothing recommended that is slower than no speculation"
+    )
+    found = workspace.result("race") or {}
+    over = {each["group"]: each for each in found.get("over_assisted", [])}
+    if ALL not in over:
+        return not_measured(name, wanted)
+    low = (
+        f", {over[LOW_REPEAT]['ratio']:.2f}x on sequences with little repetition"
+        if LOW_REPEAT in over
+        else ""
+    )
+    best = over[ALL]
+    figure = (
+        f"{best['contestant']} {best['ratio']:.2f}x {best['assisted']}{low}; {found['verdict']}"
+    )
+    if reasons := found.get("reasons"):
+        figure += f"; no measurement: {'; '.join(reasons)}"
+    parts = {r["contestant"]: r["speedup"] for r in found["rows"] if r["group"] == ALL}
+    return Requirement(name, wanted, over[ALL]["ratio"] >= ASSISTED, figure, parts)
+
+
+def emulated(workspace: Workspace) -> Requirement:
+    name = f"fastest on {workspace.config.emulation.model}, random weights, recorded acceptances"
+    wanted, found = (
+        f"at least {EMULATED:g}x our captured plain loop over all prompts, {ON_ONE:g}x on one task",
+        results_of(workspace, "drive"),
+    )
+    rows = {
+        f"{drafter} {row['policy']}": row
+        for drafter, each in found.items()
+        for row in each["rows"]
+        if row["policy"] != "plain"
+    }
+    if not rows:
+        return not_measured(name, wanted)
+    best = max(rows, key=lambda key: rows[key]["speedup"])
+    row = rows[best]
+    tasks = {
+        key: {g: x for g, x in each["groups"].items() if g.startswith("task:")}
+        for key, each in rows.items()
+    }
+    most = max(
+        ((x, g, key) for key, each in tasks.items() for g, x in each.items()),
+        default=(0.0, "no task", best),
+    )
+    low = (
+        f", {row['groups'][LOW_REPEAT]:.3f}x on sequences with little repetition"
+        if LOW_REPEAT in row["groups"]
+        else ""
+    )
+    figure = (
+        f"{best}: {row['speedup']:.3f}x{low}; "
+        f"most on one task {most[0]:.3f}x ({most[2]}, {most[1]})"
+    )
+    figure += "" if row["speedup"] > 1 else "; recommended: no speculation"
+    phases = "drafting", "verification", "policy_time", "other"
+    parts = {
+        key: {n: round(each[n], 4) for n in ("speedup", *phases)} | {"tasks": tasks[key]}
+        for key, each in rows.items()
+    }
+    if not all(each["replay_equal"] for each in found.values()):
+        return Requirement(name, wanted, False, f"{figure}; rounds differ from the replay's", parts)
+    return Requirement(
+        name, wanted, row["speedup"] >= EMULATED and most[0] >= ON_ONE, figure, parts
+    )
+
+
+def _best(name: str, wanted: str, speeds: dict[str, float]) -> Requirement:
+    if not speeds:
+        return not_measured(name, wanted)
+    best = max(speeds, key=speeds.__getitem__)
+    passed = speeds[best] > 1
+    figure = f"{best}: {speeds[best]:.3f}x" + ("" if passed else "; recommended: no speculation")
+    return Requirement(
+        name,
+        wanted,
+        passed,
+        figure,
+        {key: round(speed, 4) for key, speed in sorted(speeds.items(), key=lambda item: -item[1])},
+    )
 
 
 def requirements(

@@ -1,4 +1,4 @@
-"""Running stages within a time limit."""
+"""Stages of a campaign, and running them within a time limit."""
 
 import time
 import traceback
@@ -7,10 +7,33 @@ from dataclasses import dataclass
 
 import torch
 
-from real.campaign.stage import Stage
 from real.campaign.workspace import Workspace
 from real.files import replacing
 from real.train.trainer import Paused
+
+RANKS = ("required", "recommended", "optional")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage.
+
+    | field | meaning |
+    | --- | --- |
+    | name, rank | required, recommended or optional |
+    | seconds | estimate on a GPU |
+    | run | (workspace) -> result, for the report |
+    | needs | stages that must be done before |
+    | resumes | continues where it was stopped, so that it may start with less time than it needs |
+    """
+
+    name: str
+    rank: str
+    seconds: float
+    run: Callable[[Workspace], dict]
+    needs: tuple[str, ...] = ()
+    resumes: bool = False
+
 
 MIN_SECONDS, GRACE_SECONDS = 30, 30
 """Least time to start a stage that resumes; time beyond the limit for one that does not."""

@@ -5,13 +5,27 @@ from dataclasses import replace
 from functools import partial
 
 from real.campaign.config import RECOMMENDED, REQUIRED, TREE_DRAFTERS
-from real.campaign.emulation import emulate_drafter
-from real.campaign.figures import draw_figures
-from real.campaign.latency import EAGER, LAB, TUNED, measure_host_wait, measure_latency
-from real.campaign.race import race_transformers
-from real.campaign.recordings import cost_of_drafter, record_drafter, run_dynamic_trees
-from real.campaign.scoring import run_static_tree, score_drafter
-from real.campaign.stage import RANKS, Stage
+from real.campaign.recordings import (
+    audit_free_runs,
+    compare_with_replay,
+    cost_of_drafter,
+    force_recorded,
+    record_drafter,
+    run_dynamic_trees,
+)
+from real.campaign.scheduler import RANKS, Stage
+from real.campaign.timings import (
+    EAGER,
+    LAB,
+    TUNED,
+    draw_figures,
+    emulate_drafter,
+    measure_host_wait,
+    measure_latency,
+    race_transformers,
+    run_static_tree,
+    score_drafter,
+)
 from real.campaign.training import (
     generate_text,
     prepare_text,
@@ -21,7 +35,6 @@ from real.campaign.training import (
     train_target,
     write_card,
 )
-from real.campaign.verification import audit_free_runs, compare_with_replay, force_recorded
 from real.jobs import RULES
 
 FULLY_REQUIRED = ("model", "eagle")

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from real.campaign.checkpoint import take_checkpoint
-from real.campaign.workspace import Workspace
+from real.campaign.workspace import Workspace, take_checkpoint
 from real.files import replace_json
 from real.train.card_file import read_card
 from real.train.config import TrainConfig
-from real.train.model_card import write_model_card
+from real.train.drafter_card import write_model_card
 from real.train.pipeline import train_all_predictors
 from real.train.search_skips import SkipSearch, search_skips
 from real.train.target_data import TargetData

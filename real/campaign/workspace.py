@@ -2,30 +2,99 @@
 
 import hashlib
 import json
+import re
+import shutil
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from real.campaign.checkpoint import checkpoint_name, prompt_format, weights_of
 from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
 from real.campaign.presets import training_of
 from real.decode.engine import make_passes
-from real.files import replace_json
+from real.files import replace_json, replacing
+from real.jobs.convert import import_gguf
 from real.model.fingerprint import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
-from real.prompts import LeftOut, Prompt, PromptError, PromptFormat, draw, read_rows
+from real.prompts import (
+    LeftOut,
+    Prompt,
+    PromptError,
+    PromptFormat,
+    draw,
+    load_chat_template,
+    read_rows,
+)
 from real.prompts import read_prompts as read_prompt_file
 from real.provenance import device_name, versions
 from real.train.card_file import read_card
 from real.train.config import TrainConfig
-from real.train.corpus import CorpusError
+from real.train.corpus import CorpusError, EncodedText, read_training_text
 from real.train.drafter_data import TrainedTarget, load_trained_target
 from real.train.prompt_set import PromptSources
 from real.train.target_data import TargetData, load_target, longest_prompt, target_data
-from real.train.training_text import EncodedText, read_training_text
 from simspec import CostModel, Trace, load_trace, policies
+
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "card.json",
+    "model.safetensors",
+)
+"""Files of a checkpoint, the weights last: with them it is complete."""
+
+
+class CheckpointError(ValueError):
+    """A folder that is no checkpoint in one safetensors file."""
+
+
+def check_checkpoint(folder: Path) -> None:
+    """CheckpointError unless the folder has a config, a tokenizer and model.safetensors.
+
+    A .gguf file will do as well.
+    """
+    if folder.suffix == ".gguf" and folder.is_file():
+        return
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise CheckpointError(
+                f"{folder} holds no {name}; expected a .gguf file, or a transformers checkpoint "
+                "in one safetensors file"
+            )
+
+
+def take_checkpoint(source: Path, folder: Path, progress: Progress = quiet) -> None:
+    """Copies a checkpoint's files, each whole or not at all, or imports a .gguf file."""
+    check_checkpoint(source)
+    if source.suffix == ".gguf":
+        import_gguf(source, folder, progress=progress)
+        return
+    for name in FILES:
+        if (source / name).is_file():
+            with replacing(folder / name) as temporary:
+                shutil.copyfile(source / name, temporary)
+
+
+def checkpoint_name(source: Path) -> str:
+    """Letters and digits of its name, for the names of its recordings: smollm2."""
+    name = source.parent.name if source.name == "target" else source.stem
+    return re.sub("[^a-z0-9]", "", name.lower()) or "target"
+
+
+def weights_of(source: Path) -> Path:
+    """The file that holds the weights."""
+    return source if source.suffix == ".gguf" else source / "model.safetensors"
+
+
+def prompt_format(folder: Path, tokenizer) -> PromptFormat:
+    """How prompts become tokens for a given target: by its chat template, where it has one."""
+    return PromptFormat(tokenizer, load_chat_template(folder))
+
 
 MAX_LOADED = 3
 """Loaded pairs: one drafter in float32, in bf16, and in bf16 at one width, captures included."""

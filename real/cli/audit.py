@@ -5,8 +5,15 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Device, Json, Models, TargetPath, Weights, check_recordings
-from real.cli.progress import show_progress
+from real.cli.options import (
+    Device,
+    Json,
+    Models,
+    TargetPath,
+    Weights,
+    check_recordings,
+    show_progress,
+)
 
 PANEL = "Run and verify"
 

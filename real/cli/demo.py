@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Json, Seed
-from real.cli.progress import show_progress
+from real.cli.options import Json, Seed, show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most
 from simspec.output.terminal import print_table, print_text
 

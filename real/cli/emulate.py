@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from real.cli.engines import describe_engines
 from real.cli.options import (
     MOST_TOKENS,
     Cost,
@@ -17,8 +16,9 @@ from real.cli.options import (
     Prompts,
     Recording,
     Seed,
+    describe_engines,
+    show_progress,
 )
-from real.cli.progress import show_progress
 from simspec.cli.options import at_most
 from simspec.output.terminal import print_table
 

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import MOST_TOKENS, MOST_WIDTH, Device, Json, Seed
-from real.cli.progress import show_progress
+from real.cli.options import MOST_TOKENS, MOST_WIDTH, Device, Json, Seed, show_progress
 from simspec.cli.options import MOST_BATCH, MOST_REPEATS, at_most
 from simspec.output.terminal import print_table
 
@@ -86,7 +85,7 @@ def latency(  # noqa: PLR0913
     Example: simspec latency --target llama-3-8b --device cuda --drafter eagle --out 8b.json
     """
     from real.jobs import LatencyFiles, dtype_of, measure_latency
-    from real.measure.grid_settings import BATCHES, CONTEXTS, WIDTHS, GridAxes, GridSettings
+    from real.measure.latency_grid import BATCHES, CONTEXTS, WIDTHS, GridAxes, GridSettings
     from real.provenance import check_device
 
     check_device(device)
@@ -109,8 +108,8 @@ def latency(  # noqa: PLR0913
 
 
 def _print(grid) -> None:
-    from real.bench.latency_figure import execution
-    from real.measure.pass_latency import TARGET
+    from real.bench.figures import execution
+    from real.measure.latency_grid import TARGET
 
     for part in [TARGET, *dict.fromkeys(c.part for c in grid.cells if c.part != TARGET)]:
         widths = grid.axis("width", part)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from real.cli.engines import describe_engines
 from real.cli.options import (
     DRAFTERS,
     MOST_TOKENS,
@@ -24,9 +23,10 @@ from real.cli.options import (
     TopP,
     Weights,
     check_recordings,
+    describe_engines,
     parse_rule,
+    show_progress,
 )
-from real.cli.progress import show_progress
 from simspec import CostModel
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_REPEATS, at_most
 from simspec.output.terminal import print_table, print_text
@@ -142,7 +142,7 @@ def measure(  # noqa: PLR0913
     check_recordings(*recording or ())
     from real.jobs import CostRequest, ModelSettings, measure_costs, measure_together, requests_for
     from real.measure import MeasureSettings
-    from real.measure.diagnosis import faster_wider_warning
+    from real.measure.estimate import faster_wider_warning
 
     drafters, rules = drafter or ["model"], rule or ["greedy"]
     settings = MeasureSettings(

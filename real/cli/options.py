@@ -1,12 +1,22 @@
-"""Options that several commands share, and what they mean."""
+"""Options that several commands share, their progress display, and the text on engines."""
 
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from real.progress import quiet
 from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most, check_seed
+from simspec.output.names import printable
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
 
 DRAFTERS = ", ".join(file.name for file in iter_modules([f"{Path(__file__).parents[1]}/drafters"]))
 """Names of the drafters, which are those of their files: help imports none of them."""
@@ -149,3 +159,62 @@ def parse_tree_size(text: str | None) -> tuple:
     if not (x and width.isdecimal() and levels.isdecimal()):
         raise ValueError(f"--tree is {text!r}; expected WIDTHxLEVELS such as 4x6")
     return int(width), int(levels)
+
+
+LOG_SECONDS = 60
+"""Without a terminal, time between two lines of a label that is not finished."""
+
+
+@contextmanager
+def show_progress(shown: bool = True):
+    """Gives a progress callback: bars on stderr; without a terminal, a line a minute and at the end
+    of a label.
+
+    Nothing of it where it is not `shown`.
+    """
+    if not shown:
+        yield quiet
+        return
+
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    bars: dict[str, TaskID] = {}
+    finished: set[str] = set()
+    said = time.monotonic()
+    note = TextColumn("{task.fields[note]}", markup=False)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        note,
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
+
+        def progress(label: str, done: int, total: int, note: str = "") -> None:
+            nonlocal said
+            label, note = printable(label), printable(note)
+            if label not in bars:
+                bars[label] = display.add_task(label, total=total, note=note)
+            display.update(bars[label], completed=done, total=total, note=note)
+            due = time.monotonic() - said >= LOG_SECONDS
+            news = due if done < total else label not in finished
+            if news and not console.is_terminal:
+                print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
+                said = time.monotonic()
+            (finished.add if done == total else finished.discard)(label)
+
+        yield progress
+
+
+def describe_engines(engines: Mapping[str, str]) -> str:
+    """The engines that ran, such as "target engine fast, drafter engine eager"."""
+    return ", ".join(f"{model} engine {engine}" for model, engine in engines.items())

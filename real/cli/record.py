@@ -26,8 +26,8 @@ from real.cli.options import (
     Weights,
     parse_rule,
     parse_tree_size,
+    show_progress,
 )
-from real.cli.progress import show_progress
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_PROMPTS, at_most
 from simspec.output.terminal import print_text
 
@@ -117,7 +117,8 @@ def record(  # noqa: PLR0913
 
     Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
     """
-    from real.jobs import ModelSettings, PromptSettings, record_drafters, record_prompts
+    from real.jobs import ModelSettings, PromptSettings, record_prompts
+    from real.jobs import record as record_drafters
     from real.processes import launched_processes
     from real.record import Settings
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from real.cli.engines import describe_engines
 from real.cli.options import (
     Device,
     Dtype,
@@ -18,8 +17,9 @@ from real.cli.options import (
     Threads,
     Weights,
     check_recordings,
+    describe_engines,
+    show_progress,
 )
-from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, at_most
 from simspec.output.terminal import print_text
 

@@ -19,8 +19,8 @@ from real.cli.options import (
     TargetPath,
     Threads,
     check_recordings,
+    show_progress,
 )
-from real.cli.progress import show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
 from simspec.output.terminal import print_table, print_text
 

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from real.cli.engines import describe_engines
 from real.cli.options import (
     Cost,
     Device,
@@ -19,8 +18,9 @@ from real.cli.options import (
     TargetPath,
     Weights,
     check_recordings,
+    describe_engines,
+    show_progress,
 )
-from real.cli.progress import show_progress
 from simspec.output.terminal import print_text
 
 PANEL = "Run and verify"

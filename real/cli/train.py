@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System
-from real.cli.progress import show_progress
+from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System, show_progress
 from simspec.cli.options import MOST_BATCH, MOST_ROWS, MOST_THREADS, at_most
 from simspec.output.terminal import print_note, print_text
 
@@ -188,7 +187,7 @@ default: the drafter's own.",
         train_drafter,
         train_models,
     )
-    from real.model.bfloat16 import multiplies_bfloat16
+    from real.model.prepacked import multiplies_bfloat16
     from real.processes import launched_processes
     from real.train.arguments import PREDICTORS, split_arguments
     from real.train.drafter_card import card_lines

@@ -5,11 +5,9 @@ GLIDE and CAPE §4.2, arXiv 2402.02082.
 
 import numpy as np
 
-from real.decode.feature_reader import FeatureReader
-from real.decode.features import GRIDS
-from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
+from real.decode.features import GRIDS, FeatureReader
 from real.decode.tree_search import INFINITE_GAP, top_tokens
-from real.decode.verify import VerifyResult
+from real.decode.verify import DRAFTING, POLICY, PhaseTimer, VerifyResult
 from real.draft import Draft, Drafter, Step
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule

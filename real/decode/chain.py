@@ -1,8 +1,7 @@
 """Chain drafting: one drafted token after another, as many as a policy asks for."""
 
-from real.decode.feature_reader import FeatureReader
-from real.decode.phase_timer import DRAFTING, POLICY, PhaseTimer
-from real.decode.verify import VerifyResult
+from real.decode.features import FeatureReader
+from real.decode.verify import DRAFTING, POLICY, PhaseTimer, VerifyResult
 from real.draft import Draft, Drafter
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule

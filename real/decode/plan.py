@@ -2,15 +2,12 @@
 
 from typing import Protocol
 
-from real.decode.beam_search import BeamSearch
 from real.decode.cape import Cape
 from real.decode.chain import ChainDrafting
-from real.decode.dynamic_tree import DynamicTree
-from real.decode.feature_reader import FeatureReader
-from real.decode.features import feature_grids
-from real.decode.phase_timer import PhaseTimer
+from real.decode.features import FeatureReader, feature_grids
 from real.decode.static_tree import StaticTree
-from real.decode.verify import VerifyResult
+from real.decode.tree_search import BeamSearch, DynamicTree
+from real.decode.verify import PhaseTimer, VerifyResult
 from real.draft import Draft, Drafter
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule

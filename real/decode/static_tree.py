@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from real.decode.phase_timer import DRAFTING, PhaseTimer
 from real.decode.tree_search import INFINITE_GAP, top_tokens
-from real.decode.verify import VerifyResult
+from real.decode.verify import DRAFTING, PhaseTimer, VerifyResult
 from real.draft import Draft, Drafter, check_grows
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule

@@ -1,17 +1,18 @@
 """Tree search by cumulative confidence (EAGLE-2 §4.1, arXiv 2406.16858), and the plans that submit
 a part of it."""
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+import numpy as np
 from torch import Tensor
 
-from real.decode.phase_timer import DRAFTING, PhaseTimer
-from real.decode.verify import VerifyResult
+from real.decode.verify import DRAFTING, PhaseTimer, VerifyResult
 from real.draft import Draft, Drafter, check_grows
 from real.model.target import TargetOutput
 from real.sampling import AddressedDraws, Rule
-from simspec.tree.tree import MAX_RANKS, TreeError
+from simspec.tree.tree import MAX_NODES, MAX_RANKS, TreeError
 
 INFINITE_GAP = float("inf")
 """The gap of a choice without an alternative."""
@@ -183,3 +184,68 @@ class SearchedTree(ABC):
     @abstractmethod
     def _chosen(self, tree: CandidateTree) -> list[int]:
         """Rows to submit, parents before children; sets `gap`."""
+
+
+class BeamSearch(SearchedTree):
+    """The `width` final hypotheses of `levels` tokens, as a tree of their prefixes (GLIDE, Table
+    3)."""
+
+    reads = ()
+
+    def __init__(self, width: int, levels: int):
+        super().__init__(width, levels)
+        self.name, self.nodes = f"beam:{width},k={levels}", width * levels
+        if self.nodes > MAX_NODES:
+            raise TreeError(
+                f"tree: {width} beams of {levels} tokens may have {self.nodes} nodes, over budget; "
+                f"expected at most {MAX_NODES}"
+            )
+
+    def longest(self, K: int) -> int:
+        """As of a `simspec.tree.policy.TreePolicy`: no recorded depth cuts it."""
+        return 0
+
+    def submitted(self, K: int) -> int:
+        """Tree nodes that costs must price where drafts reach K."""
+        return max(K, self.width * self.K)
+
+    def rows(self, levels: np.ndarray) -> np.ndarray:
+        """Rows that the drafter computes in rounds of so many levels."""
+        return np.where(levels > 0, 1 + (levels - 1) * self.width, 0)
+
+    def _chosen(self, tree: CandidateTree) -> list[int]:
+        self.gap = tree.gap
+        return tree.ends()
+
+
+def parse_beam(text: str, K: int) -> BeamSearch:
+    """The BeamSearch written as beam:width or beam:width,k=levels (default K); TreeError
+    otherwise."""
+    match = re.fullmatch(r"beam:(\d+)(?:,k=(\d+))?", text)
+    if not match:
+        raise TreeError(
+            f"policy {text!r}: expected beam:width or beam:width,k=levels, such as beam:4,k=6"
+        )
+    levels = K if match[2] is None else int(match[2])
+    if levels > K:
+        raise TreeError(f"tree: {levels} levels are too deep, here drafts reach {K}; lower k")
+    return BeamSearch(int(match[1]), levels)
+
+
+class DynamicTree(SearchedTree):
+    """The first `nodes` rows by score of a search of that width and depth: EAGLE-2's reranked
+    tree."""
+
+    def __init__(self, width: int, levels: int, nodes: int):
+        super().__init__(width, levels)
+        if type(nodes) is not int or not 0 <= nodes <= MAX_NODES:
+            raise TreeError(
+                f"tree: {nodes!r} nodes are over budget; expected an integer from 0 to {MAX_NODES}"
+            )
+        self.nodes = nodes
+
+    def _chosen(self, tree: CandidateTree) -> list[int]:
+        order = tree.order()
+        edge = [tree.score[row] for row in order[self.nodes - 1 : self.nodes + 1]]
+        self.gap = min(tree.gap, edge[0] - edge[1] if len(edge) > 1 else INFINITE_GAP)
+        return order[: self.nodes]

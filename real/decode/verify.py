@@ -2,13 +2,38 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
+import torch
 from torch import Tensor
 
 from real.draft import Draft
-from real.model.tree_mask import depths
+from real.model.runner import depths
 from real.sampling import AddressedDraws, Rule
 from simspec.numerics.rng import RESIDUAL
+
+DRAFTING, VERIFICATION, POLICY, OTHER = range(4)
+
+
+class PhaseTimer:
+    """Time by phase, of a device that may still be busy: synchronised on CUDA where `exact`, else
+    as issued."""
+
+    def __init__(self, device, exact: bool = True):
+        self.wait = torch.cuda.synchronize if exact and device.type == "cuda" else lambda: None
+        self.rows: list[list[float]] = []
+        self.then = perf_counter()
+
+    def begin(self) -> None:
+        self.rows.append([0.0] * 4)
+        self.then = perf_counter()
+
+    def lap(self, phase: int) -> None:
+        self.wait()
+        now = perf_counter()
+        self.rows[-1][phase] += now - self.then
+        self.then = now
+
 
 TINY = 1e-300
 """Stands for probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""

@@ -1,8 +1,7 @@
 """What the decode loop, the recorder and the trainer require of a drafter."""
 
-from real.draft.batch import TrainingBatch
-from real.draft.kind import DrafterKind, PaperRecipe, RandomInit, TrainingRecipe
-from real.draft.parallel import ParallelDrafter
+from real.draft.kind import DrafterKind, PaperRecipe, ParallelDrafter, RandomInit, TrainingRecipe
+from real.draft.losses import TrainingBatch
 from real.draft.protocol import Draft, Drafter, Pick, Silent, Step, check_grows
 
 __all__ = [

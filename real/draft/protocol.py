@@ -1,12 +1,16 @@
 """The protocol between the decode loop and a drafter."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from torch import Tensor
 
 from real.model.decoder import Decoder
+from real.model.hf_config import WeightsError
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Resume, Target, TargetOutput
 
@@ -178,3 +182,22 @@ def check_grows(drafter: Drafter, levels: int) -> Drafter:
             f"that drafts {drafter.max_draft_length} tokens; cut it"
         )
     return drafter
+
+
+D = TypeVar("D", bound=Drafter)
+
+
+def load_configured(folder: Path, drafter: type[D]) -> D:
+    """A drafter with the "settings" of <name>.json in `folder`, or its defaults without that file.
+
+    WeightsError for a file that holds none, or wrong ones.
+    """
+    file = Path(folder) / f"{drafter.name}.json"
+    if not file.exists():
+        return drafter()
+    try:
+        return drafter(**json.loads(file.read_text(encoding="utf-8"))["settings"])
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise WeightsError(
+            f"{file} holds no settings of {drafter.name}: {' '.join(str(error).split())[:300]}"
+        ) from error

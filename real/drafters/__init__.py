@@ -1,7 +1,7 @@
 """The kinds of drafters: one declaration each, and look-ups over them."""
 
 from real.draft import Drafter, DrafterKind, RandomInit
-from real.draft.parallel import ParallelFactory
+from real.draft.kind import ParallelFactory
 from real.model.decoder import Decoder
 from simspec.cost.shapes import ModelShape
 from simspec.plugins import plugins

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from real.draft import Draft, Drafter, DrafterKind, Pick, Step
-from real.draft.settings_file import load_configured
+from real.draft.protocol import load_configured
 from real.model.decoder import Decoder
 
 MAX_ROWS = 2048

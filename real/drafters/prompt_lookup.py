@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step
-from real.draft.settings_file import load_configured
+from real.draft.protocol import load_configured
 from real.model.decoder import Decoder
 
 

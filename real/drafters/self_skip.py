@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from real.draft import Drafter, DrafterKind, Pick, Step
-from real.draft.parallel import Proposal
-from real.model.branch_cache import BranchCache
+from real.draft.kind import Proposal
 from real.model.decoder import Decoder
 from real.model.draft_head import settings_of
-from real.model.full_pass import TargetPass
+from real.model.full_pass import BranchCache, TargetPass
 from real.model.hf_config import WeightsError
 from real.model.kv_cache import KVCache
-from real.model.tree_mask import branches
+from real.model.runner import branches
 from simspec.output.names import one_note
 
 

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from real.drafters.sorted import SortedDrafter
-from real.jobs.models import ModelSettings
-from real.jobs.recordings import open_recording
+from real.jobs.models import ModelSettings, open_recording
 from real.record.exits import record_exits
 from real.rerun import rule_of
 from simspec.output.files import check_output

@@ -8,10 +8,8 @@ from real.decode.engine import tune_for_timing
 from real.drafters import BUILTIN
 from real.jobs.models import ModelSettings
 from real.measure import MeasureSettings, max_new_tokens, measure_table
-from real.measure.best_length import BestLength, best_length, tokens_per_round
 from real.measure.cost_table import check_offered
-from real.measure.price import Entry
-from real.measure.several import measure_several
+from real.measure.price import BestLength, Entry, best_length, measure_several, tokens_per_round
 from real.pair import check_pair
 from real.progress import Progress, quiet, relabel
 from real.rerun import recorded_rule

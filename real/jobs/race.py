@@ -17,16 +17,15 @@ from real.bench.contestants import (
     parse_contestant,
     requests_of,
 )
+from real.bench.figures import draw_race
 from real.bench.hf_generate import HF_METHODS
 from real.bench.race import race
-from real.bench.race_figure import draw_race
-from real.bench.race_file import RaceFile
 from real.bench.race_rows import RaceRow, race_rows
 from real.bench.ranking import race_summary
+from real.bench.saved import RaceFile
 from real.bench.tuning import candidates, check_methods, other_prompts, resolve, tune, with_plain
 from real.decode.engine import engines_of, models_of, tune_for_timing
-from real.jobs.models import ModelSettings, check_models
-from real.jobs.recordings import open_recording, policy_cost_of
+from real.jobs.models import ModelSettings, check_models, open_recording, policy_cost_of
 from real.model.fingerprint import sha256
 from real.model.prepacked import ways_of
 from real.pair import Pair, check_pair

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from real.bench.saved import load_rows, save_rows
 from real.bench.scorecard import Scorecard, ScorecardRow
-from real.bench.scorecard_file import load_rows, save_rows
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.engine import tune_for_timing
-from real.jobs.models import ModelSettings, check_models
-from real.jobs.recordings import open_recording, policy_cost_of
+from real.jobs.models import ModelSettings, check_models, open_recording, policy_cost_of
 from real.model.fingerprint import sha256
 from real.progress import Progress, quiet, relabel
 from real.provenance import device_name
@@ -93,7 +92,7 @@ def score_recordings(
         tuple(row for name in recordings for row in rows[name]),
     )
     if plot is not None:
-        from real.bench.scorecard_figure import draw_scorecard
+        from real.bench.figures import draw_scorecard
 
         draw_scorecard(scorecard, plot)
     return scorecard

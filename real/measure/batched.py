@@ -13,8 +13,8 @@ from real.draft import Drafter
 from real.measure.job import BACKLOG, MAX_BACKLOG, STEPS, VERIFY, Job
 from real.model.decoder import Decoder
 from real.model.kv_cache import KVCache
+from real.model.runner import ancestor_mask, chain
 from real.model.target import Target
-from real.model.tree_mask import ancestor_mask, chain
 
 Run = Callable[[], list[float]]
 """One run of a job: seconds of each of its passes."""

@@ -9,19 +9,78 @@ import numpy as np
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.along import start
 from real.decode.loop import decode
-from real.decode.phase_timer import OTHER, POLICY, PhaseTimer
 from real.decode.plan import Plan, chain_plan
 from real.decode.static_tree import StaticTree
-from real.draft import Drafter
+from real.decode.verify import OTHER, POLICY, PhaseTimer
+from real.draft import Draft, Drafter
 from real.measure.estimate import Timed, estimate, relative_width
-from real.measure.job import ALONE, BACKLOG, FEATURES, FIXED, NODES, PASS_WIDTHS, PLAIN, WIDTH, Job
-from real.measure.job_plan import EndOfJobs, JobPlan
+from real.measure.job import (
+    ALONE,
+    BACKLOG,
+    FEATURES,
+    FIXED,
+    NODES,
+    PASS_WIDTHS,
+    PLAIN,
+    WIDTH,
+    EndOfJobs,
+    Job,
+    JobPlan,
+)
 from real.measure.samples import DRAFT, PASS, WHOLE, Samples
-from real.measure.undrafted import binary_tree, undrafted_chain, undrafted_tree
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
-from simspec.tree.tree import tree_of_widths
+from simspec.tree.tree import Tree, tree_of_widths
+
+_TOKENS = 1 << 16
+"""Random tokens are drawn once, so that none is drawn while a round is timed."""
+
+
+class Undrafted:
+    """A plan that submits as many random tokens as `parent` has rows behind the first.
+
+    A row follows `parent[row]`; -1 is row 0's. A chain has parent [-1, 0, 1, ..].
+    """
+
+    reader = None
+
+    def __init__(self, parent: list[int], vocab: int, seed: int = 0):
+        self.parent, self.next = parent, 0
+        depth: list[int] = []
+        for above in parent:
+            depth.append(0 if above < 0 else depth[above] + 1)
+        self.K = max(depth)
+        self.token = np.random.default_rng(seed).integers(0, vocab, _TOKENS).tolist()
+
+    def begin(self, drafter, rule, sequence, prefill, draws) -> None: ...
+
+    def draft(
+        self, last: int, position: int, round: int, cap: int, end_tokens, clock: PhaseTimer
+    ) -> Draft:
+        parent = self.parent if cap >= self.K else [-1]
+        self.next = (self.next + len(parent)) % (_TOKENS - len(self.parent))
+        token = self.token[self.next : self.next + len(parent) - 1]
+        return Draft([last, *token], parent, 0, 0)
+
+    def end(self, draft, verified, output) -> float:
+        return float("inf")
+
+
+def undrafted_chain(length: int, vocab: int) -> Undrafted:
+    """A chain of `length` tokens."""
+    return Undrafted(list(range(-1, length)), vocab)
+
+
+def undrafted_tree(nodes: int, vocab: int) -> Undrafted:
+    """The binary tree of `nodes` tokens."""
+    return Undrafted([-1, *binary_tree(nodes).parent], vocab)
+
+
+def binary_tree(nodes: int) -> Tree:
+    """Two children of every node, level by level, up to `nodes` nodes."""
+    return Tree(tuple(node // 2 for node in range(nodes)), tuple(node % 2 for node in range(nodes)))
+
 
 ROOM = 64
 """New tokens of a timed sequence: its cells share one prompt, whose length they hardly change."""

@@ -1,4 +1,4 @@
-"""Latency of passes by width, batch and context, in a JSON file that can be extended."""
+"""Latency of passes by width, batch and context, beside the limits of the device."""
 
 import math
 from collections.abc import Iterable
@@ -6,11 +6,190 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from real.measure.device_limits import DeviceSpeeds
-from real.measure.pass_latency import TARGET, PassLatency
-from real.measure.timer import Quantiles
+import torch
+
+from real.drafters import drafter_shapes
+from real.measure.device_limits import DeviceSpeeds, Quantiles
+from real.measure.settings import ascending
+from simspec.cost.roofline import pass_bytes, pass_flops
 from simspec.cost.shapes import ModelShape
 from simspec.output.files import check_keys, read_json, write_json
+
+TARGET = "target"
+SECONDS = ("median_s", "p10_s", "p90_s", "distance")
+
+Key = tuple[str, int, int, int]
+"""(part, batch, context, width) of a pass."""
+
+
+def minimum_latency(
+    shape: ModelShape,
+    speeds: DeviceSpeeds,
+    rows: int,
+    batch: int,
+    context: int,
+    layers: int | None = None,
+    extra_weights: int = 0,
+) -> float:
+    """Least seconds of a pass: max(bytes / bandwidth, FLOP / rate), as `roofline.pass_seconds`.
+
+    Bytes are those of `roofline.pass_bytes`, at median measured speeds. `extra_weights` are read
+    beside them, and multiply each row.
+    """
+    moved = pass_bytes(shape, rows, batch, context, layers) + extra_weights * shape.weight_bytes
+    flops = pass_flops(shape, rows, batch, context, 1, layers) + 2 * extra_weights * batch * rows
+    return max(moved / speeds.bandwidth.median, flops / speeds.rate.median)
+
+
+@dataclass(frozen=True)
+class PassLatency:
+    """Latency of one pass.
+
+    | field | unit | meaning |
+    | --- | --- | --- |
+    | part | | "target", or the drafter whose step it is |
+    | batch, context | | sequences, and rows cached before the pass in each |
+    | width | | rows that each sequence passes |
+    | median_s, p10_s, p90_s | s | of the repeats; None where it did not fit the device |
+    | floor_s | s | `minimum_latency` |
+    | distance | | median_s / floor_s |
+
+    ValueError for sizes below 1 (context below 0), and for times not positive or out of order.
+    """
+
+    part: str
+    batch: int
+    context: int
+    width: int
+    median_s: float | None
+    p10_s: float | None
+    p90_s: float | None
+    floor_s: float
+    distance: float | None
+
+    def __post_init__(self) -> None:
+        where = (
+            f"cell {self.part!r} batch {self.batch!r} context {self.context!r} width {self.width!r}"
+        )
+        if not isinstance(self.part, str):
+            raise ValueError(f"{where}: part is no text, expected {TARGET!r} or a drafter")
+        for name, least in (("batch", 1), ("context", 0), ("width", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{where}: {name} is {value!r}, expected an integer >= {least}")
+        missing = all(getattr(self, name) is None for name in SECONDS)
+        for name in ("floor_s", *(() if missing else SECONDS)):
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not 0 < value < math.inf:
+                raise ValueError(
+                    f"{where}: {name} is {value!r}, expected a positive number"
+                    + " or null in all four" * (name != "floor_s")
+                )
+        if missing:
+            return
+        if not self.p10_s <= self.median_s <= self.p90_s:  # type: ignore[operator]
+            raise ValueError(
+                f"{where}: p10 {self.p10_s}, median {self.median_s}, p90 {self.p90_s}, "
+                "expected growing seconds"
+            )
+        ratio = self.median_s / self.floor_s  # type: ignore[operator]
+        if not math.isclose(self.distance, ratio, rel_tol=1e-9):  # type: ignore[arg-type]
+            raise ValueError(f"{where}: distance {self.distance} is not median / floor, {ratio}")
+
+    @property
+    def key(self) -> Key:
+        """What is unique in one grid."""
+        return self.part, self.batch, self.context, self.width
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fitted the device and was measured."""
+        return self.median_s is not None
+
+
+def pass_latency(key: Key, minimum: float, measured: Quantiles | None) -> PassLatency:
+    """A PassLatency of measured seconds; None where the pass did not fit."""
+    if measured is None:
+        return PassLatency(*key, None, None, None, minimum, None)
+    distance = measured.median / minimum
+    return PassLatency(*key, measured.median, measured.p10, measured.p90, minimum, distance)
+
+
+WIDTHS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 17, 24, 32)
+BATCHES = (1, 4, 16, 64)
+CONTEXTS = (128, 1024, 4096)
+
+
+@dataclass(frozen=True)
+class GridAxes:
+    """Sizes of the target's passes; all combinations are measured.
+
+    | field | meaning |
+    | --- | --- |
+    | widths | rows that each sequence passes |
+    | batches | sequences |
+    | contexts | rows cached before the pass, in each sequence |
+
+    Each size is kept once, ascending. ValueError for none, or one below 1 (contexts: below 0).
+    """
+
+    widths: tuple[int, ...] = WIDTHS
+    batches: tuple[int, ...] = BATCHES
+    contexts: tuple[int, ...] = CONTEXTS
+
+    def __post_init__(self) -> None:
+        for name, least in (("widths", 1), ("batches", 1), ("contexts", 0)):
+            object.__setattr__(self, name, ascending(name, getattr(self, name), least))
+
+
+@dataclass(frozen=True)
+class GridSettings:
+    """How passes are run and timed.
+
+    | field | meaning |
+    | --- | --- |
+    | dtype, device | of the models |
+    | repeats | of every pass |
+    | graphs | passes are captured and replayed (`real.model.cuda_graphs`), else run eagerly |
+    | compiled | layers are compiled before the capture; None: on CUDA |
+    | mode | torch.compile's; None: its default |
+    | drafters | `real.drafters.random_drafter` specifications whose step is timed too |
+    | seed | of weights, inputs and the order of passes |
+
+    ValueError for no repeat, and for compiled layers without captures on CUDA.
+    """
+
+    dtype: torch.dtype = torch.bfloat16
+    device: str = "cuda"
+    repeats: int = 20
+    graphs: bool = True
+    compiled: bool | None = None
+    mode: str | None = None
+    drafters: tuple[str, ...] = ()
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise ValueError(f"repeats is {self.repeats}, expected at least 1")
+        captured_on_cuda = self.graphs and torch.device(self.device).type == "cuda"
+        if self.compiled and not captured_on_cuda:
+            raise ValueError(
+                "layers are compiled for captured passes on a GPU only: "
+                "take graphs on cuda, or leave compiled out"
+            )
+        if self.compiled is None:
+            object.__setattr__(self, "compiled", captured_on_cuda)
+        object.__setattr__(self, "drafters", tuple(dict.fromkeys(self.drafters)))
+
+    def drafter_shapes(self, shape: ModelShape) -> list[ModelShape]:
+        """What the drafters add to the target; ValueError for a drafter without a pass to time."""
+        if any(drafter.partition(":")[0] == "prompt_lookup" for drafter in self.drafters):
+            raise ValueError(
+                "drafter 'prompt_lookup' has no pass to time; "
+                "expected early_exit, model:SHAPE, eagle or medusa"
+            )
+        return [s for drafter in self.drafters for s in drafter_shapes(drafter, shape)]
+
 
 SETTINGS = ("device", "dtype", "shape", "graphed", "fused", "repeats")
 

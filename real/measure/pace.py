@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from real.decode.phase_timer import VERIFICATION, PhaseTimer
+from real.decode.verify import VERIFICATION, PhaseTimer
 from real.model.target import Target
 
 BLOCK_SECONDS = 1.0

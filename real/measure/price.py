@@ -1,26 +1,142 @@
-"""Prices of one target's drafters, from one sitting."""
+"""Prices of one target's drafters from one sitting, and the draft length that they favour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
+import torch
 
 from real.draft import Drafter, Silent
-from real.measure.best_length import BestLength, best_length, tokens_per_round
 from real.measure.blocks import Block, LoopBlock, TreeWidthBlock, resumes
-from real.measure.diagnosis import disturbed_warning, drift_warning, faster_wider_warning, halves
+from real.measure.estimate import disturbed_warning, drift_warning, faster_wider_warning, halves
 from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs, tree_jobs
-from real.measure.origin import cost_origin
 from real.measure.pace import Pace
-from real.measure.replicates import DRAWS, KEPT, draw_blocks, replicate_costs, with_replicates
 from real.measure.samples import Samples
-from real.measure.settings import MeasureSettings
-from real.measure.sitting import Sitting
-from real.measure.timed_cost import Priced, timed_cost
+from real.measure.settings import MeasureSettings, cost_origin
+from real.measure.sitting import REAL, Clocks, Sitting, UnfinishedSitting, sit
+from real.measure.timed_cost import (
+    DRAWS,
+    KEPT,
+    Priced,
+    draw_blocks,
+    replicate_costs,
+    timed_cost,
+    with_replicates,
+)
 from real.model.target import Target
-from real.provenance import device_name
+from real.progress import Progress, quiet
+from real.provenance import device_name, processor_name, versions
 from real.sampling import Rule
-from simspec import CostModel, Trace
+from simspec import CostModel, Trace, replay
+from simspec.numerics.formulas import expected_committed
+from simspec.policies.fixed import fixed
+from simspec.tree.tree import MAX_NODES
+
+ACCEPTANCE = 0.5, 0.7, 0.9
+"""Of a draft token, where no recording says it."""
+LEAST = 1e-3
+"""Plain steps of a round: a replicate of one or two blocks may be far below its cost."""
+LOSS = 0.01
+"""A length is settled where another gains no more than this share, at 95% of the replicates."""
+
+
+@dataclass(frozen=True)
+class BestLength:
+    """The best fixed draft length at one acceptance.
+
+    | field | meaning |
+    | --- | --- |
+    | acceptance | "recorded", or that of every draft token |
+    | K, speedup | the best length, and its speedup over plain decoding |
+    | rival | the length that is best in most replicates where K is not; else the second best |
+    | row, half_width | rows of the pass that decides, and its relative half-width |
+    | loss | share that K loses to the best length, 95% quantile over replicates |
+    """
+
+    acceptance: str
+    K: int
+    speedup: float
+    rival: int
+    row: int
+    half_width: float
+    loss: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether the costs are certain enough to choose K."""
+        return self.loss <= LOSS
+
+    def describe(self) -> str:
+        """One line."""
+        state = "settled" if self.settled else "not settled"
+        of = "recorded acceptance" if self.acceptance == "recorded" else f"a = {self.acceptance}"
+        return (
+            f"{of}: K = {self.K} is best ({self.speedup:.2f}x), {state}: it loses at most "
+            f"{self.loss:.1%}; the pass of {self.row} rows, +-{self.half_width:.1%}, decides"
+        )
+
+
+def tokens_per_round(trace: Trace | None, K: int) -> dict[str, np.ndarray]:
+    """{acceptance: float64 [K + 1], tokens a round of every fixed length}, recorded or assumed."""
+    if trace is not None:
+        rounds = [len(replay(trace, fixed(k), seed=0)) for k in range(K + 1)]
+        return {"recorded": trace.rows / np.array(rounds)}
+    return {
+        f"{a:g}": np.array([expected_committed(a, k) for k in range(K + 1)]) for a in ACCEPTANCE
+    }
+
+
+def best_length(
+    acceptance: str, tokens: Sequence[float] | np.ndarray, cost: CostModel
+) -> BestLength:
+    """The best of K = 0 .. len(tokens) - 1; a round of K tokens emits `tokens[K]`.
+
+    Catching up, features and ends of sequences are left out: they hardly move the best length.
+    """
+    assert cost.precision is not None
+    emitted = np.asarray(tokens)
+    lengths = len(emitted)
+    point = _speedups(
+        emitted, cost.draft[:lengths] / cost.baseline, cost.verify[:lengths] / cost.baseline,
+        cost.overhead / cost.baseline,
+    )  # fmt: skip
+    K = int(point.argmax())
+    held = cost.precision.replicates
+    if not held:
+        return BestLength(acceptance, K, float(point[K]), K, K + 1, float("inf"), float("inf"))
+    drawn = np.array([
+        _speedups(emitted, np.array(draft[:lengths]), np.array(verify[:lengths]), overhead)
+        for draft, verify, overhead in zip(held["draft"], held["verify"], held["overhead"])
+    ])  # fmt: skip
+    loss = drawn.max(1) / drawn[:, K] - 1
+    other = drawn.argmax(1)[drawn.argmax(1) != K]
+    if len(other):
+        rival = int(np.bincount(other).argmax())
+    else:
+        rival = int(np.argsort(point)[-2]) if lengths > 1 else K
+    verify = np.array(held["verify"])
+    error = 2 * verify.std(axis=0, ddof=1) / np.maximum(verify.mean(axis=0), 1e-9)
+    row = max(K, rival, key=lambda k: error[k])
+    return BestLength(
+        acceptance,
+        K,
+        float(point[K]),
+        rival,
+        row + 1,
+        float(error[row]),
+        float(np.quantile(loss, 0.95)),
+    )
+
+
+def _speedups(
+    emitted: np.ndarray, draft: np.ndarray, verify: np.ndarray, overhead: float
+) -> np.ndarray:
+    """Of every length over plain decoding; that of no drafts is 1."""
+    speedup = emitted / np.maximum(draft + verify + overhead, LEAST)
+    speedup[0] = 1.0
+    return speedup
 
 
 @dataclass(frozen=True)
@@ -164,3 +280,62 @@ def random_prompt(
     """`context` random tokens; for a drafter without logits the second half repeats the first."""
     distinct = context if has_logits else (context + 1) // 2
     return np.resize(rng.integers(0, vocab, distinct), context).tolist()
+
+
+def measure_several(
+    entries: Sequence[Entry],
+    settings: MeasureSettings,
+    unfinished: Path,
+    progress: Progress = quiet,
+    clocks: Clocks = REAL,
+) -> list[CostModel]:
+    """`real.measure.measure` of every entry; plain decoding and verification are timed once a rule.
+
+    All entries' targets share their weights. `unfinished` keeps the rounds until all are done: a
+    killed measurement of the same entries continues. ValueError for two entries of one name, two
+    rules of one name, a batch or several contexts, and tree nodes outside K .. MAX_NODES.
+    """
+    names = [entry.name for entry in entries]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"costs of {twice[0]} are asked for twice: name each once")
+    if len({entry.rule for entry in entries}) > len({entry.rule.name for entry in entries}):
+        raise ValueError("two rules have the same name, expected one temperature and seed in all")
+    if settings.batch != (1,) or len(settings.context) > 1:
+        raise ValueError(
+            f"several drafters are measured at batch 1 and one context, given are batch "
+            f"{list(settings.batch)} and context {list(settings.context)}: measure one at a time"
+        )
+    K, nodes = max(entry.K for entry in entries), settings.tree_nodes
+    if nodes and not K <= nodes <= MAX_NODES:
+        raise ValueError(f"tree nodes are {nodes}; expected 0, or {K} (the depth) to {MAX_NODES}")
+    prices = LoopPrices(entries, settings, np.random.default_rng(settings.seed))
+    decoder = entries[0].target.decoder
+    key = {
+        "entries": [[entry.name, entry.K, repr(entry.rule)] for entry in entries],
+        "context": settings.context,
+        "nodes": nodes,
+        "seed": settings.seed,
+        "model": repr(decoder.config),
+        "origin": [processor_name(decoder.device), torch.get_num_threads(), str(decoder.dtype)],
+        "engines": [entry.target.passes.name for entry in entries],
+        "versions": versions(),
+    }
+    state = UnfinishedSitting(unfinished, key, prices.samples, prices.pace)
+
+    def warm() -> None:
+        for entry in entries:
+            entry.target.passes.warm()
+
+    def settled() -> bool:
+        return all(best.settled for entry in entries for best in prices.best_lengths(entry))
+
+    sitting = sit(
+        prices.blocks, settings, state.load(), warm, state.save, progress, clocks, settled=settled
+    )
+    name = uuid4().hex[:12]
+    costs = [prices.cost(entry, settings.context[0], sitting) for entry in entries]
+    state.save(sitting)
+    return [
+        replace(cost, origin=replace(cost.origin, sitting=name)) if cost.origin else cost
+        for cost in costs
+    ]

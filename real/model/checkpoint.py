@@ -13,11 +13,12 @@ from real.model.hf_config import (
     WeightsError,
     attention_window,
     decoder_config,
+    from_hf_name,
     max_context,
     scaled_frequencies,
+    to_hf_name,
 )
-from real.model.hf_names import from_hf_name, to_hf_name
-from real.model.rotary import frequencies
+from real.model.layer import frequencies
 from real.tokenizer_check import check_tokenizer
 
 ATTENTION = "eager"

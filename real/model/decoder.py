@@ -3,6 +3,7 @@
 Its logits equal those of transformers to 1e-5 in float32.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -10,8 +11,20 @@ from torch import Tensor, nn
 
 from real.model.config import DecoderConfig
 from real.model.kv_cache import KVCache, StaticKVCache
-from real.model.layer import DecoderLayer, RMSNorm
-from real.model.rotary import frequencies
+from real.model.layer import DecoderLayer, RMSNorm, frequencies
+
+
+def initialize(model: nn.Module, seed: int) -> None:
+    """Draws normal matrices of deviation 0.02, less for those that write to the residual stream.
+
+    Residual writers (attention output, MLP down projection) get 0.02 / sqrt(2 layers).
+    """
+    torch.manual_seed(seed)
+    layers = len(getattr(model, "layers", [])) or 1
+    for name, p in model.named_parameters():
+        if p.ndim == 2:
+            writes = name.endswith(("output.weight", "down.weight"))
+            nn.init.normal_(p, std=0.02 / (math.sqrt(2 * layers) if writes else 1.0))
 
 
 class Decoder(nn.Module):

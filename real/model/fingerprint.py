@@ -9,7 +9,7 @@ import torch
 
 from real.model.compressed import read_bytes, weight_files
 from real.model.decoder import Decoder
-from real.model.rotary import frequencies
+from real.model.layer import frequencies
 
 
 def sha256(path: Path) -> str:

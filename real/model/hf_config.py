@@ -1,6 +1,9 @@
 """Configs of transformers models, as far as our decoder supports them."""
 
+import json
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -125,3 +128,86 @@ def _rope(config: Any) -> Mapping[str, Any]:
             f"partial_rotary_factor {share} is not supported; expected heads that rotate whole"
         )
     return rope
+
+
+_LAYER = {
+    "input_layernorm": "attention_norm",
+    "self_attn.q_proj": "query",
+    "self_attn.k_proj": "key",
+    "self_attn.v_proj": "value",
+    "self_attn.o_proj": "output",
+    "self_attn.q_norm": "query_norm",
+    "self_attn.k_norm": "key_norm",
+    "post_attention_layernorm": "mlp_norm",
+    "mlp.gate_proj": "gate",
+    "mlp.up_proj": "up",
+    "mlp.down_proj": "down",
+}
+_OUTER = {"model.embed_tokens": "embed", "model.norm": "norm", "lm_head": "head"}
+_BACK = {v: k for k, v in (_LAYER | _OUTER).items()}
+
+
+def from_hf_name(name: str) -> str:
+    """Our name of a parameter: `model.layers.3.mlp.up_proj.weight` -> `layers.3.up.weight`."""
+    stem, kind = name.rsplit(".", 1)
+    if match := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem):
+        return f"layers.{match[1]}.{_LAYER[match[2]]}.{kind}"
+    return f"{_OUTER[stem]}.{kind}"
+
+
+def to_hf_name(name: str) -> str:
+    """The inverse of `from_hf_name`."""
+    stem, kind = name.rsplit(".", 1)
+    if match := re.fullmatch(r"layers\.(\d+)\.(.+)", stem):
+        return f"model.layers.{match[1]}.{_BACK[match[2]]}.{kind}"
+    return f"{_BACK[stem]}.{kind}"
+
+
+GENERATION = "generation_config.json"
+
+
+def end_tokens(path: str | Path, vocab: int) -> tuple[int, ...]:
+    """Every end token that the config or the generation config of a checkpoint names.
+
+    The config's come first, without repetitions; () where neither names one. WeightsError for what
+    is no token of the vocabulary, and for a damaged file.
+    """
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    named = {
+        "config.json": getattr(config, "eos_token_id", None),
+        GENERATION: _generation_ends(path),
+    }
+    found: dict[int, None] = {}
+    for file, ends in named.items():
+        for token in ends if isinstance(ends, list | tuple) else [ends]:
+            if token is None:
+                continue
+            if type(token) is not int or not 0 <= token < vocab:
+                raise WeightsError(
+                    f"{path}: eos_token_id in {file} is {token!r}; expected a token of the "
+                    f"vocabulary, 0 to {vocab - 1}: correct the file"
+                )
+            found[token] = None
+    return tuple(found)
+
+
+def _generation_ends(path: str | Path) -> Any:
+    """eos_token_id of the generation config; None where there is no such file."""
+    if not Path(path).is_dir():  # a hub name
+        from transformers import GenerationConfig
+
+        try:
+            return GenerationConfig.from_pretrained(path).eos_token_id
+        except OSError:
+            return None
+    file = Path(path) / GENERATION
+    if not file.exists():
+        return None
+    try:
+        return dict(json.loads(file.read_text(encoding="utf-8"))).get("eos_token_id")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise WeightsError(
+            f"{file} is no generation config: {' '.join(str(error).split())[:200]}; fetch it again"
+        ) from None

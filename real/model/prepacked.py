@@ -13,9 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.model.bfloat16 import multiplies_bfloat16
 from real.model.draft_vocabulary import DraftVocabularyHead
 from real.model.runner import EagerPasses
+
+
+def multiplies_bfloat16(device: str | torch.device) -> bool:
+    """False where bfloat16 is emulated: a CPU without AVX-512 takes some 30 times as long."""
+    on_cpu = torch.device(device).type == "cpu"
+    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
 
 PLAIN, PACKED = "plain", "packed"
 """Layouts of a weight: torch's own, and oneDNN's for products of a few rows."""

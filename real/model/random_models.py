@@ -10,8 +10,7 @@ from torch import nn
 
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
-from real.model.layer import RMSNorm
-from real.model.rotary import frequencies
+from real.model.layer import RMSNorm, frequencies
 from simspec.cost.shapes import SHAPES, ModelShape, look_up, memory
 from simspec.output.files import read_json
 

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from real.model.decoder import Decoder
-from real.model.runner import EAGER, EagerPasses, Input
-from real.model.span import ForwardContext, Span
+from real.model.runner import EAGER, EagerPasses, ForwardContext, Input, Span
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,10 @@ from real.draft import Drafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record.assembly import assemble
-from real.record.hidden_states import hidden_states
-from real.record.idle_target import IdleTarget
 from real.record.rejection import record_rejection
-from real.record.rows import RecordedRows
+from real.record.rows import RecordedRows, assemble
 from real.record.settings import Settings
-from real.record.shared_pass import SharedPass
+from real.record.shared_pass import IdleTarget, SharedPass, hidden_states
 from real.sampling import Rule
 from simspec import Trace
 

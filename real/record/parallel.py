@@ -1,4 +1,4 @@
-"""Recording of drafters with a parallel form: K steps, each for all positions at once."""
+"""Recording of drafters with a parallel form, or that read the token prefix only."""
 
 import numpy as np
 import torch
@@ -6,13 +6,13 @@ import torch
 from real.decode.features import feature_values, required_predictors
 from real.draft import Drafter
 from real.draft.drafted_logits import DraftedLogits
-from real.draft.parallel import position_batches
+from real.draft.kind import position_batches
 from real.drafters import parallel_form
+from real.model.full_pass import causal_mask
 from real.model.target import Target
 from real.record.rows import FullDrafts, RecordedRows, rows_of
-from real.record.scores import picks, row_chunks
 from real.record.settings import Settings
-from real.record.shared_pass import SharedPass
+from real.record.shared_pass import SharedPass, picks, row_chunks
 
 
 @torch.inference_mode()
@@ -87,6 +87,104 @@ def record_parallel(
         chain=chain.astype(np.int64),
         margin=draft_margin,
         feature=np.stack(feature, -1) if names else np.zeros((n, K, 0)),
+        rank=rank.astype(np.int64),
+    )
+    return rows_of(settings, tokens, drafts)
+
+
+@torch.inference_mode()
+def record_prefix_only(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    tokens: np.ndarray,
+    sequence: int,
+    shared: SharedPass | None = None,
+) -> RecordedRows:
+    """Rows of `tokens` for a drafter that is a language model; equal to `record_stepwise`."""
+    lm = drafter.lm
+    assert lm is not None
+    n, K, names, device = len(tokens), settings.K, settings.features, lm.device
+    predictors = {
+        name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
+    }
+    logit_features = tuple(name for name in names if name not in predictors)
+    shared = shared or SharedPass()
+    sequence_scores = shared.scores(settings.rule, sequence, n + K)
+
+    def zeros(*shape: int) -> torch.Tensor:
+        return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+    # [s, j]: the draft behind a miss at position s; column 0 is the pick there
+    token = torch.zeros(n, K, dtype=torch.int64, device=device)
+    margins, value = zeros(n, K), zeros(n, K, len(logit_features))
+    odds = zeros(len(predictors), n, K)
+
+    expected = torch.from_numpy(tokens.astype(np.int64)).to(device)
+    prefix_rank = torch.zeros(n, dtype=torch.int64, device=device)
+
+    def read(positions, slot: int, hidden) -> None:
+        drafted = DraftedLogits.from_head(lm.head, lm.norm(hidden))
+        for part in row_chunks(len(positions), drafted.logits.shape[-1], device):
+            rows, own = positions[part], drafted[part]
+            scores = sequence_scores(own, rows + slot)
+            token[rows, slot], margins[rows, slot] = picks(own, scores)
+            if not slot:
+                prefix_rank[rows] = own.rank(scores, expected[rows])
+            if logit_features:
+                value[rows, slot] = feature_values(
+                    logit_features,
+                    own.logits,
+                    settings.rule.temperature,
+                    token=own.place(token[rows, slot])[0],
+                )
+        for i, folded in enumerate(predictors.values()):
+            odds[i, positions, slot] = folded.of_drafter(hidden)
+
+    full = shared.target_pass(target.decoder, prompt, tokens.tolist())
+    first, length = len(prompt), len(full.token)
+    cache, layers = lm.cache(capacity=length + n * (K - 1)), range(len(lm.layers))
+    rotation = lm.rotation(torch.arange(length, device=device))
+    mask = causal_mask(length, device)
+    hidden = lm.run(lm.embed(full.token[None]), layers, rotation, mask, cache)
+    read(torch.arange(n, device=device), 0, hidden[0, first - 1 :])
+
+    miss = (token[:, 0] != expected).nonzero()[:, 0]
+    mask, cached = torch.arange(length, device=device) < (miss + first)[:, None], length
+    itself = torch.eye(len(miss), dtype=torch.bool, device=device)
+    for slot in range(1, K if len(miss) else 0):
+        mask = torch.cat((mask, itself), 1)
+        inputs = lm.embed(token[miss, slot - 1][None])
+        rotation = lm.rotation(miss + first + slot - 1)
+        hidden = lm.run(inputs, layers, rotation, mask, cache, cached)
+        cached += len(miss)
+        read(miss, slot, hidden[0])
+
+    position = torch.arange(n, device=device)
+    next_miss = torch.cat((miss, miss.new_tensor([n])))[torch.searchsorted(miss, position)]
+    reached = position[:, None] + torch.arange(K, device=device)
+    source = reached.minimum(next_miss[:, None]).clamp(max=n - 1)
+    column = (reached - next_miss[:, None]).clamp(min=0)
+    feature = dict(zip(logit_features, value[source, column].unbind(-1)))
+    if predictors:
+        before = full.before(position)
+        for i, (name, folded) in enumerate(predictors.items()):
+            target_odds = folded.of_target(before)
+            slots = torch.arange(K, device=device).clamp(max=target_odds.shape[1] - 1)
+            feature[name] = (target_odds[:, slots] + odds[i, source, column]).sigmoid()
+    columns = [
+        token[source, column].double(),
+        margins[source, column],
+        prefix_rank[reached.clamp(max=n - 1)].double(),
+        *(feature[name] for name in names),
+    ]
+    chain, draft_margin, rank, *recorded = torch.stack(columns).cpu().numpy()
+    drafts = FullDrafts(
+        offered=np.full(n, K),
+        chain=chain.astype(np.int64),
+        margin=draft_margin,
+        feature=np.stack(recorded, -1) if names else np.zeros((n, K, 0)),
         rank=rank.astype(np.int64),
     )
     return rows_of(settings, tokens, drafts)

@@ -23,22 +23,16 @@ from real.model.target import Target
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import Prompt
-from real.record.assembly import assemble, join_traces
-from real.record.idle_target import IdleTarget
-from real.record.parallel import record_parallel
-from real.record.parallel_tree_order import tree_order_parallel
-from real.record.prefix_only import record_prefix_only
-from real.record.recording import Recording, check_shared
+from real.record.parallel import record_parallel, record_prefix_only
 from real.record.rejection import record_rejection
-from real.record.rows import RecordedRows
-from real.record.sequence_block import blocks_of, groups_of, write_block
-from real.record.sequence_cache import SequenceCache
+from real.record.rows import RecordedRows, assemble, join_traces
+from real.record.sequence_cache import SequenceCache, blocks_of, groups_of, write_block
 from real.record.settings import RecordError, Settings
-from real.record.shards import RecordingFiles, Shards
-from real.record.shared_pass import SharedPass
+from real.record.shards import Recording, RecordingFiles, Shards, check_shared
+from real.record.shared_pass import IdleTarget, SharedPass
 from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
-from real.record.tree_order import tree_order_stepwise
+from real.record.tree_order import tree_order_parallel, tree_order_stepwise
 from simspec import Trace, TraceMeta
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from glob import escape
 from pathlib import Path
 
@@ -10,9 +11,11 @@ import numpy as np
 from real.files import replacing
 from real.model.target import Target
 from real.processes import ALONE, Processes
+from real.progress import Progress, quiet
+from real.prompts import Conversation, LeftOut, Prompt
 from real.record.rows import MAX_CODE
 from real.record.settings import RecordError, Settings
-from real.record.target_sequence import TargetSequence
+from real.record.target_sequence import SequenceError, TargetSequence, target_sequences
 from simspec import TraceMeta
 
 MADE_WITH = (
@@ -174,3 +177,113 @@ def _address(key: str) -> tuple[int, str]:
     """The order of keys in a file: by draw address, whoever wrote first."""
     sequence, prompt = key.split(":")
     return int(sequence), prompt
+
+
+BATCHES_PER_BLOCK = 4
+"""Ended sequences are replaced within a block, so only its last batch is partly empty."""
+
+
+def blocks_of(settings: Settings, shard_size: int, sequences: int) -> list[range]:
+    """The sequences that are written together: whole shards, some batches long.
+
+    Blocks depend neither on the number of processes nor on where a recording was interrupted, so
+    nor does the rounding.
+    """
+    return groups_of(-(-BATCHES_PER_BLOCK * settings.batch // shard_size) * shard_size, sequences)
+
+
+def groups_of(size: int, sequences: int) -> list[range]:
+    """The sequences in groups of so many, the last of what is left."""
+    return [range(start, min(start + size, sequences)) for start in range(0, sequences, size)]
+
+
+def write_block(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    block: range,
+    cache: SequenceCache,
+    progress: Progress = quiet,
+) -> None:
+    """Writes and saves the sequences of a block of the prompts that are not in the cache.
+
+    RecordError naming the prompt of a sequence that cannot be written.
+    """
+    missing = [i for i in block if cache.find(i, prompts[i].token) is None]
+    if not missing:
+        return
+
+    def overall(label: str, done: int, total: int, note: str = "") -> None:
+        progress(label, block.stop - len(missing) + done, len(prompts), note)
+
+    tokens = [prompts[i].token for i in missing]
+    try:
+        sequences = target_sequences(target, settings, tokens, missing, overall)
+    except SequenceError as error:
+        raise RecordError(
+            f"sequence {error.address} (prompt {prompts[error.address].id!r}) cannot be recorded: "
+            f"{error.reason}"
+        ) from error
+    for i, written in zip(missing, sequences):
+        cache.add(i, prompts[i].token, written)
+    cache.save()
+
+
+SAVED_BATCHES = 4
+"""Batches of answers that are written between two saves."""
+
+
+def add_later_turns(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    conversation: Conversation,
+    cache: SequenceCache,
+    progress: Progress = quiet,
+    processes: Processes = ALONE,
+) -> tuple[list[Prompt], LeftOut]:
+    """All prompts with those of later turns behind them, turn by turn: (prompts, left out).
+
+    The answers are the sequences that the recording of these prompts holds: they are written into
+    `cache` at the same draw addresses, where the recorder finds them. Several `processes` share
+    them.
+    """
+    every, left_out = list(prompts), LeftOut()
+    active: list[tuple[Prompt, int, list[str]]] = [
+        (p, i, []) for i, p in enumerate(prompts) if len(p.turns) > 1
+    ]
+    while active:
+        places, size = [place for _, place, _ in active], SAVED_BATCHES * settings.batch
+        for i, start in enumerate(range(0, len(places), size)):
+            if processes.has(i):
+                _write(target, settings, every, places[start : start + size], cache)
+            progress("answering", min(start + size, len(places)), len(places))
+        processes.wait()
+        cache.refresh()
+        following = []
+        for first, place, answers in active:
+            written = cache.find(place, every[place].token)
+            assert written is not None  # it was written above
+            answers.append(conversation.answer(written[0].tolist(), settings.end_tokens))
+            prompt, left = conversation.follow(first, answers)
+            left_out += left
+            if prompt is not None:
+                following.append((first, len(every), answers))
+                every.append(prompt)
+        active = [entry for entry in following if len(entry[2]) + 1 < len(entry[0].turns)]
+    return every, left_out
+
+
+def _write(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    places: Sequence[int],
+    cache: SequenceCache,
+) -> None:
+    """Writes the missing ones of the sequences at these places, and saves them."""
+    missing = [i for i in places if cache.find(i, prompts[i].token) is None]
+    tokens = [prompts[i].token for i in missing]
+    for i, written in zip(missing, target_sequences(target, settings, tokens, missing)):
+        cache.add(i, prompts[i].token, written)
+    cache.save()

@@ -1,16 +1,67 @@
-"""The shards of an unfinished recording: what makes it safe to kill."""
+"""Shards of an unfinished recording: one process at a time, and safe to kill."""
 
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from real.draft import Drafter
 from real.files import replace_json
+from real.model.target import Target
 from real.processes import ALONE, Processes
 from real.prompts import Prompt
-from real.record.claim import FolderClaim
 from real.record.settings import RecordError, Settings
 from simspec import Trace, TraceError, TraceMeta, load_trace
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+
+class FolderClaim:
+    """Claims a folder, which is made where it is missing, until `release` or the process ends.
+
+    RecordError where another process has it. File systems without locks are used without.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder, self._handle = folder, -1
+        while self._handle < 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):  # removed by a recording that has just finished
+                self._open()
+
+    def _open(self) -> None:
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            _lock(handle, self.folder)
+            if os.path.samestat(os.fstat(handle), os.stat(self.folder)):
+                self._handle, handle = handle, -1
+        finally:
+            if handle >= 0:
+                os.close(handle)
+
+    def release(self) -> None:
+        """Lets others have the folder; once more does nothing."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _lock(handle: int, folder: Path) -> None:
+    try:
+        if fcntl is not None:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise RecordError(
+            f"{folder} is in use by another process that makes this recording: "
+            "wait for it, or name another --out"
+        ) from None
+    except OSError:
+        return
 
 
 @dataclass(frozen=True)
@@ -150,3 +201,42 @@ def _read(manifest: Path) -> dict:
         raise RecordError(
             f"{manifest} is damaged ({error}); delete its folder to record again"
         ) from None
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A drafter with the target that it drafts for, and the files that its recording goes to.
+
+    `target` has the taps of this drafter; several recordings share its decoder.
+    """
+
+    target: Target
+    drafter: Drafter
+    settings: Settings
+    files: RecordingFiles
+    meta: TraceMeta
+
+
+SHARED = ("rule", "budget", "end_tokens", "batch")
+"""Settings that decide the target's sequences."""
+
+
+def check_shared(recordings: Sequence[Recording]) -> None:
+    """RecordError for recordings whose sequences differ, or that share a file."""
+    first = recordings[0]
+    for other in recordings[1:]:
+        for name in SHARED:
+            values = [getattr(r.settings, name) for r in (first, other)]
+            if values[0] != values[1]:
+                raise RecordError(
+                    f"drafters {first.drafter.name!r} and {other.drafter.name!r} have {name} "
+                    f"{values[0]!r} and {values[1]!r}; expected one for all"
+                )
+        if other.target.decoder is not first.target.decoder:
+            raise RecordError("the drafters have different targets; expected one for all")
+        if other.files.shard_size != first.files.shard_size:
+            raise RecordError("the recordings have different shard sizes; expected one for all")
+    names = [r.files.trace for r in recordings]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise RecordError(f"{twice[0]} is named for two drafters; name each drafter once")

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from real.decode.along import along
-from real.decode.feature_reader import FeatureReader
+from real.decode.features import FeatureReader
 from real.draft import Drafter
 from real.draft.drafted_logits import rank_of
 from real.model.target import Target

@@ -1,24 +1,140 @@
 """The target's own output: plain decoding, one token of each sequence per pass."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from real.decode.loop import decode
+from real.decode.loop import Round, decode
 from real.decode.plan import chain_plan
-from real.decode.result import Round
 from real.draft import Silent
+from real.model.decoder import Decoder
+from real.model.full_pass import RaggedKVCache
+from real.model.kv_cache import KVCache
 from real.model.runner import EAGER
 from real.model.target import Target
 from real.progress import Progress, quiet
-from real.record.batch_writer import write_batch
 from real.record.settings import RecordError, Settings
-from real.sampling import margin
+from real.sampling import AddressedDraws, Rule, gumbel_at, margin
 from simspec import CostModel
+from simspec.numerics.rng import RESIDUAL
 from simspec.policies.fixed import fixed
 from simspec.trace.quantization import encode_margin
+
+PREFILL_ROWS = 2048
+"""Most rows of a prefill pass, padding included: what bounds its memory."""
+LEAST_FILLED = 0.75
+"""Prompts are prefilled together where the shortest has this share of the longest's tokens."""
+
+OnSequence = Callable[[int, list[int], list[float]], None]
+"""(key of the request, its new tokens, the margin or probability of each)."""
+
+
+@torch.inference_mode()
+def write_batch(
+    decoder: Decoder,
+    settings: Settings,
+    requests: Mapping[int, tuple[list[int], int]],
+    batch: int,
+    on_sequence: OnSequence,
+) -> None:
+    """Writes the sequences of some (prompt, draw address), `batch` at a time, one row each a pass.
+
+    A sequence that ends gives its place to the next prompt; the last ones leave a smaller batch.
+    `on_sequence` receives each when it ends, with its margins; under the rejection rule with p of
+    its tokens.
+    """
+    prompts = {i: prompt for i, (prompt, _) in requests.items()}
+    order = sorted(prompts, key=lambda i: -len(prompts[i]))
+    batch = min(batch, len(order))
+    cache = RaggedKVCache(decoder, batch, len(prompts[order[0]]) + settings.budget)
+    layers = range(len(decoder.layers))
+    active: list[int] = []
+    tokens: dict[int, list[int]] = {i: [] for i in order}
+    evidence: dict[int, list[float]] = {i: [] for i in order}
+    while order or active:
+        admitted, order = order[: batch - len(active)], order[batch - len(active) :]
+        for group in _groups(admitted, [len(prompts[i]) - 1 for i in admitted]):
+            rows = [prompts[i][:-1] for i in group]
+            cache.admit(_prefill(decoder, rows), [len(row) for row in rows])
+        active += admitted
+        last = [tokens[i][-1] if tokens[i] else prompts[i][-1] for i in active]
+        rotation, mask = cache.step(decoder)
+        x = decoder.embed(torch.tensor(last, device=decoder.device))[:, None]
+        hidden = decoder.run(x, layers, rotation, mask, cache)  # type: ignore[arg-type]
+        addresses = [requests[i][1] for i in active]
+        positions = [len(tokens[i]) for i in active]
+        logits = decoder.logits(hidden[:, 0])
+        picked = pick_tokens(settings.rule, logits, addresses, positions)
+        for i, token, value in zip(active, *picked):
+            tokens[i].append(token)
+            evidence[i].append(value)
+        for slot in reversed(range(len(active))):
+            i = active[slot]
+            if len(tokens[i]) == settings.budget or tokens[i][-1] in settings.end_tokens:
+                on_sequence(i, tokens[i], evidence[i])
+                cache.drop(slot)
+                active[slot] = active[-1]
+                active.pop()
+
+
+def pick_tokens(
+    rule: Rule, logits: Tensor, sequence: list[int], position: list[int]
+) -> tuple[list[int], list[float]]:
+    """The rule's picks from logits `[n, vocab]`, each at its own address, and their margins.
+
+    Equal to what the decode loop picks in rounds without drafts. Under the rejection rule the
+    second list holds p of the tokens.
+    """
+    if rule.sampled:
+        p = rule.probs(logits)
+        token = [
+            AddressedDraws(rule.seed, s).sample(row, t, 0, RESIDUAL)
+            for row, s, t in zip(p, sequence, position)
+        ]
+        drawn = torch.tensor(token, device=p.device)
+        return token, p.gather(-1, drawn[:, None])[:, 0].log().exp().tolist()
+    scores = logits
+    if rule.name == "coupled":
+        scores = rule.processed(logits)
+        scores += gumbel_at(rule.seed, sequence, position, scores.shape[-1], scores.device)
+    chosen = scores.argmax(-1, keepdim=True)
+    best = scores.gather(-1, chosen).double()
+    second = scores.scatter(-1, chosen, -torch.inf).amax(-1, keepdim=True).double()
+    return chosen[:, 0].tolist(), (best - second)[:, 0].tolist()
+
+
+def _groups(prompts: list[int], rows: list[int]) -> Iterator[list[int]]:
+    """Prompts, longest first, in groups that are prefilled together."""
+    start = 0
+    for i in range(1, len(prompts) + 1):
+        together = i < len(prompts) and (
+            rows[i] >= LEAST_FILLED * rows[start] and (i + 1 - start) * rows[start] <= PREFILL_ROWS
+        )
+        if not together:
+            yield prompts[start:i]
+            start = i
+
+
+def _prefill(decoder: Decoder, prompts: list[list[int]]) -> KVCache:
+    """The KV cache of prompts of any lengths, longest first, padded on the right; in pieces."""
+    longest, device = len(prompts[0]), decoder.device
+    cache = decoder.cache(batch=len(prompts), capacity=longest)
+    padded = np.zeros((len(prompts), longest), np.int64)
+    for row, prompt in zip(padded, prompts):
+        row[: len(prompt)] = prompt
+    token = torch.from_numpy(padded).to(device)
+    piece = max(1, PREFILL_ROWS // len(prompts))
+    for start in range(0, longest, piece):
+        part = token[:, start : start + piece]
+        n = part.shape[1]
+        rotation = decoder.rotation(torch.arange(start, start + n, device=device))
+        mask = torch.ones(n, start + n, dtype=torch.bool, device=device).tril(start)
+        decoder.run(decoder.embed(part), range(len(decoder.layers)), rotation, mask, cache, start)
+    return cache
+
 
 TargetSequence = tuple[np.ndarray, np.ndarray]
 """New tokens int32 `[n]` and their margin codes uint8 `[n]`; under the rejection rule the target's

@@ -1,12 +1,21 @@
-"""Tree order: where the recorded tokens stand in the dynamic tree grown at every position."""
+"""Tree order: where recorded tokens stand in the dynamic tree grown at every position."""
+
+from dataclasses import replace
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from real.decode.along import along
-from real.decode.tree_search import CandidateTree, search_tree
-from real.draft import Drafter, check_grows
+from real.decode.tree_search import CandidateTree, search_tree, top_tokens
+from real.draft import Drafter, ParallelDrafter, check_grows
+from real.draft.drafted_logits import DraftedLogits
+from real.draft.kind import position_batches
+from real.drafters import parallel_form
 from real.model.target import Target
 from real.record.settings import RecordError, Settings
+from real.record.shared_pass import SequenceScores, SharedPass
 from real.record.stepwise import check_history_free
 
 NOT_IN_TREE = 255
@@ -75,3 +84,132 @@ def _path(offer: CandidateTree, tokens: list[int]) -> list[int]:
             break
         path.append(row)
     return path
+
+
+A = TypeVar("A", Tensor, np.ndarray)
+
+
+class Level(NamedTuple, Generic[A]):
+    """One level of the trees of m positions, c nodes each; tensors or arrays.
+
+    | field | shape | meaning |
+    | --- | --- | --- |
+    | token, score | `[m, c]` | of each node |
+    | parent | `[m, c]` | number of its parent in the level above |
+    | expanded | `[m, width]` | numbers of the nodes that the next level grows from |
+    """
+
+    token: A
+    score: A
+    parent: A
+    expanded: A
+
+
+@torch.inference_mode()
+def tree_order_parallel(
+    target: Target,
+    drafter: Drafter,
+    settings: Settings,
+    prompt: list[int],
+    tokens: np.ndarray,
+    sequence: int,
+    shared: SharedPass | None = None,
+) -> TreeOrder:
+    """As `real.record.tree_order.tree_order_stepwise`, all positions at once."""
+    width, levels = tree_shape(drafter, settings)
+    n = len(tokens)
+    order, beam = np.full((n, settings.K), NOT_IN_TREE, np.uint8), np.zeros((n, 2), np.uint8)
+    shared, factory = shared or SharedPass(), parallel_form(drafter)
+    full = shared.target_pass(target.decoder, prompt, tokens.tolist())
+    assert factory is not None
+    first = max(0, factory.min_context - len(prompt))
+    scores = shared.scores(settings.rule, sequence, n + levels)
+    if first < n:
+        parallel = factory(drafter, full)
+        positions = torch.arange(first, n, device=full.token.device)
+        for batch in position_batches(positions, width, full, parallel):
+            grown = _grow(parallel, scores, batch, width, levels)
+            trees = [Level(*(field.cpu().numpy() for field in level)) for level in grown]
+            position = batch.cpu().numpy()
+            depth = np.minimum(levels, settings.budget - position - 1)
+            order[position, :levels], beam[position] = _order(trees, position, depth, tokens)
+    return order, beam
+
+
+def _grow(
+    parallel: ParallelDrafter, scores: SequenceScores, position: Tensor, width: int, levels: int
+) -> list[Level[Tensor]]:
+    """`real.decode.tree_search.search_tree` from `position [m]`, level by level."""
+    m, grown = len(position), []
+    logits = DraftedLogits.of(parallel.start(position)[0])
+    above = torch.zeros(m, 1, dtype=torch.float64, device=position.device)
+    expanded = torch.zeros_like(position)[:, None]
+    for level in range(levels):
+        rows = logits.logits.shape[1]
+        if logits.token is not None and len(logits.token) < width:
+            logits = DraftedLogits(logits.whole(), logits.vocab, None)
+        flat = replace(logits, logits=logits.logits.flatten(0, 1))
+        children, _ = top_tokens(scores(flat, (position + level).repeat_interleave(rows)), width)
+        logprob = (flat.logits.double() / scores.rule.temperature).log_softmax(-1)
+        logprob = logprob.gather(-1, children)
+        token = flat.tokens(children).reshape(m, -1)
+        score = (above[..., None] + logprob.reshape(m, rows, width)).flatten(1)
+        parent = expanded.repeat_interleave(width, 1)
+        expanded = score.sort(dim=-1, descending=True, stable=True).indices[:, :width]
+        grown.append(Level(token, score, parent, expanded))
+        if level + 1 < levels:
+            proposal = parallel.extend(expanded // width, token.gather(1, expanded))
+            logits = DraftedLogits.of(proposal[0])
+            above = score.gather(1, expanded)
+    return grown
+
+
+def _order(
+    trees: list[Level[np.ndarray]], position: np.ndarray, depth: np.ndarray, tokens: np.ndarray
+) -> TreeOrder:
+    """Order and beam at `position [m]`, each tree cut to `depth [m]` levels."""
+    m, levels = len(position), len(trees)
+    place, kept = _places(trees, depth), _beam_nodes(trees, depth)
+    order, beam = np.full((m, levels), NOT_IN_TREE, np.uint8), np.zeros((m, 2), np.int64)
+    beam[:, 1] = sum(level.sum(1) for level in kept)
+    on_path, node, start = np.ones(m, bool), np.zeros(m, np.int64), 0
+    for level, tree in enumerate(trees):
+        expected = tokens[np.minimum(position + level, len(tokens) - 1)]
+        match = (tree.token == expected[:, None]) & (tree.parent == node[:, None])
+        on_path &= match.any(1) & (level < depth) & (position + level < len(tokens))
+        node = match.argmax(1)
+        row = on_path.nonzero()[0]
+        order[row, level] = np.minimum(place[row, start + node[row]], NOT_IN_TREE)
+        beam[row, 0] += kept[level][row, node[row]]
+        start += tree.token.shape[1]
+    return order, beam.astype(np.uint8)
+
+
+def _places(trees: list[Level[np.ndarray]], depth: np.ndarray) -> np.ndarray:
+    """Place of every node, levels side by side, int64 `[m, nodes]`.
+
+    Higher scores come first; ties go to the shallower node, then to the smaller number.
+    """
+    keys = [
+        np.where((level < depth)[:, None], -tree.score, np.inf) for level, tree in enumerate(trees)
+    ]
+    key = np.concatenate(keys, 1)
+    place = np.empty(key.shape, np.int64)
+    np.put_along_axis(place, key.argsort(1, kind="stable"), np.arange(key.shape[1])[None], 1)
+    return place
+
+
+def _beam_nodes(trees: list[Level[np.ndarray]], depth: np.ndarray) -> list[np.ndarray]:
+    """Bool `[m, c]` of each level: the expanded nodes of the deepest one, and their ancestors."""
+    kept: list[np.ndarray] = []
+    below = np.zeros((len(depth), 1), bool)
+    for level in reversed(range(len(trees))):
+        expanded = np.zeros(trees[level].token.shape, bool)
+        np.put_along_axis(expanded, trees[level].expanded, True, 1)
+        nodes = expanded & (depth == level + 1)[:, None]
+        if level + 1 < len(trees):
+            row, node = below.nonzero()
+            nodes[row, trees[level + 1].parent[row, node]] = True
+        kept.insert(0, nodes)
+        below = nodes
+    return kept

@@ -12,8 +12,8 @@ from real.drafters import parallel_form
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.record import Settings
-from real.record.hidden_states import hidden_states
 from real.record.parallel import record_parallel
+from real.record.shared_pass import hidden_states
 from real.sampling import Rule
 from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
 

@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, field, replace
 
 from real.drafters import trainable
-from real.model.bfloat16 import multiplies_bfloat16
 from real.model.config import DecoderConfig
+from real.model.prepacked import multiplies_bfloat16
 from real.train.drafter_training import DrafterTraining, drafter_training
 from real.train.schedule import TrainSchedule
 

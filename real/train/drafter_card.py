@@ -1,6 +1,7 @@
-"""The card of a trained drafter: settings, steps, parameters and evaluation."""
+"""Cards of trained drafters and model folders, and their evaluation on held-out text."""
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -9,28 +10,83 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.draft import TrainingBatch
 from real.drafters import BUILTIN
 from real.files import replace_json
 from real.model.decoder import Decoder
 from real.model.fingerprint import sha256
+from real.model.losses import next_token_loss
+from real.progress import Progress, quiet
+from real.prompts import repeated_ngrams
 from real.provenance import device_name, revision, versions
 from real.train.accepted_length import (
     AcceptedLengths,
     accepted_lengths,
     compare,
     lengths_of_hits,
+    longest_offer,
     summary,
 )
 from real.train.card_file import read_card
+from real.train.config import TrainConfig
+from real.train.corpus import EncodedText, whole_windows
+from real.train.distillation import heldout_count
 from real.train.draft_vocabulary import coverage
-from real.train.drafter_data import DrafterData
+from real.train.drafter_data import DrafterData, K, TrainedTarget, prepared_head
 from real.train.drafter_training import DrafterTraining, recipe_of
-from real.train.evaluate import evaluate_drafter, evaluation_size
-from real.train.prepared_head import prepared_head
+from real.train.feature_store import learned_tokens, read_tokens
 from real.train.schedule import TrainSchedule
-from real.train.training_set import learned_tokens, read_tokens
 from real.train.trigram import count_trigrams
+
+
+@torch.inference_mode()
+def heldout_loss(decoder: Decoder, tokens: np.ndarray, length: int, most: int = 64) -> float:
+    """Mean loss in nats per token over up to `most` whole windows of `tokens`, in float32."""
+    count = min(most, whole_windows(tokens, length))
+    row = torch.from_numpy(tokens[: count * length + 1].astype(np.int64)).to(decoder.device)
+    x, y = row[:-1].view(count, length), row[1:].view(count, length)
+    losses = [
+        next_token_loss(decoder(x[i : i + 8]), y[i : i + 8]).item() * len(x[i : i + 8])
+        for i in range(0, count, 8)
+    ]
+    return sum(losses) / count
+
+
+@torch.inference_mode()
+def agreement(lm: Decoder, target: Decoder, distilled: np.ndarray) -> float:
+    """Share of positions of held-out sequences where both models have the same argmax."""
+    heldout = distilled[-heldout_count(distilled) :].astype(np.int64)
+    x = torch.from_numpy(heldout).to(target.device)
+    shares = [
+        (lm(x[i : i + 8]).argmax(-1) == target(x[i : i + 8]).argmax(-1)).float().mean().item()
+        for i in range(0, len(x), 8)
+    ]
+    return sum(shares) / len(shares)
+
+
+def evaluate_drafter(drafter: str, folder: Path, data: DrafterData) -> AcceptedLengths:
+    """Accepted lengths of a drafter as it was saved, at its longest offer if that is below K."""
+    loaded = BUILTIN[drafter].load(folder, data.target, data.made_for)
+    longest = longest_offer(data.target, loaded, data.evaluation, K)
+    return accepted_lengths(data.target, loaded, data.evaluation, longest)
+
+
+def evaluation_size(data: DrafterData) -> dict:
+    """K, sequences, tokens and repetition of an evaluation, for a card."""
+    sequences = [new_tokens for _, new_tokens in data.evaluation]
+    return {
+        "K": K,
+        "texts": len(sequences),
+        "tokens": sum(map(len, sequences)),
+        "repeated_8grams": round(repeated_ngrams(sequences), 4),
+    }
+
+
+def evaluation_summary(drafter: str, folder: Path, data: DrafterData) -> dict:
+    """The evaluation of a drafter without trained weights, for its card."""
+    lengths = evaluate_drafter(drafter, folder, data)
+    return evaluation_size(data) | {"K": lengths.K, "trained": summary(lengths)}
 
 
 def environment(device) -> dict:
@@ -200,3 +256,74 @@ def card_lines(card: dict) -> list[str]:
 def _with_interval(figure: dict) -> str:
     interval = f" [{figure['low']:.3f}, {figure['high']:.3f}]" if figure["low"] is not None else ""
     return f"{figure['value']:.3f}{interval}"
+
+
+def language_models(
+    config: TrainConfig, data: DrafterData, out: Path
+) -> Iterator[tuple[str, Decoder]]:
+    """The drafters that are language models of the prefix, by folder."""
+    for training in config.drafters:
+        folder = out / training.place
+        drafter = BUILTIN[training.drafter].load(folder, data.target, data.made_for)
+        if drafter.prefix_only and drafter.lm is not None:
+            yield training.place, drafter.lm
+
+
+def write_model_card(
+    config: TrainConfig,
+    text: EncodedText,
+    trained: TrainedTarget,
+    out: Path,
+    work: Path,
+    progress: Progress = quiet,
+) -> None:
+    """Writes `<out>/card.json`, which includes the cards of all drafters."""
+    places = [d.place for d in config.drafters] + ["self_skip"] * bool(config.trials)
+    cards = {place: read_card(out / place / "card.json") for place in places}
+    progress("card", 0, 1, "held-out losses")
+    length, target, distilled = config.target_plan.length, trained.data.target, trained.distilled
+    drafters = dict(language_models(config, trained.data, out))
+    models = {"target": target, **drafters}
+    card = {
+        "settings": config.stored(),
+        "text": [Path(p).name for p in config.text],
+        "text_tokens": len(text.tokens),
+        "distilled_tokens": int(distilled.size),
+        "steps": {
+            "target": _steps(work / "target.json"),
+            **{place: card["steps"] for place, card in cards.items() if "steps" in card},
+        },
+        "parameters": {name: sum(p.numel() for p in m.parameters()) for name, m in models.items()},
+        "heldout_loss_nats": {
+            name: {
+                part: round(heldout_loss(m, tokens, length), 4)
+                for part, tokens in text.heldout.items()
+            }
+            for name, m in models.items()
+        },
+        "predictors": {
+            drafter: {
+                name: _predictor_card(out / drafter / f"{name}.json") for name in PREDICTOR_NAMES
+            }
+            for drafter in drafters
+        },
+        "agreement_on_target_text": {
+            name: round(agreement(m, target, distilled), 4) for name, m in drafters.items()
+        },
+        "drafters": cards,
+        "sha256": {
+            str(p.relative_to(out)): sha256(p)
+            for p in sorted([*out.rglob("*.safetensors"), *out.rglob("tokenizer.json")])
+        },
+        **environment(config.device),
+    }
+    replace_json(out / "card.json", card)
+    progress("card", 1, 1, str(out / "card.json"))
+
+
+def _predictor_card(path: Path) -> dict:
+    return json.loads(path.read_text()).get("training", {})
+
+
+def _steps(path: Path) -> int | None:
+    return json.loads(path.read_text())[-1]["step"] if path.exists() else None

@@ -1,8 +1,8 @@
-"""Features of training sequences: computed by the target once, and streamed from disk."""
+"""Features of training sequences, computed once and streamed, and batches of them."""
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +14,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from real.draft.batch import read_target
+from real.draft import TrainingBatch
+from real.draft.losses import read_target
 from real.files import replacing
 from real.model.decoder import Decoder
 from real.progress import Progress, quiet
+from real.train.schedule import TrainSchedule
 from real.train.sequence_shards import SHARD, Sequences
 
 BATCH_TOKENS = 8192
@@ -31,7 +33,7 @@ class FeatureStore:
 
     | field | meaning |
     | --- | --- |
-    | folder | holds a folder of files for each name of `real.draft.batch.read_target` |
+    | folder | holds a folder of files for each name of `real.draft.losses.read_target` |
     | target, sequences | what they are features of; a file knows the tokens that it belongs to |
     | dtype | of storage; bfloat16 halves the files, and rounds |
     | writer | computes the features, in its own dtype; None: the target |
@@ -174,3 +176,72 @@ def _slice(path: Path, shape: tuple[int, ...], dtype: str, tokens: str) -> Any:
             "sequences beside it; delete its folder, and it is made anew"
         )
     return found
+
+
+LEAST_COLUMNS = 16
+"""Of a batch: heads for later tokens need a few, however short the sequences are."""
+TOGETHER = 8
+"""Batches that are drawn together and share out their sequences by length."""
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Sequences to learn from, and the store of their features; `progress` is of its passes."""
+
+    sequences: Sequences
+    features: FeatureStore
+    progress: Progress = quiet
+
+    def batches(
+        self, schedule: TrainSchedule, reads: tuple[str, ...] = ()
+    ) -> Callable[[int], TrainingBatch]:
+        """Step -> batch of `schedule.rows` whole sequences, cut to `schedule.length` + 1 tokens.
+
+        Addressed by the schedule's seed and the step; sequences of similar lengths meet, so that
+        little of a batch is padding. The tokens behind each prompt are learned: those that the
+        target wrote, an end token included. `reads` names the features to stream.
+        """
+        if reads:
+            self.features.compute(reads, self.progress)
+
+        def batch(step: int) -> TrainingBatch:
+            indices = self._drawn(schedule, step)
+            rows = [self.sequences.sequence(i)[: schedule.length + 1] for i in indices]
+            width = max(LEAST_COLUMNS, *map(len, rows))
+            token = np.zeros((len(rows), width), np.int64)
+            learned = np.zeros((len(rows), width), bool)
+            for i, (row, index) in enumerate(zip(rows, indices)):
+                token[i, : len(row)] = row
+                learned[i, self.sequences.prompt[index] : len(row)] = True
+            device = self.features.target.device
+            stored = {name: self.features.rows(name, indices.tolist(), width - 1) for name in reads}
+            return TrainingBatch(
+                torch.from_numpy(token).to(device), torch.from_numpy(learned).to(device), stored
+            )
+
+        return batch
+
+    def _drawn(self, schedule: TrainSchedule, step: int) -> np.ndarray:
+        """The sequences of a step, int64 `[rows]`."""
+        draw = np.random.default_rng([schedule.seed, step // TOGETHER])
+        indices = draw.integers(0, len(self.sequences), schedule.rows * TOGETHER)
+        length = np.diff(self.sequences.offset)[indices]
+        groups = indices[np.argsort(length, kind="stable")].reshape(TOGETHER, schedule.rows)
+        return groups[draw.permutation(TOGETHER)[step % TOGETHER]]
+
+
+def read_tokens(batch: TrainingBatch) -> list[np.ndarray]:
+    """The sequences of a batch without their padding; `[b, n]` together where none has any."""
+    token = batch.token.cpu().numpy()
+    if batch.learned is None:
+        return [token]
+    learned = batch.learned.cpu().numpy()
+    sizes = learned.shape[1] - learned[:, ::-1].argmax(1)  # a sequence ends with learned tokens
+    return [row[:size] for row, size in zip(token, np.where(learned.any(1), sizes, 0))]
+
+
+def learned_tokens(batch: TrainingBatch) -> int:
+    """How many tokens of a batch are learned."""
+    if batch.learned is None:
+        return batch.token.shape[0] * (batch.token.shape[1] - 1)
+    return int(batch.learned.sum())

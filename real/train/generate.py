@@ -11,10 +11,10 @@ from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.record import Settings
-from real.record.hidden_states import hidden_states
+from real.record.shared_pass import hidden_states
 from real.record.target_sequence import default_batch, target_sequences
 from real.sampling import gumbel
-from real.train.predictor_examples import GeneratedSequence
+from real.train.train_predictor import GeneratedSequence
 
 
 @torch.inference_mode()

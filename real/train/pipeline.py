@@ -10,18 +10,20 @@ from real.model.checkpoint import load_tokenizer
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.train.config import TrainConfig
-from real.train.corpus import END
-from real.train.drafter_card import compare_with
+from real.train.corpus import END, EncodedText, encoded_text, read_training_text
+from real.train.drafter_card import compare_with, language_models, write_model_card
 from real.train.drafter_data import TrainedTarget, load_trained_target
 from real.train.drafter_training import DrafterTraining
 from real.train.generate import generate_together
-from real.train.model_card import language_models, write_model_card
-from real.train.predictor_examples import generate_one_by_one
 from real.train.search_skips import SkipSearch, search_skips
 from real.train.train_drafter import train_drafter
-from real.train.train_predictor import PredictorTraining, predictor_prompts, train_predictors
+from real.train.train_predictor import (
+    PredictorTraining,
+    generate_one_by_one,
+    predictor_prompts,
+    train_predictors,
+)
 from real.train.train_target import train_target
-from real.train.training_text import EncodedText, encoded_text, read_training_text
 
 
 def build(

@@ -11,13 +11,11 @@ from real.train import skip_search
 from real.train.accepted_length import accepted_lengths
 from real.train.card_file import check_same_settings, read_card
 from real.train.config import TrainConfig
-from real.train.drafter_card import environment
+from real.train.drafter_card import environment, evaluation_summary
 from real.train.drafter_data import DrafterData
 from real.train.drafter_training import check_folder
-from real.train.evaluate import evaluation_summary
 from real.train.skip_acceptance import TokenPair
-from real.train.skip_price import SkipPrice, measured_price, sublayer_price
-from real.train.skip_search import LONGEST
+from real.train.skip_search import LONGEST, SkipPrice, measured_price, sublayer_price
 
 
 @dataclass(frozen=True)

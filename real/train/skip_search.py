@@ -1,20 +1,153 @@
-"""Bayesian search for the sub-layers that a self-speculative draft leaves out.
-
-Draft & Verify (arXiv 2309.08168), the released baseline of EESD, searches the same 2L binary
-choices by timing whole generations. Here a setting is scored by formula 1 (GLIDE section 5.1) at a
-counted acceptance and a price of its parts: measured once, or their number.
-"""
+"""Bayesian search for the sub-layers that a self-speculative draft leaves out, with its prices."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
-from real.drafters.self_skip import SkipConfig
+import numpy as np
+import torch
+
+from real.drafters.self_skip import SkipConfig, skipping_pass
 from real.files import replace_json
 from real.model.decoder import Decoder
+from real.model.target import Target
 from real.progress import Progress, quiet
 from real.train.skip_acceptance import TokenPair, accepted_share, prepared
-from real.train.skip_price import SkipPrice, sublayer_price
+from simspec.numerics.formulas import expected_committed
+from simspec.numerics.stats import MIN_PROMPTS, ratio
+
+REPEATS = 15
+"""Interleaved timings of each pass, whose median counts."""
+
+
+@dataclass(frozen=True)
+class SkipPrice:
+    """What a round costs, by the sub-layers that its drafts run through.
+
+    | field | meaning |
+    | --- | --- |
+    | fixed | a draft step without any sub-layer: embedding, norm, head and pick |
+    | attention, mlp | of one sub-layer more |
+    | verify (float,) `[K + 1]` | a pass of 1 .. K + 1 rows |
+
+    Units are steps of the target, one row each: `verify[0]` is 1.
+    """
+
+    fixed: float
+    attention: float
+    mlp: float
+    verify: tuple[float, ...]
+
+    @property
+    def K(self) -> int:
+        return len(self.verify) - 1
+
+    def step(self, decoder: Decoder, skips: SkipConfig) -> float:
+        """c: a draft step of the target without `skips`."""
+        layers = len(decoder.layers)
+        attention = (layers - len(skips.attention)) * self.attention
+        return self.fixed + attention + (layers - len(skips.mlp)) * self.mlp
+
+    def best_length(self, alpha: float, c: float) -> tuple[int, float]:
+        """The k in 1..K of the largest (1 - α^(k+1)) / ((1 - α)(k c + verify[k])), and that.
+
+        GLIDE §5.1 charges 1 for verification; ties go to the smallest k. Below 1 plain decoding is
+        faster.
+        """
+        k = np.arange(1, self.K + 1)
+        speedup = expected_committed(alpha, k) / (k * c + np.array(self.verify)[1:])
+        best = int(speedup.argmax())
+        return best + 1, float(speedup[best])
+
+    def replay(self, accepted: Sequence[np.ndarray], k: int, c: float) -> dict:
+        """The speedup of drafts of k on sequences, with its 95% interval, for a card.
+
+        `accepted`: per sequence int64 `[n]`, of a draft of k or more from each position.
+        """
+        tokens = np.array([float(len(row)) for row in accepted])
+        seconds = np.array([self._seconds(row, k, c) for row in accepted])
+        found = {"k": k, "value": round(float(tokens.sum() / seconds.sum()), 4)}
+        if len(tokens) < MIN_PROMPTS:
+            return found | {"low": None, "high": None}
+        interval = ratio(tokens, seconds)
+        return found | {"low": round(interval.low, 4), "high": round(interval.high, 4)}
+
+    def _seconds(self, accepted: np.ndarray, k: int, c: float) -> float:
+        at, spent = 0, 0.0
+        while at < len(accepted):
+            drafted = min(k, len(accepted) - at - 1)
+            spent += drafted * c + self.verify[drafted]
+            at += min(drafted, int(accepted[at])) + 1
+        return spent
+
+
+def sublayer_price(K: int, layers: int) -> SkipPrice:
+    """Costs by the number of sub-layers alone: no head, and verification at the price of a step."""
+    share = 1 / (2 * layers)
+    return SkipPrice(0.0, share, share, (1.0,) * (K + 1))
+
+
+@torch.inference_mode()
+def measured_price(
+    decoder: Decoder, K: int, context: int = 128, repeats: int = REPEATS
+) -> SkipPrice:
+    """Times passes of `decoder` behind `context` cached rows; single rows without any sub-layer,
+    without attention, and without MLPs give the parts of a draft step."""
+    layers = tuple(range(len(decoder.layers)))
+    target = Target(decoder, capacity=context + K + 2)
+    generator = torch.Generator().manual_seed(0)
+    prompt = torch.randint(decoder.config.vocab, (context,), generator=generator).tolist()
+    target.prefill(prompt)
+    position = torch.tensor([target.length], device=decoder.device)
+    row = torch.tensor(prompt[:1], device=decoder.device)
+
+    def draft(skips: SkipConfig) -> Callable[[], object]:
+        def run() -> int:
+            hidden = skipping_pass(decoder, skips, row, position, None, target.cache, target.length)
+            return int(decoder.logits(hidden[0]).argmax())
+
+        return run
+
+    def verification(rows: int) -> Callable[[], object]:
+        def run() -> list[int]:
+            output = target.verify(prompt[:rows], list(range(-1, rows - 1)), None)
+            assert output.logits is not None  # only a prefill has none
+            picks: list[int] = output.logits.argmax(-1).tolist()
+            return picks
+
+        return run
+
+    runs = [
+        draft(SkipConfig(layers, layers)),
+        draft(SkipConfig((), layers)),
+        draft(SkipConfig(layers, ())),
+        *(verification(rows) for rows in range(1, K + 2)),
+    ]
+    fixed, with_attention, with_mlp, *verify = _medians(runs, repeats)
+    step = verify[0]
+    count = len(layers) * step
+    return SkipPrice(
+        fixed / step,
+        max(0.0, with_attention - fixed) / count,
+        max(0.0, with_mlp - fixed) / count,
+        tuple(seconds / step for seconds in verify),
+    )
+
+
+def _medians(runs: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Median seconds of each; every one waits for its result. Turns are interleaved."""
+    seconds: list[list[float]] = [[] for _ in runs]
+    for run in runs:
+        run()
+    for _ in range(repeats):
+        for run, column in zip(runs, seconds):
+            start = perf_counter()
+            run()
+            column.append(perf_counter() - start)
+    return [median(column) for column in seconds]
+
 
 LONGEST = 16
 """The longest draft that a search considers."""

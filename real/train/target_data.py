@@ -10,14 +10,14 @@ import torch
 
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.decoder import Decoder
-from real.model.end_tokens import end_tokens
 from real.model.fingerprint import made_for
+from real.model.hf_config import end_tokens
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.train.config import TrainConfig
 from real.train.draft_vocabulary import count_tokens
 from real.train.drafter_data import DrafterData, K
-from real.train.feature_store import FeatureStore
+from real.train.feature_store import FeatureStore, TrainingSet
 from real.train.prompt_set import PromptSet, PromptSources, read_prompt_set
 from real.train.sequence_shards import (
     Sequences,
@@ -27,7 +27,6 @@ from real.train.sequence_shards import (
     write_sequences,
 )
 from real.train.skip_acceptance import TokenPair
-from real.train.training_set import TrainingSet
 
 
 @dataclass(frozen=True)

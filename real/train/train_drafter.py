@@ -20,11 +20,9 @@ from real.progress import Progress, quiet, relabel
 from real.train.accepted_length import accepted_lengths
 from real.train.card_file import check_same_settings, read_card
 from real.train.drafter_card import drafter_card
-from real.train.drafter_data import DrafterData, K
+from real.train.drafter_data import DrafterData, K, prepared_head
 from real.train.drafter_training import DrafterTraining, loss_settings, recipe_of, scaled_rate
-from real.train.loss_curve import save_loss_curve
-from real.train.prepared_head import prepared_head
-from real.train.trainer import fit
+from real.train.trainer import fit, save_loss_curve
 
 
 def train_drafter(

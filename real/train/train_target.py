@@ -1,21 +1,42 @@
 """Training of the target."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from real.model.checkpoint import save_decoder
-from real.model.decoder import Decoder
-from real.model.initialization import initialize
+from real.model.decoder import Decoder, initialize
 from real.model.losses import next_token_loss
 from real.progress import Progress, quiet, relabel
-from real.train.compilation import compile_layers
 from real.train.config import TrainConfig
-from real.train.corpus import END, windows
-from real.train.loss_curve import save_loss_curve
-from real.train.trainer import fit
-from real.train.training_text import EncodedText
+from real.train.corpus import END, EncodedText, windows
+from real.train.trainer import fit, save_loss_curve
+
+
+def compile_layers(
+    layers: Iterable[nn.Module], trial: Callable[[], Tensor], backend: str = "inductor"
+) -> str:
+    """Compiles each layer in place and tries `trial().backward()`; "" or the reason why not.
+
+    After a failure the layers are uncompiled again. Layers of one kind share one compiled graph:
+    seconds, where a whole model takes minutes.
+    """
+    layers = list(layers)
+    for layer in layers:
+        layer.compile(backend=backend)
+    try:
+        trial().backward()
+        return ""
+    except Exception as error:  # compilers raise anything, and training goes on without them
+        for layer in layers:
+            layer._compiled_call_impl = None
+        return f"not compiled: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finally:
+        for layer in layers:
+            layer.zero_grad(set_to_none=True)
 
 
 def train_target(

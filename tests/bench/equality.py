@@ -27,8 +27,7 @@ import transformers
 from real.files import replace_json
 from real.jobs.audit import audit_run
 from real.jobs.models import ModelSettings
-from real.jobs.run import RunSettings, run_recording
-from real.jobs.run_sampled import SampledOutcome
+from real.jobs.run import RunSettings, SampledOutcome, run_recording
 
 SUMS = ("rounds", "exceptions", "failures", "tokens", "flips")
 

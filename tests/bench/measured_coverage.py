@@ -15,8 +15,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from noisy_machine import NoisyMachine, timed_rounds
 
-from real.measure.replicates import draw_blocks, replicate_costs, with_replicates
-from real.measure.timed_cost import Priced, timed_cost
+from real.measure.timed_cost import (
+    Priced,
+    draw_blocks,
+    replicate_costs,
+    timed_cost,
+    with_replicates,
+)
 
 VERIFY, DRAFT = (1.0, 1.2, 1.5), (0.3, 0.55)
 MACHINES = {

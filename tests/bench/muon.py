@@ -13,8 +13,8 @@ import time
 import torch
 from torch import nn
 
-from real.model.bfloat16 import multiplies_bfloat16
-from real.train.muon import Float32Muon
+from real.model.prepacked import multiplies_bfloat16
+from real.train.optimizers import Float32Muon
 
 
 def main() -> None:

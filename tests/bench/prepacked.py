@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.measure.diagnosis import FASTER, SURE
+from real.measure.estimate import FASTER, SURE
 from real.model.checkpoint import load_decoder
 from real.model.prepacked import PACKED, PLAIN, tune, ways_of
 from real.model.target import Target

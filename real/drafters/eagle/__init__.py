@@ -3,10 +3,8 @@
 from dataclasses import replace
 
 from real.draft import DrafterKind, RandomInit
-from real.drafters.eagle.drafter import EagleDrafter
+from real.drafters.eagle.drafter import RECIPE, EagleDrafter, ParallelEagle, eagle_loss
 from real.drafters.eagle.head import INPUTS, EagleHead
-from real.drafters.eagle.parallel import ParallelEagle
-from real.drafters.eagle.training import RECIPE, eagle_loss
 
 __all__ = ["INPUTS", "KIND", "EagleDrafter", "EagleHead", "eagle_loss"]
 

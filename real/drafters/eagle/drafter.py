@@ -2,17 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from real.draft import Drafter, Pick, Step
-from real.drafters.eagle.head import EagleHead
-from real.drafters.eagle.published import published
+from real.draft import Drafter, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
+from real.draft.drafted_logits import DraftedLogits
+from real.draft.kind import Proposal
+from real.draft.losses import hard_loss, learned_rows, soft_loss
+from real.drafters.eagle.head import EagleHead, published
 from real.model.decoder import Decoder
 from real.model.draft_head import load_draft_head
-from real.model.runner import EAGER
-from real.model.span import ForwardContext, Span
+from real.model.full_pass import BranchCache, TargetPass, causal_mask
+from real.model.runner import EAGER, ForwardContext, Span
 
 
 class EagleDrafter(Drafter):
@@ -127,3 +131,106 @@ class EagleDrafter(Drafter):
 
         passes = self.passes if head else EAGER  # a prompt's pass has its own number of rows
         return passes.run(f"{self.name} {head}", target, body, [feature, token], span, self.cache)
+
+
+class ParallelEagle:
+    """Rows of true features once over the sequence; then estimates, branching at each position."""
+
+    min_context = 2
+
+    def __init__(self, drafter: EagleDrafter, sequence: TargetPass):
+        self.head, self.target, self.sequence = drafter.head, sequence.target, sequence
+        self.rows, self.cached_layers = len(sequence.token) - 1, len(self.head.layers)
+        self.cache = self.target.cache(layers=self.cached_layers, capacity=self.rows)
+        place = torch.arange(self.rows, device=sequence.token.device)
+        token = sequence.token[self.head.shift :][: self.rows][None]
+        feature = self.target.norm(sequence.hidden)[: self.rows][None]
+        rotation, mask = self.target.rotation(place), causal_mask(self.rows, place.device)
+        self.true = self._forward(feature, token, rotation, mask, self.cache)[0]
+
+    def start(self, position: Tensor) -> Proposal:
+        row = position + self.sequence.prompt_length - 2
+        self.branches: Any = BranchCache(self.cache, self.rows, row + 1)
+        self.token = self.sequence.token[row + 1][:, None]
+        self.estimate = self.true[row][:, None]
+        return DraftedLogits.from_head(self.head.output(self.target), self.estimate), self.estimate
+
+    def extend(self, parent: Tensor, token: Tensor) -> Proposal:
+        read = token if self.head.shift else self.token.gather(1, parent)
+        width = self.estimate.shape[2]
+        feature = self.estimate.gather(1, parent[..., None].expand(*parent.shape, width))
+        rotation, mask = self.branches.step(parent, self.target)
+        self.estimate = self._forward(feature, read, rotation, mask, self.branches)
+        self.token = token
+        return DraftedLogits.from_head(self.head.output(self.target), self.estimate), self.estimate
+
+    def _forward(self, feature, token, rotation, mask, cache) -> Tensor:
+        return self.head.estimate(self.target, feature, token, rotation, mask, cache)
+
+
+def eagle_loss(
+    head: EagleHead,
+    target: Decoder,
+    batch: TrainingBatch | Tensor,
+    soft: bool = True,
+    generator: torch.Generator | None = None,
+    weight: float = 0.1,
+    noise: float = 0.1,
+) -> Tensor:
+    """SmoothL1(f, f^) + weight CE(softmax(head f), softmax(head f^)), means over rows.
+
+    Row i of 3 tokens or more reads f_i and estimates f_{i+1}; with `soft=False` the CE is towards
+    the next token. Input features get uniform noise U(-noise, noise), in absolute terms as
+    in the paper; the released code scales it by 512 / sequence length.
+    """
+    batch = TrainingBatch.of(batch)
+    token, learned = batch.token, batch.learning(2)
+    if token.shape[1] < 3:
+        raise ValueError(
+            f"sequences have {token.shape[1]} tokens; "
+            "expected at least 3 (two that are read, and the next)"
+        )
+    with torch.no_grad():
+        (feature,) = batch.features(target, "feature")
+        inputs, true = feature[:, :-1], feature[:, 1:]
+        generator = _on_device(generator, inputs.device)
+        draw = torch.rand(inputs.shape, generator=generator, device=inputs.device)
+        inputs = inputs + ((2 * draw - 1) * noise).to(inputs)
+    estimate = head.teacher_forced(target, inputs, token[:, :-1])
+    estimate, true = learned_rows(estimate, learned), learned_rows(true, learned)
+    output = head.output(target)
+    if soft:
+        loss = weight * soft_loss(output, estimate, target, true)
+    else:
+        loss = weight * hard_loss(output, estimate, learned_rows(token[:, 2:], learned))
+    if not len(estimate):
+        return loss
+    return F.smooth_l1_loss(estimate.float(), true.float()) + loss
+
+
+def _on_device(generator: torch.Generator | None, device) -> torch.Generator | None:
+    """The generator, or one of its seed on the device: drawing on the host would outlast a step."""
+    if generator is None or generator.device.type == device.type:
+        return generator
+    return torch.Generator(device).manual_seed(generator.initial_seed())
+
+
+RECIPE = TrainingRecipe(
+    EagleHead,
+    eagle_loss,
+    EagleDrafter,
+    "eagle",
+    soft=True,
+    rate=8e-3,
+    reads=lambda head, soft: ("feature",),
+    defaults={"weight": 1},  # EAGLE's own 0.1 learns more slowly within minutes
+    paper=PaperRecipe(
+        "EAGLE §4.2 and §5, arXiv 2401.15077",
+        soft=True,
+        settings={"weight": 0.1, "noise": 0.1},
+        rate=3e-5,
+        betas=(0.9, 0.95),
+        clip=0.5,
+        silent=("decay", "warmup", "batch"),
+    ),
+)

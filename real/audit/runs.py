@@ -1,0 +1,325 @@
+"""Emitted runs: the sequences that an engine wrote, how it made them, and their JSON lines file."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from real.decode.loop import DecodeResult
+from real.files import replacing
+from real.pair import Pair
+from real.provenance import device_name
+from real.sampling import Rule
+from simspec import Trace
+from simspec.numerics.rng import check_seed
+
+DTYPES = ("float64", "float32", "bfloat16")
+
+
+class RunError(ValueError):
+    """An invalid emitted run, or an invalid file of one."""
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """How a run was made.
+
+    | field | type | meaning |
+    | --- | --- | --- |
+    | rule, temperature, top_k, top_p, seed | | as in `Rule`; a greedy run's temperature is 1 |
+    | dtype | str | of the engine: float64, float32 or bfloat16 |
+    | device, target, drafter, policy | str | names; '' where unknown |
+    | end_tokens | (int,) | tokens that end a sequence |
+
+    RunError for anything else.
+    """
+
+    rule: str
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    dtype: str = "float32"
+    device: str = ""
+    target: str = ""
+    drafter: str = ""
+    policy: str = ""
+    end_tokens: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        for name in ("rule", "device", "target", "drafter", "policy"):
+            if type(getattr(self, name)) is not str:
+                raise RunError(f"{name} is {getattr(self, name)!r}; expected text")
+        if self.dtype not in DTYPES:
+            raise RunError(f"dtype is {self.dtype!r}; expected one of {', '.join(DTYPES)}")
+        if type(self.seed) is not int or any(
+            type(getattr(self, name)) not in (int, float) for name in ("temperature", "top_p")
+        ):
+            raise RunError(
+                f"seed {self.seed!r}, temperature {self.temperature!r}, top_p {self.top_p!r}; "
+                "expected numbers"
+            )
+        if not isinstance(self.end_tokens, (tuple, list)) or not _are_token_ids(self.end_tokens):
+            raise RunError(f"end_tokens is {self.end_tokens!r}; expected a list of token ids")
+        object.__setattr__(self, "end_tokens", tuple(self.end_tokens))
+        try:
+            check_seed(self.seed)
+            _ = self.sampling_rule
+        except ValueError as error:
+            raise RunError(str(error)) from None
+
+    @property
+    def sampling_rule(self) -> Rule:
+        """The rule and its parameters."""
+        return Rule(self.rule, float(self.temperature), self.seed, self.top_k, float(self.top_p))
+
+
+@dataclass(frozen=True)
+class EmittedSequence:
+    """One emitted sequence.
+
+    | field | type | meaning |
+    | --- | --- | --- |
+    | prompt, token | (int,) | token ids, at least one each; the new ones with their end token |
+    | sequence | int, < 2**32 | the address of its random draws |
+    | rounds | ((int, int, int, int),) | position, computed, drafted, accepted; () where unknown |
+
+    RunError for rounds that do not follow each other, accept more than they drafted, or commit
+    another number of tokens.
+    """
+
+    prompt: tuple[int, ...]
+    token: tuple[int, ...]
+    sequence: int
+    rounds: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self):
+        for name in ("prompt", "token"):
+            ids = getattr(self, name)
+            if not isinstance(ids, (tuple, list)) or not ids or not _are_token_ids(ids):
+                raise RunError(
+                    f"{name} is not a list of at least one token id (integers in 0 .. 2**31 - 1)"
+                )
+            object.__setattr__(self, name, tuple(ids))
+        if type(self.sequence) is not int or not 0 <= self.sequence < 1 << 32:
+            raise RunError(f"sequence is {self.sequence!r}; expected an address in 0 .. 2**32 - 1")
+        if not isinstance(self.rounds, (tuple, list)) or not all(map(_is_round, self.rounds)):
+            raise RunError(
+                "rounds is not a list of [position, computed, drafted, accepted], integers >= 0"
+            )
+        object.__setattr__(self, "rounds", tuple(map(tuple, self.rounds)))
+        end, left = 0, 0
+        for i, (position, _, drafted, accepted) in enumerate(self.rounds):
+            if position != end:
+                raise RunError(
+                    f"rounds[{i}] begins at {position}; expected {end}, the end of the round before"
+                )
+            if accepted > drafted:
+                raise RunError(f"rounds[{i}] accepts {accepted} of {drafted} drafted tokens")
+            end, left = position + accepted + 1, len(self.token) - position - accepted
+        # 0: an accepted end token, with no bonus token behind it
+        if self.rounds and left not in (0, 1):
+            raise RunError(f"the rounds commit {end} tokens, the sequence has {len(self.token)}")
+
+
+@dataclass(frozen=True)
+class EmittedRun:
+    """A run: its header and its sequences.
+
+    RunError for no sequence, or for tokens behind an end token.
+    """
+
+    header: RunHeader
+    sequences: tuple[EmittedSequence, ...]
+
+    def __post_init__(self):
+        if not self.sequences:
+            raise RunError("the run holds no sequence; expected at least one")
+        for i, sequence in enumerate(self.sequences):
+            check_end_tokens(sequence, self.header.end_tokens, f"sequence {i}: ")
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(sequence.token) for sequence in self.sequences)
+
+    def check_vocabulary(self, vocab: int) -> None:
+        """RunError for a token outside a vocabulary of `vocab` tokens."""
+        for i, sequence in enumerate(self.sequences):
+            if (largest := max(*sequence.prompt, *sequence.token)) >= vocab:
+                raise RunError(
+                    f"sequence {i} holds token {largest}, the target's vocabulary is "
+                    f"0..{vocab - 1}; name the target of the run"
+                )
+
+
+def check_end_tokens(
+    sequence: EmittedSequence, end_tokens: Sequence[int], prefix: str = ""
+) -> None:
+    """RunError for an end token before the sequence's end, or a last round that does not fit it."""
+    token, rounds = sequence.token, sequence.rounds
+    early = [i for i, t in enumerate(token[:-1]) if t in end_tokens]
+    if early:
+        raise RunError(
+            f"{prefix}token[{early[0]}] = {token[early[0]]} ends a sequence, "
+            f"but {len(token) - 1 - early[0]} more follow"
+        )
+    if rounds and rounds[-1][0] + rounds[-1][3] == len(token) and token[-1] not in end_tokens:
+        raise RunError(
+            f"{prefix}the last round has no bonus token, "
+            "though the sequence does not end with an end token"
+        )
+
+
+def _is_round(value) -> bool:
+    return (
+        isinstance(value, (tuple, list))
+        and len(value) == 4
+        and all(type(n) is int and n >= 0 for n in value)
+    )
+
+
+def _are_token_ids(ids) -> bool:
+    return all(type(i) is int and 0 <= i < 1 << 31 for i in ids)
+
+
+def run_header(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -> RunHeader:
+    """The header of a run of `pair` on this machine."""
+    decoder = pair.target.decoder
+    return RunHeader(
+        rule=rule.name,
+        temperature=rule.temperature,
+        top_k=rule.top_k,
+        top_p=rule.top_p,
+        seed=rule.seed,
+        dtype=str(decoder.dtype).removeprefix("torch."),
+        device=device_name(decoder.device),
+        target=pair.name,
+        drafter=pair.drafter.name,
+        policy=policy,
+        end_tokens=tuple(end_tokens),
+    )
+
+
+def emitted_sequences(trace: Trace, results: Sequence[DecodeResult]) -> tuple[EmittedSequence, ...]:
+    """The sequences, with their rounds, of runs on all prompts of a trace."""
+    cuts = trace.prompt_offset
+    return tuple(
+        EmittedSequence(
+            trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
+            result.token.tolist(),
+            int(trace.sequence[s]),
+            tuple(zip(*(column.tolist() for column in _round_columns(result)))),
+        )
+        for s, result in enumerate(results)
+    )
+
+
+def recorded_run(trace: Trace) -> EmittedRun:
+    """A recording as a run without rounds; RunError for a synthetic one."""
+    meta, cuts, rows = trace.meta, trace.prompt_offset, trace.offset
+    header = RunHeader(
+        rule=meta.rule,
+        temperature=meta.temperature or 1.0,
+        top_k=getattr(meta, "top_k", 0),
+        top_p=getattr(meta, "top_p", 1.0),
+        seed=meta.seed,
+        dtype=meta.dtype,
+        device=meta.device,
+        target=meta.target,
+        drafter=meta.drafter,
+        end_tokens=meta.end_tokens,
+    )
+    sequences = (
+        EmittedSequence(
+            trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
+            trace.token[rows[s] : rows[s + 1]].tolist(),
+            int(trace.sequence[s]),
+        )
+        for s in range(trace.sequences)
+    )
+    return EmittedRun(header, tuple(sequences))
+
+
+def _round_columns(result: DecodeResult):
+    return result.position, result.computed, result.drafted, result.accepted
+
+
+FILE_KIND = "run"
+LONGEST_LINE = 1 << 26
+"""Characters of a line, which is one sequence."""
+
+
+def save_run(path: Path, header: RunHeader, sequences: Sequence[EmittedSequence]) -> None:
+    """Writes a run atomically: one line for the header, then one for each sequence."""
+    run = EmittedRun(header, tuple(sequences))
+    lines = {"simspec": FILE_KIND, **asdict(run.header)}, *map(asdict, run.sequences)
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(json.dumps(line) + "\n")
+
+
+def load_run(path: Path) -> EmittedRun:
+    """Reads a run that `save_run` or another engine wrote.
+
+    | line | required keys | optional keys |
+    | --- | --- | --- |
+    | first | "simspec": "run", "rule" | the other fields of `RunHeader` |
+    | others | "prompt", "token" | "sequence" (default: 0, 1, ...), "rounds" |
+
+    RunError, one line that names path and line, for any fault. Two sequences with one address are
+    refused, because they would share their draws.
+    """
+    sequences: list[EmittedSequence] = []
+    addresses: set[int] = set()
+    number = 0
+    try:
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
+                if len(line) == LONGEST_LINE:
+                    raise RunError(f"it has over {LONGEST_LINE:,} characters; expected a sequence")
+                if number == 1:
+                    header = _header(_object(line))
+                elif line.strip():
+                    values = {"sequence": len(sequences)} | _object(line)
+                    _check_keys(values, EmittedSequence, ("prompt", "token"))
+                    sequence = EmittedSequence(**values)
+                    check_end_tokens(sequence, header.end_tokens)
+                    if sequence.sequence in addresses:
+                        raise RunError(
+                            f"sequence {sequence.sequence} occurs twice; "
+                            "expected a different address for every sequence"
+                        )
+                    addresses.add(sequence.sequence)
+                    sequences.append(sequence)
+        if not number:
+            raise RunError("the file is empty; expected a header and one line per sequence")
+        return EmittedRun(header, tuple(sequences))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, OverflowError, RecursionError) as error:
+        where = f"line {number}: " if number else ""
+        raise RunError(f"{path}: {where}{' '.join(str(error).split())[:300]}") from None
+
+
+def _header(values: dict) -> RunHeader:
+    if values.pop("simspec", None) != FILE_KIND:
+        raise RunError(
+            'not an emitted run: expected a header with "simspec": "run", '
+            "as `simspec run --save` writes it"
+        )
+    _check_keys(values, RunHeader, ("rule",))
+    return RunHeader(**values)
+
+
+def _object(line: str) -> dict:
+    value = json.loads(line)
+    if type(value) is not dict:
+        raise RunError(f"holds a {type(value).__name__}; expected one JSON object per line")
+    return value
+
+
+def _check_keys(values: dict, kind: type, required: Sequence[str]) -> None:
+    missing = [name for name in required if name not in values]
+    unknown = sorted(set(values) - {f.name for f in fields(kind)})
+    if missing or unknown:
+        raise RunError(f"missing keys {missing}, unknown keys {unknown}")

@@ -1,0 +1,315 @@
+"""Hydra: as Medusa, but each head also reads the tokens drafted before its own."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
+from real.draft.drafted_logits import DraftedLogits
+from real.draft.kind import Proposal
+from real.draft.losses import multi_head_loss
+from real.model.decoder import Decoder
+from real.model.draft_head import (
+    StackedHeads,
+    block_count,
+    declared_heads,
+    fill,
+    load_draft_head,
+    read_state,
+)
+from real.model.full_pass import TargetPass
+from real.model.hf_config import WeightsError
+
+
+class ResidualBlock(nn.Module):
+    """R x + silu(W x + b) from `inputs` concatenated vectors of the width to one.
+
+    R is trained with `projected`, else it selects the first vector.
+    """
+
+    def __init__(self, width: int, inputs: int, projected: bool):
+        super().__init__()
+        self.width = width
+        self.linear = nn.Linear(inputs * width, width)
+        nn.init.normal_(self.linear.weight, std=0.02)
+        nn.init.zeros_(self.linear.bias)
+        self.residual = nn.Linear(inputs * width, width) if projected else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = x[..., : self.width] if self.residual is None else self.residual(x)
+        return residual + F.silu(self.linear(x))
+
+
+class HydraHeads(StackedHeads):
+    """Head j reads f_i and embeddings of t_{i+1} .. t_{i+1+j}, and predicts t_{i+2+j}, j from 0.
+
+    A feature is what the target's head multiplies, f_i at the position of t_i (Hydra, arXiv
+    2402.05109).
+
+    | setting | meaning |
+    | --- | --- |
+    | heads | stacks of residual blocks, each followed by a vocabulary head |
+    | blocks | blocks of a stack: the first reads 2 + j vectors, the others one |
+    | own_head | a vocabulary head with a bias per stack (as released); False: the target's |
+    | residual | a trained matrix on the first block's residual path (as released) |
+
+    ValueError for fewer than one head or block.
+    """
+
+    stacks: nn.ModuleList
+    head: nn.ModuleList
+
+    def __init__(
+        self,
+        target: Decoder,
+        heads: int = 4,
+        blocks: int = 1,
+        own_head: bool = False,
+        residual: bool = False,
+    ):
+        super().__init__()
+        if type(heads) is not int or type(blocks) is not int or min(heads, blocks) < 1:
+            raise ValueError(
+                f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
+            )
+        width, vocab = target.config.width, target.config.vocab
+        self.settings = {
+            "heads": heads,
+            "blocks": blocks,
+            "own_head": own_head,
+            "residual": residual,
+        }
+        stacks = [
+            [
+                ResidualBlock(width, 2 + j, residual),
+                *(ResidualBlock(width, 1, False) for _ in range(blocks - 1)),
+            ]
+            for j in range(heads)
+        ]
+        # embeddings are an order of magnitude smaller than features: both shall count at first
+        size = target.embed.weight.std() / target.norm.weight.square().mean().sqrt()
+        for stack in stacks:
+            stack[0].linear.weight.data[:, width:] /= size.to(stack[0].linear.weight)
+        self.stacks = nn.ModuleList(nn.Sequential(*stack) for stack in stacks)
+        if own_head:
+            own = [nn.Linear(width, vocab) for _ in range(heads)]
+            for head in own:
+                head.weight.data.copy_(target.head.weight.data)
+                head.bias.data.zero_()
+            self.head = nn.ModuleList(own)
+        self.to(target.device, target.dtype)
+
+    def teacher_forced(self, target: Decoder, feature: Tensor, token: Tensor, head: int) -> Tensor:
+        """Output of stack `head` for the rows `feature [b, n, width]` f_i.
+
+        `token [b, at least n + 1 + head]` t_0, t_1, ...
+        """
+        rows = feature.shape[1]
+        embeddings = [
+            target.embed(token[:, 1 + j : 1 + j + rows]).to(feature.dtype) for j in range(head + 1)
+        ]
+        return self.stacks[head](torch.cat([feature, *embeddings], -1))
+
+
+def published(folder: Path, target: Decoder) -> HydraHeads:
+    """HydraHeads from a checkpoint of zankner/Hydra with plain heads ("mlp").
+
+    | file | content |
+    | --- | --- |
+    | config.json | "hydra_num_layers": the number of blocks |
+    | hydra_lm_head.safetensors, or model.safetensors | the tensors below |
+    | tensor hydra_mlp.H.B.linear.{weight,bias} | block B of head H |
+    | tensor hydra_mlp.H.0.res_connection.{weight,bias} | its residual matrix |
+    | tensor hydra_lm_head.H.{weight,bias} | the vocabulary head of head H |
+
+    A leading "hydra_head." is dropped. WeightsError for anything else: Hydra++ ("prefix-mlp", with
+    a decoder layer over the features) and heads that read no drafts are not supported.
+    """
+    try:
+        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        blocks = block_count(config["hydra_num_layers"], f"{folder / 'config.json'}")
+        kind = config.get("hydra_head_arch", "mlp")
+    except WeightsError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise WeightsError(
+            f"{folder} is no Hydra checkpoint: "
+            f"config.json says no hydra_num_layers ({type(error).__name__})"
+        ) from error
+    if kind != "mlp" or config.get("grounded_heads") is False:
+        raise WeightsError(
+            f"{folder} holds Hydra heads of the kind {kind!r}; "
+            "expected 'mlp' heads that see the drafted tokens"
+        )
+    file = next(
+        (
+            folder / name
+            for name in ("hydra_lm_head.safetensors", "model.safetensors")
+            if (folder / name).exists()
+        ),
+        None,
+    )
+    state = {
+        _ours(name): value
+        for name, value in read_state(file or folder / "hydra_lm_head.safetensors").items()
+    }
+    count = len([name for name in state if re.fullmatch(r"head\.\d+\.weight", name)])
+    try:
+        heads = HydraHeads(target, count, blocks, own_head=True, residual=True)
+    except ValueError as error:
+        raise WeightsError(f"{folder} is no Hydra checkpoint: {error}") from error
+    fill(heads, state, str(folder))
+    return heads.requires_grad_(False).eval()
+
+
+def _ours(name: str) -> str:
+    """Our name of a released tensor, or the name itself, which `fill` then refuses."""
+    ours = name.removeprefix("hydra_head.")
+    ours = re.sub(r"^hydra_lm_head\.", "head.", ours)
+    return re.sub(r"^hydra_mlp\.", "stacks.", ours).replace(".res_connection.", ".residual.")
+
+
+class HydraDrafter(Drafter):
+    """Drafts one token a head, each head reading the tokens that the heads before it drafted.
+
+    A draft is a function of the feature behind the last committed token, of that token and of
+    itself (`history_free`, not `prefix_only`). Nothing is offered behind the last head, or after a
+    prompt of one token.
+    """
+
+    name = "hydra"
+    prefix_only = False
+    history_free = True
+
+    def __init__(self, target: Decoder, head: HydraHeads):
+        self.decoder, self.head = target, head
+        self.max_draft_length: int = len(head.stacks)
+        self.predictors = {}
+
+    @classmethod
+    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "HydraDrafter":
+        """From hydra.json and hydra.safetensors, or from a released checkpoint (`published`)."""
+        folder = Path(folder)
+        if (folder / "config.json").exists() and not (folder / "hydra.json").exists():
+            return cls(target, published(folder, target))
+        return cls(target, load_draft_head(HydraHeads, folder, "hydra", target, made_for))
+
+    @torch.inference_mode()
+    def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
+        self.pick, self.last = pick, prompt[-1]
+        self.draft: list[int] = []
+        self.paths: list[list[int]] = []
+        self.feature: Any = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
+
+    @torch.inference_mode()
+    def next(self) -> Step | None:
+        slot, decoder = len(self.draft), self.decoder
+        if self.feature is None or slot == self.max_draft_length:
+            return None
+        hidden = self._hidden([[self.last, *self.draft]])[0]
+        logits = self.head.logits(decoder, slot, hidden)
+        self.draft.append(self.pick(logits, slot))
+        return Step(self.draft[-1], slot, logits, hidden)
+
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor | None:
+        if self.feature is None:
+            return None
+        new: list[list[int]] = []
+        for t, p in zip(token, parent):
+            new.append([t] if p < 0 else [*(self.paths + new)[p], t])
+        self.paths = self.paths + new
+        decoder = self.decoder
+        shape = len(new), decoder.config.vocab
+        logits = torch.empty(shape, dtype=decoder.dtype, device=decoder.device)
+        for length in {len(path) for path in new}:
+            rows = [i for i, path in enumerate(new) if len(path) == length]
+            hidden = self._hidden([new[i] for i in rows])
+            logits[rows] = self.head.logits(decoder, length - 1, hidden)
+        return logits
+
+    def rollback(self, accepted: int) -> None:
+        self.draft, self.paths = [], []
+
+    @torch.inference_mode()
+    def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
+        self.feature = self.decoder.norm(output.hidden[path[-1]])
+        self.last = tokens[-1]
+
+    def _hidden(self, paths: list[list[int]]) -> Tensor:
+        """Output of a stack `[n, width]` behind n paths of one length.
+
+        A path holds the last committed token and the drafts behind it.
+        """
+        token = torch.tensor(paths, device=self.decoder.device)
+        feature = self.feature.expand(len(paths), -1)
+        inputs = torch.cat((feature, self.decoder.embed(token).flatten(1)), -1)
+        return self.head.stacks[len(paths[0]) - 1](inputs)
+
+
+class ParallelHydra:
+    """Heads on the last feature, on the last committed token and on the drafts before theirs."""
+
+    min_context = 2
+    cached_layers = 0
+
+    def __init__(self, drafter: HydraDrafter, sequence: TargetPass):
+        self.head, self.target, self.sequence = drafter.head, sequence.target, sequence
+        self.features = self.target.norm(sequence.hidden)
+
+    def start(self, position: Tensor) -> Proposal:
+        row = position + self.sequence.prompt_length - 2
+        self.feature = self.features[row]
+        self.path = self.sequence.token[row + 1].view(-1, 1, 1)
+        return self._propose()
+
+    def extend(self, parent: Tensor, token: Tensor) -> Proposal:
+        length = self.path.shape[2]
+        above = self.path.gather(1, parent[..., None].expand(*parent.shape, length))
+        self.path = torch.cat((above, token[..., None]), 2)
+        return self._propose()
+
+    def _propose(self) -> Proposal:
+        embeddings = self.target.embed(self.path).flatten(2)
+        slot = self.path.shape[2] - 1
+        feature = self.feature[:, None].expand(-1, embeddings.shape[1], -1)
+        hidden = self.head.stacks[slot](torch.cat((feature, embeddings), -1))
+        return DraftedLogits.from_head(self.head.output(self.target, slot), hidden), hidden
+
+
+RECIPE = TrainingRecipe(
+    HydraHeads,
+    multi_head_loss,
+    HydraDrafter,
+    "hydra",
+    soft=True,
+    rate=8e-3,
+    reads=lambda head, soft: ("feature",),
+    defaults={"residual": True, "blocks": 2},
+    paper=PaperRecipe(
+        "the command in README.md of zankner/Hydra at 7f39cbd, for Hydra++: its loss and optimizer",
+        soft=True,
+        settings={"blocks": 1, "own_head": True, "residual": True, "decay": 1.0},
+        rate=5e-4,
+        decay=0.1,
+        batch=32,
+        silent=("betas", "clip", "warmup as a share of the steps", "plain heads"),
+    ),
+)
+
+
+__all__ = ["KIND", "HydraDrafter", "HydraHeads", "published"]
+
+KIND = DrafterKind(
+    HydraDrafter,
+    HydraDrafter.load,
+    RECIPE,
+    ParallelHydra,
+    declared=lambda folder: declared_heads(folder, "hydra"),
+)

@@ -1,0 +1,211 @@
+"""Vanilla drafting: a smaller language model with the target's tokenizer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step, TrainingBatch, TrainingRecipe
+from real.draft.kind import ParallelLanguageModel
+from real.draft.losses import language_model_loss
+from real.model.checkpoint import load_decoder
+from real.model.config import DecoderConfig
+from real.model.decoder import Decoder, initialize
+from real.model.draft_head import load_vocabulary
+from real.model.draft_vocabulary import (
+    DraftVocabularyHead,
+    TiedDraftVocabularyHead,
+    check_vocabulary,
+)
+from real.model.hf_config import WeightsError
+from real.model.random_models import random_decoder, read_shape
+from real.model.runner import EAGER, ForwardContext, Span
+from simspec.cost.shapes import ModelShape
+
+
+class ModelDrafter(Drafter):
+    """A decoder with its own KV cache; its proposals depend on the token prefix alone.
+
+    Rows of the backlog (the last draft after a full acceptance, every round of k = 0) enter with
+    the next round's first step: the catch-up that a cost model prices.
+    """
+
+    name = "model"
+    prefix_only = True
+    history_free = True
+    captures = True
+
+    def __init__(self, lm: Decoder):
+        self.lm: Decoder = lm
+        self.predictors = {}
+
+    @classmethod
+    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":
+        """From a transformers checkpoint; WeightsError for a vocabulary other than the target's.
+
+        draft_vocabulary.safetensors beside it names the tokens that it drafts from (FR-Spec).
+        """
+        lm = load_decoder(folder, target.dtype, target.device)
+        if lm.config.vocab != target.config.vocab:
+            raise WeightsError(
+                f"{folder} has {lm.config.vocab} tokens, the target {target.config.vocab}; "
+                "use the same tokenizer"
+            )
+        token = load_vocabulary(Path(folder), lm.config.vocab)
+        if token is not None:
+            lm.head = DraftVocabularyHead(lm.head, token.to(lm.device))
+        return cls(lm)
+
+    def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
+        self.pick = pick
+        self.cache = self.passes.cache(self.name, self.lm, len(self.lm.layers), len(prompt) + 64)
+        self.committed = list(prompt)
+        self.draft: list[int] = []
+        self.parent: list[int] = []
+        self.rows = 0
+        if len(prompt) > 1:
+            self._append(prompt[:-1], head=False)
+
+    @torch.inference_mode()
+    def next(self) -> Step:
+        slot = len(self.draft)
+        tokens = self.draft[-1:] if slot else self._backlog()
+        hidden, logits = (t[-1] for t in self._append(tokens))
+        self.draft.append(self.pick(logits, slot, hidden))
+        return Step(self.draft[-1], slot, logits, hidden)
+
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor:
+        if not self.parent:
+            logits = self._append(self._backlog())[1]
+        else:  # rows of a tree follow the root's, and are not counted
+            span = Span.tree(self.rows - 1, self.parent + parent, len(token))
+            logits = self._forward(token, span, "tree")[1]
+        self.parent = self.parent + parent
+        return logits
+
+    def rollback(self, accepted: int) -> None:
+        # valid rows: those of committed tokens, and of accepted drafts that were fed in turn
+        self.rows = min(self.rows, len(self.committed) + accepted)
+        self.draft, self.parent = [], []
+
+    def catch_up(self, tokens: list[int], output, path) -> None:
+        self.committed += tokens
+
+    def _backlog(self) -> list[int]:
+        """Committed tokens without a valid row: at least the last one, recomputed if need be."""
+        self.rows = min(self.rows, len(self.committed) - 1)
+        return self.committed[self.rows :]
+
+    @torch.inference_mode()
+    def _append(self, tokens: list[int], head: bool = True) -> tuple[Tensor, ...]:
+        """Hidden states of a chain behind all rows; with `head` also `[1, vocab]` of the last."""
+        output = self._forward(tokens, Span(self.rows, len(tokens)), "last" if head else "")
+        self.rows += len(tokens)
+        return output
+
+    def _forward(self, tokens: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
+        lm = self.lm
+
+        def body(token: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
+            x = at.through(lm, lm.embed(token), range(len(lm.layers)))
+            return x, *([lm.logits(at.end(x) if head == "last" else x)] if head else ())
+
+        passes = self.passes if head else EAGER  # a prompt's pass has its own number of rows
+        return passes.run(f"{self.name} {head}", lm, body, [tokens], span, self.cache)
+
+
+class SmallModel(Decoder):
+    """A decoder that can be restricted to a draft vocabulary while it trains; tied."""
+
+    draft_token: Tensor | None
+
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """Drafts from `token [N]` alone: rows of its own embedding."""
+        self.draft_token = check_vocabulary(token, target.config.vocab)
+        self.head = TiedDraftVocabularyHead(self.embed, token)
+
+
+def small_model(
+    target: Decoder,
+    width: int = 64,
+    layers: int = 2,
+    heads: int = 2,
+    kv_heads: int = 0,
+    head_dim: int = 32,
+    hidden: int = 160,
+) -> Decoder:
+    """A language model of the given sizes with the target's vocabulary, drawn from torch's seed.
+
+    `kv_heads` 0 means as many as `heads`. ValueError for sizes that no decoder has.
+    """
+    sizes: dict[str, Any] = {
+        "width": width,
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": kv_heads or heads,
+        "head_dim": head_dim,
+        "hidden": hidden,
+    }
+    if min(sizes.values()) < 1 or head_dim % 2:
+        raise ValueError(f"sizes are {sizes}; expected 1 or more each, and an even head_dim")
+    model = SmallModel(DecoderConfig(target.config.vocab, **sizes))
+    model.draft_token = None
+    initialize(model, torch.initial_seed())
+    model.settings = sizes  # type: ignore[assignment]  # no parameter
+    return model.to(target.device, target.dtype)
+
+
+def model_loss(
+    head: Decoder,
+    target: Decoder,
+    batch: TrainingBatch | Tensor,
+    soft: bool = True,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Cross-entropy at the learned tokens, towards the target's distribution or these."""
+    return language_model_loss(head, target, TrainingBatch.of(batch), soft)
+
+
+RECIPE = TrainingRecipe(
+    small_model,
+    model_loss,
+    lambda target, head: ModelDrafter(head),
+    "model",
+    soft=True,
+    reads=lambda head, soft: ("feature",) if soft else (),
+)
+
+
+__all__ = ["KIND", "ModelDrafter", "small_model"]
+
+
+def _shape(argument: str, target: ModelShape) -> ModelShape:
+    if not argument:
+        raise ValueError(
+            "drafter 'model' has no size; "
+            "expected its shape: model:llama-3.2-1b, model:2x256x4 or model:SHAPE.json"
+        )
+    shape = read_shape(argument, target.vocab)
+    if shape.vocab != target.vocab:
+        raise ValueError(
+            f"drafter {argument!r} has {shape.vocab} tokens, {target.name!r} {target.vocab}; "
+            "take one with the same tokenizer"
+        )
+    return shape
+
+
+def _build(argument: str, target: Decoder, shape: ModelShape, depth: int, seed: int):
+    small = _shape(argument, shape)
+    return ModelDrafter(random_decoder(small, target.dtype, str(target.device), seed + 1))
+
+
+KIND = DrafterKind(
+    ModelDrafter,
+    ModelDrafter.load,
+    RECIPE,
+    ParallelLanguageModel,
+    RandomInit(_build, lambda argument, target: [_shape(argument, target)], takes_argument=True),
+)
