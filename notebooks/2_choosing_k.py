@@ -33,7 +33,7 @@ from simspec.numerics import stats
 from simspec.policies import fixed, make
 from simspec.policy.predictor import split_by_task
 from simspec.replay.metrics import summary
-from simspec.reports.acceptance_by_depth import depth_acceptance
+from simspec.reports.drafters import depth_acceptance
 from simspec.reports.oracle_gap import score
 from simspec.trace.recordings import cost_beside, recordings
 

@@ -29,8 +29,8 @@ import numpy as np
 import simspec
 from simspec.numerics import stats
 from simspec.policies import fixed
-from simspec.reports.acceptance_by_depth import by_depth
-from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.drafters import by_depth
+from simspec.reports.intervals import prompt_seconds
 from simspec.trace.acceptance import expected_accepted
 from simspec.trace.recordings import CHECKOUT, costs_of
 

@@ -28,14 +28,19 @@ from simspec import CostModel, formulas
 from simspec.numerics import stats
 from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
 from simspec.policy.predictor import split_by_task
-from simspec.reports.acceptance_by_depth import depth_acceptance
-from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.drafters import depth_acceptance
+from simspec.reports.intervals import prompt_seconds
 from simspec.reports.reachable import reachable
 from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.trace.synthetic import iid
-from simspec.validation.implied_costs import implied_costs, shared_cost
-from simspec.validation.paper_cells import eesd_cells, glide_cells
-from simspec.validation.paper_tables import EESD, table_rows
+from simspec.validation.paper_tables import (
+    EESD,
+    eesd_cells,
+    glide_cells,
+    implied_costs,
+    shared_cost,
+    table_rows,
+)
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws and recordings; the suite runs it so
 plt.rcParams |= {

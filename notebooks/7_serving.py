@@ -36,13 +36,11 @@ from simspec.exports import vllm
 from simspec.exports.request import Settings
 from simspec.exports.write import Sources, write_export
 from simspec.imports import ImportOptions, read_import
-from simspec.imports.conclusions import depth_counts, length_at, not_concluded
-from simspec.imports.depth_curve import depth_curve
+from simspec.imports.import_report import depth_counts, depth_curve, length_at, not_concluded
 from simspec.policies import fixed
-from simspec.reports.acceptance_by_depth import depth_acceptance
 from simspec.reports.batches import BatchPlan, batch_rows, crossings
-from simspec.reports.stand_ins import published_errors
-from simspec.reports.transport import transport
+from simspec.reports.drafters import depth_acceptance
+from simspec.reports.transport import published_errors, transport
 from simspec.trace.recordings import CHECKOUT
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer sizes and resamples; the suite runs it so

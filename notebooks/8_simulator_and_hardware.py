@@ -29,10 +29,9 @@ import simspec
 from simspec.numerics.stats import ratio
 from simspec.policies import fixed, make
 from simspec.published import speed_tables
-from simspec.reports.prompt_seconds import prompt_seconds
+from simspec.reports.intervals import prompt_seconds
 from simspec.trace.recordings import CHECKOUT, costs_of
-from simspec.validation.published_batches import published_batches
-from simspec.validation.published_costs import MEASURES, published_costs
+from simspec.validation.published_costs import MEASURES, published_batches, published_costs
 
 plt.rcParams |= {
     "figure.dpi": 80,

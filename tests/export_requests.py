@@ -5,10 +5,9 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from simspec import CostModel, synthetic
-from simspec.exports.choice import Choice
+from simspec.exports.choice import Choice, Schedule
 from simspec.exports.evidence import Evidence
 from simspec.exports.request import Request, Settings
-from simspec.exports.schedule import Schedule
 from simspec.numerics.stats import Interval
 
 SETTINGS = Settings(method=None, model="a draft's path", engine_version="1.3.0", captured=512)

@@ -54,7 +54,7 @@ from simspec.policies import fixed
 from simspec.policy.predictor import ScalarPredictor
 from simspec.replay.kept import KeptResults
 from simspec.replay.metrics import summary
-from simspec.reports.training_cards import tokens_learned
+from simspec.reports.drafters import tokens_learned
 from simspec.trace.exits import ExitDrafts, read_exits, write_exits
 from simspec.tree.tree import load_tree
 

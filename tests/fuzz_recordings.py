@@ -14,7 +14,7 @@ from inputs import with_fields
 
 from simspec import Trace, load_trace, replay, synthetic
 from simspec.policies import fixed
-from simspec.reports.trace_summary import trace_summary
+from simspec.reports.summaries import trace_summary
 
 GOLDENS = Path(__file__).parent / "goldens"
 

@@ -15,8 +15,8 @@ from simspec.cost.table import CostTable
 from simspec.numerics.stats import ratio
 from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
 from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
-from simspec.reports.prompt_seconds import prompt_seconds
-from simspec.validation.published_batches import published_batches
+from simspec.reports.intervals import prompt_seconds
+from simspec.validation.published_costs import published_batches
 
 TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
 COST = TokenCost(10.0, 0.5, kv=0.001, step=1.0, draft=0.8).cost(4, 30)

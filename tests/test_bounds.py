@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simspec.validation.bounds import interval, moments
-from simspec.validation.round_distribution import RoundDistribution
+from simspec.validation.checks import RoundDistribution, interval, moments
 
 
 @st.composite

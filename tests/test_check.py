@@ -14,17 +14,15 @@ from simspec import formulas, policies, synthetic
 from simspec.cost.model import CostModel
 from simspec.replay import metrics
 from simspec.replay import replay as simulate
-from simspec.reports.acceptance_by_depth import depth_acceptance
+from simspec.reports.drafters import depth_acceptance
 from simspec.trace import rounds
 from simspec.trace.trace import Trace
 from simspec.validation import check as check_module
 from simspec.validation import checks as checks_module
 from simspec.validation import settings as sizes
-from simspec.validation.checks import CheckPlan, PlannedCheck
-from simspec.validation.recording_checks import recording_checks
+from simspec.validation.check import recording_checks
+from simspec.validation.checks import CheckPlan, PlannedCheck, RoundDistribution, broken_rounds
 from simspec.validation.replay_comparison import RewardTables
-from simspec.validation.round_distribution import RoundDistribution
-from simspec.validation.round_rules import broken_rounds
 
 RIGHT = simulate.replay
 

@@ -16,11 +16,8 @@ from simspec.claims.catalogue import CLAIMS
 from simspec.claims.claim import Claim, Inputs
 from simspec.claims.draft_lengths import correlation, higher_hm_lower_speedup
 from simspec.claims.evidence import POSITIVE, Evidence, Source, excess, jackknife, observe
-from simspec.claims.page import summary, verdict_rows
-from simspec.claims.paper_acceptance import SYNTHETIC
-from simspec.claims.price import MEASURED, PRICES
-from simspec.claims.recorded import Recorded, Recordings
-from simspec.claims.thompson import against_best_fixed, others_at_best, others_at_ten
+from simspec.claims.recorded import MEASURED, PRICES, Recorded, Recordings
+from simspec.claims.thompson import SYNTHETIC, against_best_fixed, others_at_best, others_at_ten
 from simspec.claims.trees import EAGLE_TREE
 from simspec.claims.verdict import (
     BY_CONSTRUCTION,
@@ -29,6 +26,8 @@ from simspec.claims.verdict import (
     UNDECIDED,
     Verdict,
     decided,
+    summary,
+    verdict_rows,
     verdicts_on,
 )
 from simspec.numerics.stats import Interval

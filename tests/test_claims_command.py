@@ -25,9 +25,8 @@ from simspec.claims.ablations import (
 from simspec.claims.card import find_cards, read_card
 from simspec.claims.catalogue import CLAIMS
 from simspec.claims.claim import REFERENCES, Inputs
-from simspec.claims.page import BEGIN, END, renew
-from simspec.claims.price import MEASURED, PRICES
-from simspec.claims.recorded import Recordings, repeated_8grams
+from simspec.claims.recorded import MEASURED, PRICES, Recordings, repeated_8grams
+from simspec.claims.verdict import BEGIN, END, renew
 from simspec.numerics.stats import ratio, ratio_difference
 from simspec.policies.thompson import beta_ts
 from simspec.trace.trace import Trace, load_trace

@@ -12,17 +12,16 @@ from hypothesis import strategies as st
 from simspec import CostModel, synthetic
 from simspec.claims.claim import Claim, Inputs
 from simspec.claims.evidence import excess, observe
-from simspec.claims.paper_acceptance import EESD_ACCEPTANCE, SYNTHETIC, VANILLA_ACCEPTANCE, raised
-from simspec.claims.price import MEASURED, PRICES
-from simspec.claims.recorded import Recorded, Recordings
+from simspec.claims.recorded import MEASURED, PRICES, Recorded, Recordings
 from simspec.claims.sorted_exits import cascades
+from simspec.claims.thompson import EESD_ACCEPTANCE, SYNTHETIC, VANILLA_ACCEPTANCE, raised
 from simspec.claims.trees import BLIND, beam_search, one_size, sizes_by_confidence, tree_attention
 from simspec.claims.verdict import HELD, UNDECIDED, verdicts_on
 from simspec.numerics.formulas import expected_committed
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import cape, sets
 from simspec.reports.cascades import default_thresholds
-from simspec.reports.stand_ins import iid_rate
+from simspec.reports.transport import iid_rate
 from simspec.reports.tree_rows import NODES, ROUNDS, SECONDS, prompt_figures
 from simspec.tree.policy import TreePolicy
 from simspec.tree.tree import chain_tree

@@ -12,11 +12,16 @@ from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
 from simspec.policies import fixed
-from simspec.reports.acceptance_by_depth import by_depth, depth_acceptance
-from simspec.reports.drafter_tables import markdown, table
-from simspec.reports.drafters import ALL, compare_drafters
+from simspec.reports.drafters import (
+    ALL,
+    by_depth,
+    compare_drafters,
+    depth_acceptance,
+    markdown,
+    table,
+)
 from simspec.trace.recordings import recordings
-from simspec.validation.recording_checks import recording_checks
+from simspec.validation.check import recording_checks
 
 
 def recording(seed=0, prompts=12, K=4, rate=0.6):

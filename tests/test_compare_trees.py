@@ -15,8 +15,7 @@ from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.trees import sets
 from simspec.replay.metrics import summary
 from simspec.replay.replay import replay
-from simspec.reports.tree_tables import markdown, table
-from simspec.reports.trees import compare_trees
+from simspec.reports.trees import compare_trees, markdown, table
 from simspec.trace.recordings import recordings
 from simspec.tree.replay import replay_tree, tree_seconds
 from simspec.tree.search import draft_room

@@ -8,7 +8,7 @@ import pytest
 from simspec import CostModel, synthetic
 from simspec.policies import fixed
 from simspec.policy_kind import DeferredPolicy
-from simspec.reports.cross_fit import fit_length, fit_tree, halves
+from simspec.reports.tree_rows import fit_length, fit_tree, halves
 
 COST = CostModel.from_ratio(0.3, 4, 8)
 

@@ -10,9 +10,8 @@ from shell import command, contents, refused, simspec
 from simspec import CostModel, load_trace, synthetic
 from simspec.cost.provenance import CostOrigin
 from simspec.cost.table import CostTable
-from simspec.exports.formats import FORMATS
 from simspec.exports.request import Settings
-from simspec.exports.write import SIDECAR
+from simspec.exports.write import FORMATS, SIDECAR
 from simspec.reports.speedup_curve import speedup_curve
 from simspec.trace.recordings import recordings
 

@@ -7,7 +7,7 @@ import pytest
 from console_pages import output, steps
 from documents import ROOT, blocks
 
-from simspec.exports.formats import FORMATS
+from simspec.exports.write import FORMATS
 
 PAGE = ROOT / "docs" / "exporting.md"
 EXAMPLES = blocks(PAGE, "console")

@@ -5,10 +5,10 @@ from export_documents import MORE_RIGHT, RIGHT
 from export_mutations import WRONG
 
 from simspec.exports import sglang_adaptive, tensorrt_llm, vllm
+from simspec.exports.choice import Schedule
 from simspec.exports.documents import parse_json, parse_yaml
-from simspec.exports.formats import FORMATS
 from simspec.exports.request import Settings
-from simspec.exports.schedule import Schedule
+from simspec.exports.write import FORMATS
 
 CASES = [(name, *case) for name, cases in WRONG.items() for case in cases]
 LOWER = Settings(engine_version="1.2.0")

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from simspec import synthetic
-from simspec.exports.choice import TIE, best_length
+from simspec.exports.choice import TIE, Limits, Schedule, best_length
 from simspec.exports.draft_acceptance import acceptance_at
-from simspec.exports.schedule import Limits, Schedule
 
 
 def test_rounds_without_a_draft_are_no_rejections():

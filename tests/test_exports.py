@@ -26,12 +26,11 @@ from simspec.exports import (
     vllm,
     vllm_synthetic,
 )
-from simspec.exports.choice import TIE, Choice, best_length, choose
+from simspec.exports.choice import TIE, Choice, Limits, Schedule, best_length, choose
 from simspec.exports.draft_acceptance import acceptance_at
 from simspec.exports.evidence import Evidence
-from simspec.exports.formats import FORMATS
 from simspec.exports.request import Request, Settings
-from simspec.exports.schedule import Limits, Schedule
+from simspec.exports.write import FORMATS
 
 
 @given(schedules(), st.integers(1, 600))

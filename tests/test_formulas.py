@@ -7,8 +7,7 @@ from strategies import traces
 
 from simspec import CostModel, formulas, replay, summary, synthetic
 from simspec.policies import beta_ts, confidence, fixed
-from simspec.validation.bounds import moments
-from simspec.validation.round_distribution import RoundDistribution
+from simspec.validation.checks import RoundDistribution, moments
 
 RATE = st.floats(0, 1)
 

@@ -3,9 +3,8 @@
 import pytest
 from import_files import written
 
-from simspec.imports.conclusions import depth_counts
-from simspec.imports.depth_curve import depth_curve
 from simspec.imports.formats import read_import
+from simspec.imports.import_report import depth_counts, depth_curve
 from simspec.imports.options import ImportOptions
 
 

@@ -9,12 +9,9 @@ from hypothesis import strategies as st
 from import_files import FIXTURES, changed, rows_of, written
 from statsmodels.duration.survfunc import SurvfuncRight
 
-from simspec.imports.conclusions import depth_counts, length_at
-from simspec.imports.depth_counts import of_rounds
-from simspec.imports.depth_curve import depth_curve
 from simspec.imports.formats import read_import
-from simspec.imports.import_report import import_report
-from simspec.imports.kinds import CensoredRounds, Origin, PooledCounts
+from simspec.imports.import_report import depth_counts, depth_curve, import_report, length_at
+from simspec.imports.kinds import CensoredRounds, Origin, PooledCounts, of_rounds
 from simspec.imports.options import ImportOptions
 
 ORIGIN = Origin("vllm-requests", "r.jsonl", "0" * 64)

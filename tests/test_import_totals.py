@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from import_files import FIXTURES, changed, rows_of, written
 
-from simspec.imports.conclusions import depth_counts, length_at
-from simspec.imports.depth_curve import depth_curve
 from simspec.imports.formats import read_import
-from simspec.imports.import_report import import_report
+from simspec.imports.import_report import depth_counts, depth_curve, import_report, length_at
 from simspec.imports.options import ImportOptions
 from simspec.imports.source import read_source
 

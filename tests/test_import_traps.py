@@ -27,9 +27,8 @@
 import pytest
 from import_files import FIXTURES, FORMAT_OF, changed, rows_of
 
-from simspec.imports.conclusions import depth_counts, length_at
 from simspec.imports.formats import read_import
-from simspec.imports.import_report import import_report
+from simspec.imports.import_report import depth_counts, import_report, length_at
 from simspec.imports.options import ImportOptions
 
 RATE = {

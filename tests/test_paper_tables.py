@@ -10,10 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simspec import formulas
-from simspec.validation.implied_costs import implied_cost, implied_costs, shared_cost
-from simspec.validation.paper_cells import cells, eesd_cells, glide_cells, misfits
-from simspec.validation.paper_tables import EESD, GLIDE_1
-from simspec.validation.rounding import rounding
+from simspec.validation.paper_tables import (
+    EESD,
+    GLIDE_1,
+    cells,
+    eesd_cells,
+    glide_cells,
+    implied_cost,
+    implied_costs,
+    misfits,
+    rounding,
+    shared_cost,
+)
 
 
 def inside(text):

@@ -12,13 +12,11 @@ from simspec import CostModel, replay
 from simspec.claims.card import Card, find_cards
 from simspec.claims.claim import Inputs
 from simspec.claims.exit_costs import ExitForm, exit_cost, layer_and_head
-from simspec.claims.price import MEASURED, PRICES
-from simspec.claims.recorded import Recordings
+from simspec.claims.recorded import MEASURED, PRICES, Recordings
 from simspec.claims.sorted_exits import SortedRecording, alone, cascades
 from simspec.papers.catalogue import TABLES
 from simspec.papers.eesd import phases
-from simspec.papers.sources import at, hm, learned, speedup, tasks_of
-from simspec.papers.table import Figure
+from simspec.papers.table import Figure, at, hm, learned, speedup, tasks_of
 from simspec.policies.calibrated import cali_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts

@@ -13,8 +13,7 @@ from shell import run
 
 from simspec import CostModel, policies, synthetic
 from simspec.claims.evidence import Source, excess, observe
-from simspec.claims.price import MEASURED, Price
-from simspec.claims.recorded import Recorded
+from simspec.claims.recorded import MEASURED, Price, Recorded
 from simspec.cost.table import load_cost
 from simspec.exports.choice import choose
 from simspec.exports.evidence import Evidence
@@ -26,9 +25,8 @@ from simspec.replay.replay import ReplayJob, replay, sequence_seconds
 from simspec.reports.comparison import Question, comparisons, paired_p
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.drift import drift
-from simspec.reports.intervals import covers, covers_text
+from simspec.reports.intervals import covers, covers_text, prompt_seconds, replicated_seconds
 from simspec.reports.oracle_gap import score
-from simspec.reports.prompt_seconds import prompt_seconds, replicated_seconds
 from simspec.reports.trees import compare_trees
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import load_trace

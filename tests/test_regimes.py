@@ -12,8 +12,16 @@ from strategies import costs
 
 from simspec import CostModel, formulas, replay, summary, synthetic
 from simspec.policies import fixed
-from simspec.reports.regime_tables import drafter_cells, regime_tables, score_cells
-from simspec.reports.regimes import RATIOS, by_regime, regime_columns, regimes, with_ratio
+from simspec.reports.regimes import (
+    RATIOS,
+    by_regime,
+    drafter_cells,
+    regime_columns,
+    regime_tables,
+    regimes,
+    score_cells,
+    with_ratio,
+)
 
 TRACE = synthetic.iid(0.7, 12, 60, 6, seed=2)
 COST = CostModel(

@@ -9,9 +9,7 @@ import pytest
 from shell import command
 
 from simspec import CostModel, synthetic
-from simspec.page.engine_lines import engine_lines
-from simspec.page.figures import figures_of
-from simspec.page.recommendation import recommend
+from simspec.page.figures import engine_lines, figures_of, recommend
 from simspec.page.report import report
 from simspec.reports.comparison import Question
 from simspec.trace.trace import Trace

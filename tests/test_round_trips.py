@@ -15,14 +15,12 @@ from strategies import traces
 
 from simspec import CostModel, policies, replay, synthetic
 from simspec.exports import spec_bench
-from simspec.exports.choice import Choice
+from simspec.exports.choice import Choice, Limits, Schedule
 from simspec.exports.draft_acceptance import acceptance_at
-from simspec.exports.formats import FORMATS as EXPORTS
-from simspec.exports.schedule import Limits, Schedule
-from simspec.imports.conclusions import depth_counts, length_at
+from simspec.exports.write import FORMATS as EXPORTS
 from simspec.imports.formats import FORMATS as IMPORTS
 from simspec.imports.formats import read_import
-from simspec.imports.import_report import import_report
+from simspec.imports.import_report import depth_counts, import_report, length_at
 from simspec.imports.kinds import BatchTier, EngineSettings
 from simspec.imports.options import ImportOptions
 from simspec.imports.summary_file import write_summary

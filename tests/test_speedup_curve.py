@@ -8,8 +8,7 @@ from shell import run
 
 from simspec import CostModel, policies, replay, summary, sweep, synthetic
 from simspec.numerics.stats import Interval, ratio
-from simspec.reports.curve_plot import plot_curves
-from simspec.reports.speedup_curve import Point, speedup_curve
+from simspec.reports.speedup_curve import Point, plot_curves, speedup_curve
 
 COST = CostModel.from_ratio(0.2, 5)
 

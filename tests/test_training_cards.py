@@ -9,8 +9,7 @@ from documents import ROOT
 from shell import run
 
 from simspec import load_trace, synthetic
-from simspec.reports.drafters import ALL
-from simspec.reports.training_cards import bundled_cards
+from simspec.reports.drafters import ALL, bundled_cards
 
 
 @pytest.fixture

@@ -13,14 +13,15 @@ from strategies import traces
 
 from simspec import formulas, synthetic
 from simspec.published import LengthCurve
-from simspec.reports.stand_ins import (
+from simspec.reports.transport import (
+    counts,
     curve_errors,
     iid_length,
     iid_rate,
     published_errors,
     summarized,
+    transport,
 )
-from simspec.reports.transport import counts, transport
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.trace import Trace, TraceMeta
 

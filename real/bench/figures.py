@@ -15,7 +15,7 @@ from real.prompts import ALL, LOW_REPEAT
 from simspec import CostModel, Trace
 from simspec.numerics.stats import Interval, ratio
 from simspec.output.names import label_text
-from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.reports.intervals import replicated_seconds
 
 
 def draw_race(rows: Sequence[RaceRow], device: str, path: Path) -> None:

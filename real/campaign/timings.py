@@ -28,8 +28,7 @@ from real.pair import DTYPES
 from real.progress import relabel
 from real.provenance import device_name
 from simspec import CostModel, policies
-from simspec.reports.curve_plot import plot_curves
-from simspec.reports.speedup_curve import speedup_curve
+from simspec.reports.speedup_curve import plot_curves, speedup_curve
 
 LAB, TUNED, EAGER = "lab", "lab-tuned", "lab-eager"
 """Latency grids of the trained target."""

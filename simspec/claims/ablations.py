@@ -17,10 +17,8 @@ from simspec.claims.evidence import (
     observe,
     student_interval,
 )
-from simspec.claims.exit_costs import ExitForm, exit_cost
-from simspec.claims.price import MEASURED, Price
-from simspec.claims.recorded import MOST_REPEATED, REPETITIVE, Recorded
-from simspec.claims.target import target_of
+from simspec.claims.exit_costs import ExitForm, exit_cost, target_of
+from simspec.claims.recorded import MEASURED, MOST_REPEATED, REPETITIVE, Price, Recorded
 from simspec.numerics.stats import MIN_PROMPTS, Interval
 from simspec.policies.thompson import beta_ts
 from simspec.trace.trace import load_trace

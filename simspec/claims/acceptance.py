@@ -6,9 +6,9 @@ import numpy as np
 
 from simspec.claims.claim import EAGLE, GLIDE, Claim, Inputs
 from simspec.claims.evidence import POSITIVE, Array, Bounds, Evidence, difference, observe
-from simspec.claims.price import Price
+from simspec.claims.recorded import Price
 from simspec.policy.predictor import examples
-from simspec.reports.acceptance_by_depth import by_depth
+from simspec.reports.drafters import by_depth
 
 NEARLY = 0.1
 """'Nearly equal': the printed differences of 1-alpha and 4-alpha reach 0.11 (EAGLE Tables 1-2)."""

@@ -4,8 +4,7 @@ import numpy as np
 
 from simspec.claims.claim import EAGLE, Claim, Inputs
 from simspec.claims.evidence import POSITIVE, Array, Evidence, difference, observe
-from simspec.claims.price import PRICES, Price
-from simspec.claims.recorded import Recorded
+from simspec.claims.recorded import PRICES, Price, Recorded
 from simspec.policies.fixed import fixed
 from simspec.replay.lock_step import plain_steps, policy_steps
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from simspec.claims.card import Card
 from simspec.claims.evidence import Evidence
-from simspec.claims.price import PRICES, Price
-from simspec.claims.recorded import Recordings
+from simspec.claims.recorded import PRICES, Price, Recordings
 
 EESD, GLIDE, EAGLE, S2D = "EESD", "GLIDE with a CAPE", "EAGLE", "S2D"
 REFERENCES = {

@@ -17,10 +17,9 @@ from simspec.claims.evidence import (
     jackknife,
     observe,
 )
-from simspec.claims.price import Price
-from simspec.claims.recorded import TRAINED, Recorded, by_prompt, crossed
+from simspec.claims.recorded import TRAINED, Price, Recorded, by_prompt, crossed
 from simspec.policies.fixed import fixed
-from simspec.reports.cross_fit import halves
+from simspec.reports.tree_rows import halves
 from simspec.trace.rounds import committed
 
 SHORT, LONG = 1, 5

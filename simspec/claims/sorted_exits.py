@@ -9,10 +9,8 @@ import numpy as np
 from simspec.claims.card import Card, pairs
 from simspec.claims.claim import S2D, Claim, Inputs
 from simspec.claims.evidence import Array, Evidence, Source, excess, observe
-from simspec.claims.exit_costs import layer_and_head
-from simspec.claims.price import Price
-from simspec.claims.recorded import by_prompt, crossed, repetition
-from simspec.claims.target import target_of
+from simspec.claims.exit_costs import layer_and_head, target_of
+from simspec.claims.recorded import Price, by_prompt, crossed, repetition
 from simspec.cost.model import CostModel
 from simspec.policies.fixed import fixed
 from simspec.replay.replay import replay

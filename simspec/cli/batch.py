@@ -185,7 +185,7 @@ def _print_conventions(ends: str, padded: bool) -> None:
 
 def _published(seed: int, as_json: bool) -> None:
     from simspec.output.terminal import print_table, print_text
-    from simspec.validation.published_batches import published_batches
+    from simspec.validation.published_costs import published_batches
 
     rows = published_batches(seed)
     if as_json:

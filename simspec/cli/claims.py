@@ -60,8 +60,8 @@ def claims(
     """
     from simspec.claims.card import find_cards
     from simspec.claims.claim import Inputs
-    from simspec.claims.page import markdown, renew
     from simspec.claims.recorded import Recordings
+    from simspec.claims.verdict import markdown, renew
     from simspec.numerics.stats import MIN_PROMPTS
     from simspec.output.files import check_output
     from simspec.trace.recordings import CHECKOUT
@@ -148,8 +148,7 @@ def _report(
 
 def _print(verdicts: "Sequence[Verdict]") -> None:
     from simspec.claims.claim import REFERENCES
-    from simspec.claims.page import headings, summary, verdict_rows
-    from simspec.claims.verdict import COVERED
+    from simspec.claims.verdict import COVERED, headings, summary, verdict_rows
     from simspec.output.terminal import print_table, print_text
 
     for paper in REFERENCES:

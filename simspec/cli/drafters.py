@@ -72,11 +72,17 @@ def drafters(  # noqa: PLR0913
     Example: simspec drafters traces/smollm2/greedy/*.parquet --cards traces/smollm2/drafters
     """
     from simspec.output.files import check_output, write_csv
-    from simspec.reports.drafter_tables import check_depth, markdown, table
-    from simspec.reports.drafters import ALL, compare_drafters
+    from simspec.reports.drafters import (
+        ALL,
+        bundled_cards,
+        check_depth,
+        compare_drafters,
+        markdown,
+        table,
+        tokens_learned,
+    )
     from simspec.reports.intervals import covers, covers_text
-    from simspec.reports.regime_tables import at_regimes, drafter_cells
-    from simspec.reports.training_cards import bundled_cards, tokens_learned
+    from simspec.reports.regimes import at_regimes, drafter_cells
     from simspec.trace.recordings import comparable_costs, locate
 
     check_depth(depth)
@@ -125,7 +131,7 @@ def drafters(  # noqa: PLR0913
 def _print(rows: list[Any], depth: int, covered: str) -> None:
     from simspec.numerics.stats import MIN_PROMPTS
     from simspec.output.terminal import print_table, print_text
-    from simspec.reports.drafter_tables import cells, headings, tells_training
+    from simspec.reports.drafters import cells, headings, tells_training
 
     learned = tells_training(rows)
     print_table(

@@ -71,8 +71,8 @@ def import_(  # noqa: PLR0913
     from simspec.imports.formats import read_import
     from simspec.imports.import_report import import_report
     from simspec.imports.options import ImportOptions
-    from simspec.imports.outputs import chosen_drafter, write_import
     from simspec.imports.source import read_source
+    from simspec.imports.summary_file import chosen_drafter, write_import
     from simspec.output.files import check_output
     from simspec.output.terminal import print_text
 

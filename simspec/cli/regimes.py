@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simspec.reports.regime_tables import Cells
+    from simspec.reports.regimes import Cells
 
 
 def print_regimes(
@@ -18,7 +18,7 @@ def print_regimes(
 ) -> None:
     """Prints {label: figures} as tables, as Markdown, or as JSON by `as_json`."""
     from simspec.output.terminal import print_table, print_text
-    from simspec.reports.regime_tables import markdown, regime_tables
+    from simspec.reports.regimes import markdown, regime_tables
 
     if as_json:
         print(json.dumps({"regimes": {label: as_json(of) for label, of in results.items()}}))

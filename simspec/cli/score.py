@@ -47,7 +47,7 @@ def score(  # noqa: PLR0913
     from simspec.reports.intervals import covers, covers_text
     from simspec.reports.oracle_gap import markdown
     from simspec.reports.oracle_gap import score as score_policies
-    from simspec.reports.regime_tables import at_regimes, score_cells
+    from simspec.reports.regimes import at_regimes, score_cells
     from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)

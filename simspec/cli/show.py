@@ -19,7 +19,7 @@ def show(
     Example: simspec show traces/prose.parquet
     """
     from simspec.output.terminal import print_fields
-    from simspec.reports.trace_summary import trace_summary
+    from simspec.reports.summaries import trace_summary
     from simspec.trace.recordings import locate
     from simspec.trace.trace import load_trace
 

@@ -84,7 +84,7 @@ def sweep(  # noqa: PLR0913
     from simspec.output.files import check_output, write_csv
     from simspec.replay.parts import part_sweep
     from simspec.replay.sweep import sweep_rows
-    from simspec.reports.sweep_means import plot_sweep
+    from simspec.reports.summaries import plot_sweep
     from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
@@ -161,8 +161,7 @@ def _plot_curves(
     path: Path,
     options: tuple[int, int, int],
 ) -> None:
-    from simspec.reports.curve_plot import plot_curves, source_note
-    from simspec.reports.speedup_curve import speedup_curve
+    from simspec.reports.speedup_curve import plot_curves, source_note, speedup_curve
 
     replicates, seed, jobs = options
     curves, notes = {}, {}
@@ -175,7 +174,7 @@ def _plot_curves(
 
 def _print(table: Any) -> None:
     from simspec.output.terminal import print_table
-    from simspec.reports.sweep_means import FIGURES, NAMES, sweep_means
+    from simspec.reports.summaries import FIGURES, NAMES, sweep_means
 
     sweep_rows = [
         (*(getattr(row, name) for name in NAMES), *(f"{getattr(row, f):.3f}" for f in FIGURES))

@@ -46,9 +46,8 @@ def transport(
     Example: simspec transport tiny-model-greedy tiny-model-coupled --table 4 --table 8
     """
     from simspec.output.files import check_output
-    from simspec.reports.stand_ins import published_errors
+    from simspec.reports.transport import plot_transport, published_errors
     from simspec.reports.transport import transport as compare
-    from simspec.reports.transport_plot import plot_transport
     from simspec.trace.recordings import locate
 
     paths = locate(traces)
@@ -102,7 +101,7 @@ def _print(rows: list[Any]) -> None:
 
 def _print_published(errors: Sequence[Any]) -> None:
     from simspec.output.terminal import print_table, print_text
-    from simspec.reports.stand_ins import summarized
+    from simspec.reports.transport import summarized
 
     print_table(
         ("published", "stand-in", "curves", "median error by K", "least", "greatest", "source"),

@@ -61,9 +61,8 @@ def trees(  # noqa: PLR0913
     """
     from simspec.output.files import check_output, write_csv
     from simspec.reports.intervals import covers, covers_text
-    from simspec.reports.regime_tables import at_regimes, tree_cells
-    from simspec.reports.tree_tables import markdown, table
-    from simspec.reports.trees import NODES, compare_trees
+    from simspec.reports.regimes import at_regimes, tree_cells
+    from simspec.reports.trees import NODES, compare_trees, markdown, table
     from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
@@ -102,7 +101,7 @@ def trees(  # noqa: PLR0913
 def _print(rows: list[Any], covered: str) -> None:
     from simspec.numerics.stats import MIN_PROMPTS
     from simspec.output.terminal import print_table, print_text
-    from simspec.reports.tree_tables import HEADINGS, by_recording
+    from simspec.reports.trees import HEADINGS, by_recording
 
     for name, cells in by_recording(rows).items():
         optional = ("passes/round", "nodes/round", "chosen", "over a chain as deep")

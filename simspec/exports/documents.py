@@ -1,10 +1,16 @@
-"""JSON and YAML read strictly: what a parser would repair or pick in silence is refused."""
+"""Documents of settings: strict JSON, flags on one line, confidence thresholds."""
 
 import json
 import math
+import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from simspec.exports.request import Request
+from simspec.policies import parse
+from simspec.policy.policy import Policy
 
 MAX_JSON, MAX_YAML = 1 << 26, 1 << 15
 """Most characters that are read."""
@@ -147,3 +153,93 @@ def _check_mappings(node: Any, value: Any, yaml: Any) -> None:
     elif isinstance(node, yaml.SequenceNode):
         for child, held in zip(node.value, value):
             _check_mappings(child, held, yaml)
+
+
+MAX_TEXT = 1 << 16
+NO_NAMES: Mapping[str, str] = {}
+_INTEGER, _NUMBER = re.compile(r"-?\d{1,9}"), re.compile(r"-?\d{1,9}(\.\d{1,25})?(e-?\d{1,3})?")
+
+
+def flag_line(flags: Mapping[str, object]) -> str:
+    """'--name value ...' as a shell reads it; a value of True is a switch."""
+    words: list[str] = []
+    for name, value in flags.items():
+        words += [name] if value is True else [name, shlex.quote(str(value))]
+    return " ".join(words) + "\n"
+
+
+def read_flags(
+    text: str,
+    kind: str,
+    required: Iterable[str],
+    optional: Iterable[str] = (),
+    renamed: Mapping[str, str] = NO_NAMES,
+) -> dict[str, str]:
+    """{flag: value} of '--name value ...'; ValueError, one line, for anything else.
+
+    A flag that comes twice is refused, since parsers keep the last one in silence; so are unknown
+    flags, abbreviations and missing values. renamed {old: new} only serves the message.
+    """
+    if not isinstance(text, str) or len(text) > MAX_TEXT:
+        raise ValueError(f"{kind}: expected text of at most {MAX_TEXT} characters")
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{kind}: not a command line: {error}") from None
+    known, flags = {*required, *optional}, dict[str, str]()
+    while words:
+        name = words.pop(0)
+        if name in renamed:
+            raise ValueError(f"{kind}: {name} is written {renamed[name]} here: rename it")
+        if name not in known:
+            raise ValueError(f"{kind}: {shown(name)} is no flag, expected some of {sorted(known)}")
+        if name in flags:
+            raise ValueError(f"{kind}: {name} comes twice, and only the last would count")
+        if not words or words[0].startswith("--"):
+            raise ValueError(f"{kind}: {name} has no value, expected one behind it")
+        flags[name] = words.pop(0)
+    if missing := [name for name in required if name not in flags]:
+        raise ValueError(f"{kind}: {missing[0]} is missing: add it")
+    return flags
+
+
+def flag_integer(flags: Mapping[str, str], name: str, low: int) -> int:
+    """The flag's value as an integer of `low` or more; ValueError otherwise."""
+    text = flags[name]
+    if not _INTEGER.fullmatch(text) or int(text) < low:
+        raise ValueError(f"{name} is {shown(text)}, expected an integer {low} or more")
+    return int(text)
+
+
+def number_of(text: str, name: str, low: float, high: float) -> float:
+    """The text as a number in [low, high]; ValueError otherwise."""
+    if not _NUMBER.fullmatch(text) or not low <= float(text) <= high:
+        raise ValueError(f"{name} is {shown(text)}, expected a number in [{low:g}, {high:g}]")
+    return float(text)
+
+
+def confidence_threshold(
+    request: Request, inclusive: bool, engine: str
+) -> tuple[float, int] | None:
+    """(threshold, longest draft) of a confidence policy, None of a fixed length.
+
+    inclusive: whether the engine submits the token below the threshold. ValueError for the other
+    kind, since its drafts differ by a token, and for any other policy.
+    """
+    if request.choice.schedule is not None:
+        return None
+    name = request.choice.policies[0]
+    policy = parse(name)
+    if not isinstance(policy, Policy) or not name.startswith("confidence:"):
+        raise ValueError(
+            f"{engine} has no setting that drafts as policy {name!r} does: give fixed:K or "
+            f"confidence:P,inclusive={str(inclusive).lower()}"
+        )
+    threshold, submits = policy.params
+    if bool(submits) != inclusive:
+        does = "submits" if inclusive else "drops"
+        raise ValueError(
+            f"policy {name!r} does not draft as {engine} does, which {does} the token below the "
+            f"threshold: give confidence:{threshold:g},inclusive={str(inclusive).lower()}"
+        )
+    return threshold, policy.longest(request.evidence.K)

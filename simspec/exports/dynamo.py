@@ -3,11 +3,10 @@
 Reference: --aic-nextn and --aic-nextn-accept-rates of Dynamo's mocker.
 """
 
-from simspec.exports.documents import shown
+from simspec.exports.choice import Limits
+from simspec.exports.documents import flag_integer, flag_line, number_of, read_flags, shown
 from simspec.exports.draft_acceptance import acceptance_at
-from simspec.exports.flags import flag_integer, flag_line, number_of, read_flags
 from simspec.exports.request import Format, Request, Settings
-from simspec.exports.schedule import Limits
 
 KIND = "Dynamo flags"
 LENGTH, RATES = "--aic-nextn", "--aic-nextn-accept-rates"

@@ -11,11 +11,11 @@ from simspec.exports.documents import (
     check_integer,
     check_number,
     check_option,
+    confidence_threshold,
     parse_json,
     shown,
 )
 from simspec.exports.request import Format, Request, Settings
-from simspec.exports.threshold import confidence_threshold
 from simspec.policies import parse
 from simspec.policy.policy import Policy
 

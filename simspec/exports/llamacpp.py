@@ -3,10 +3,16 @@
 Reference: common/arg.cpp of llama.cpp.
 """
 
-from simspec.exports.documents import check_option, check_text
-from simspec.exports.flags import flag_integer, flag_line, number_of, read_flags
+from simspec.exports.documents import (
+    check_option,
+    check_text,
+    confidence_threshold,
+    flag_integer,
+    flag_line,
+    number_of,
+    read_flags,
+)
 from simspec.exports.request import Format, Request, Settings
-from simspec.exports.threshold import confidence_threshold
 
 KIND = "llama.cpp flags"
 TYPE, MODEL = "--spec-type", "--model-draft"

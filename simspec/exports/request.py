@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from simspec.exports.choice import Choice
+from simspec.exports.choice import NO_LIMITS, Choice, Limits, Schedule
 from simspec.exports.evidence import Evidence
-from simspec.exports.schedule import NO_LIMITS, Limits, Schedule
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,7 @@
 Reference: python/sglang/srt/server_args.py of SGLang.
 """
 
-from simspec.exports.documents import check_option, check_text
-from simspec.exports.flags import flag_integer, flag_line, read_flags
+from simspec.exports.documents import check_option, check_text, flag_integer, flag_line, read_flags
 from simspec.exports.request import Format, Request, Settings
 
 KIND = "SGLang flags"

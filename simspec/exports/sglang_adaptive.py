@@ -10,18 +10,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from simspec.exports.choice import Schedule
 from simspec.exports.documents import (
     check_fields,
     check_integer,
     check_list,
     check_number,
     check_option,
+    flag_line,
     parse_json,
     shown,
 )
-from simspec.exports.flags import flag_line
 from simspec.exports.request import Format, Request, Settings
-from simspec.exports.schedule import Schedule
 from simspec.exports.sglang import chain_flags
 
 KIND = "SGLang adaptive config"

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left, bisect_right
 from typing import Any
 
+from simspec.exports.choice import Limits, Schedule
 from simspec.exports.documents import (
     check_fields,
     check_integer,
@@ -17,7 +18,6 @@ from simspec.exports.documents import (
     shown,
 )
 from simspec.exports.request import Format, Request, Settings
-from simspec.exports.schedule import Limits, Schedule
 
 KIND = "TensorRT-LLM config"
 ROOT, LENGTH, SCHEDULE = "speculative_config", "max_draft_len", "draft_len_schedule"

@@ -6,6 +6,7 @@ Reference: vllm/config/speculative.py and vllm/v1/spec_decode/dynamic/utils.py o
 import json
 from typing import Any
 
+from simspec.exports.choice import CAPTURED, Schedule
 from simspec.exports.documents import (
     check_fields,
     check_integer,
@@ -16,7 +17,6 @@ from simspec.exports.documents import (
     shown,
 )
 from simspec.exports.request import Format, Request, Settings
-from simspec.exports.schedule import CAPTURED, Schedule
 
 KIND = "vLLM speculative_config"
 LENGTH, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"

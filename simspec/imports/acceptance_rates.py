@@ -9,8 +9,8 @@ from simspec.exports.vllm import LENGTH
 from simspec.exports.vllm_synthetic import MEAN, RATES
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source
+from simspec.imports.totals import origin_of
 
 SUM = "1 + sum of the marginal rates (bonus token included)"
 NO_COUNTS = "the file gives rates without counts: no intervals"

@@ -2,13 +2,21 @@
 
 import numpy as np
 
-from simspec.imports.fields import Fields
-from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import CensoredRounds, PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import censored, origin_of
-from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
+from simspec.imports.source import Fields, Source, json_rows
+from simspec.imports.totals import (
+    MIXED,
+    PER_ROUND,
+    by_length,
+    censored,
+    check_means,
+    check_sums,
+    constant,
+    dense,
+    mean_of,
+    origin_of,
+)
 
 INVENTED = (
     "AIPerf derives llama.cpp's rounds from predicted_n - draft_n_accepted and spreads "

@@ -2,13 +2,18 @@
 
 import numpy as np
 
-from simspec.imports.depth_counts import DepthCounts
-from simspec.imports.fields import Fields
-from simspec.imports.kinds import CensoredRounds, PooledCounts
+from simspec.imports.kinds import CensoredRounds, DepthCounts, PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import censored, origin_of, without_bonus
-from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import PER_ROUND, at_constant_length, check_means, mean_of
+from simspec.imports.source import Fields, Source, json_rows
+from simspec.imports.totals import (
+    PER_ROUND,
+    at_constant_length,
+    censored,
+    check_means,
+    mean_of,
+    origin_of,
+    without_bonus,
+)
 
 TOOL = "acceptance_rate_pos_"
 

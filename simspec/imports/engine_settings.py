@@ -9,8 +9,8 @@ from typing import Any
 from simspec.exports import hf_transformers, llamacpp, sglang, sglang_adaptive, tensorrt_llm, vllm
 from simspec.imports.kinds import BatchTier, EngineSettings
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source
+from simspec.imports.totals import origin_of
 from simspec.policies.adaptive import hf_heuristic
 from simspec.policies.confidence import confidence
 from simspec.policies.ema_tiers import ema_tiers

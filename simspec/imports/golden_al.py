@@ -3,8 +3,8 @@
 from simspec.exports.golden_al import read
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import origin_of
 from simspec.imports.source import Source
+from simspec.imports.totals import origin_of
 
 MEANS = "mean tokens a round, one run for each K (bonus token included)"
 NO_COUNTS = "accepted lengths without counts, to two decimals: no intervals"

@@ -4,18 +4,15 @@ import re
 
 import numpy as np
 
-from simspec.imports.depth_counts import DepthCounts
-from simspec.imports.fields import Fields
-from simspec.imports.kinds import PooledCounts
+from simspec.imports.kinds import DepthCounts, PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.responses import responses
-from simspec.imports.round_lists import origin_of
-from simspec.imports.source import Source, json_rows
+from simspec.imports.source import Fields, Source, json_rows, responses
 from simspec.imports.totals import (
     PER_ROUND,
     at_constant_length,
     check_figure,
     mean_of,
+    origin_of,
     rounding_slack,
 )
 

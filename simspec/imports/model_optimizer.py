@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from simspec.imports.emitted_lengths import of_emitted_lengths
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
 from simspec.imports.source import Source, json_rows
 from simspec.imports.speculation_profile import of_profile
+from simspec.imports.totals import of_emitted_lengths
 
 
 def read_model_optimizer(source: Source, options: ImportOptions) -> PooledCounts:

@@ -5,14 +5,21 @@ from typing import Any
 import numpy as np
 
 from simspec.imports.engine_settings import read_sglang_flags
-from simspec.imports.fields import Fields
-from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import CensoredRounds, Import, PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.responses import responses
-from simspec.imports.round_lists import censored, origin_of, without_bonus
-from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import PER_ROUND, check_figure, mean_of
+from simspec.imports.source import Fields, Source, json_rows, responses
+from simspec.imports.totals import (
+    PER_ROUND,
+    by_length,
+    censored,
+    check_figure,
+    check_sums,
+    constant,
+    dense,
+    mean_of,
+    origin_of,
+    without_bonus,
+)
 
 NAMES = {
     "accepted": ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),

@@ -1,15 +1,125 @@
-"""Source: an untrusted file, read once, with its hash."""
+"""Sources: the text of a file, and JSON fields read strictly, one line an error."""
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import isfinite
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from simspec.imports.fields import Fields
+import numpy as np
+
 from simspec.output.files import read_at_most
+
+LARGEST_NUMBER = 1 << 53
+"""Integers above are no counts."""
+
+DEEPEST = 6
+"""Levels of objects and lists that a search goes down."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A JSON object and its place in the file, for messages.
+
+    A field that is missing or of another type is a ValueError, so a renamed field never reads as 0.
+    """
+
+    values: dict[str, Any]
+    place: str
+
+    def __contains__(self, key: str) -> bool:
+        return self.values.get(key) is not None
+
+    def whole(self, key: str, least: int = 0) -> int:
+        """An integer of at least `least`."""
+        return int(self.wholes(key, least, single=True)[0])
+
+    def wholes(self, key: str, least: int = 0, single: bool = False) -> np.ndarray:
+        """int64 of a list of integers, each at least `least`."""
+        value = self._value(key)
+        items = [value] if single else value
+        if type(items) is not list or not all(
+            type(item) is int and least <= item < LARGEST_NUMBER for item in items
+        ):
+            kind = "an integer" if single else "a list of integers"
+            raise self.error(key, value, f"{kind} >= {least}")
+        return np.array(items, np.int64)
+
+    def number(self, key: str) -> float:
+        """A finite number >= 0."""
+        value = self._value(key)
+        if (
+            type(value) not in (int, float)
+            or not 0 <= value < LARGEST_NUMBER
+            or not isfinite(value)
+        ):
+            raise self.error(key, value, "a finite number >= 0")
+        return float(value)
+
+    def numbers(self, key: str) -> list[float]:
+        """A list of finite numbers >= 0."""
+        value = self._value(key)
+        if type(value) is not list:
+            raise self.error(key, value, "a list of numbers")
+        return [Fields({key: item}, self.place).number(key) for item in value]
+
+    def name(self, key: str) -> str:
+        """A text, or an integer as text."""
+        value = self._value(key)
+        if type(value) not in (str, int):
+            raise self.error(key, value, "a text or an integer")
+        return str(value)
+
+    def inner(self, key: str) -> "Fields":
+        """The object in a field."""
+        value = self._value(key)
+        if type(value) is not dict:
+            raise self.error(key, value, "an object")
+        return Fields(value, f"{self.place}, {key}")
+
+    def inners(self, key: str) -> list["Fields"]:
+        """The objects of a list."""
+        value = self._value(key)
+        if type(value) is not list or not all(type(item) is dict for item in value):
+            raise self.error(key, value, "a list of objects")
+        return [Fields(item, f"{self.place}, {key} {i}") for i, item in enumerate(value)]
+
+    def table(self, key: str) -> dict[int, int]:
+        """{whole number: count} of an object whose keys are whole numbers as text."""
+        inner = self.inner(key)
+        if not all(name.isascii() and name.isdigit() and len(name) < 6 for name in inner.values):
+            raise self.error(key, inner.values, "an object keyed by whole numbers")
+        return {int(name): inner.whole(name) for name in inner.values}
+
+    def holding(self, key: str) -> Iterator["Fields"]:
+        """Every object in this one, itself included, that has a field `key` other than null."""
+        yield from _holding(self.values, key, self.place, DEEPEST)
+
+    def error(self, key: str, value: Any, expected: str) -> ValueError:
+        """ValueError, one line: the place, the field, what was given and what was expected."""
+        shown = " ".join(repr(value)[:80].split())
+        return ValueError(f"{self.place}: {key} is {shown}, expected {expected}")
+
+    def _value(self, key: str) -> Any:
+        if self.values.get(key) is None:
+            known = ", ".join(sorted(map(str, self.values))[:20]) or "none"
+            raise ValueError(
+                f"{self.place}: {key} is missing, the fields there are {known[:300]}: name the "
+                "format that wrote this file"
+            )
+        return self.values[key]
+
+
+def _holding(value: Any, key: str, place: str, levels: int) -> Iterator[Fields]:
+    if type(value) is dict and value.get(key) is not None:
+        yield Fields(value, place)
+    elif levels and type(value) in (dict, list):
+        for item in value.values() if type(value) is dict else value:
+            yield from _holding(item, key, place, levels - 1)
+
 
 LARGEST = 256 << 20
 """Bytes of a file; its JSON takes several times as much memory."""
@@ -78,3 +188,26 @@ def _fields(value: Any, place: str) -> Fields:
     if type(value) is not dict:
         raise ValueError(f"{place}: a {type(value).__name__}, expected an object")
     return Fields(value, place)
+
+
+def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
+    """The object that holds `key`, one a response and choice; of a stream's chunks the last.
+
+    Chunks of one response share an `id`, in the object or in the row; rows without one are
+    responses each.
+    """
+    last: dict[tuple[str, str], Fields] = {}
+    for row in rows:
+        choices = row.values.get("choices")
+        parts = row.inners("choices") if type(choices) is list and choices else []
+        holders = [
+            (str(part.values.get("index", i)), next(part.holding(key), None))
+            for i, part in enumerate(parts)
+        ]
+        if not any(holder for _, holder in holders):
+            holders = [("", next(row.holding(key), None))]
+        for index, holder in holders:
+            if holder is not None:
+                name = holder.values.get("id") or row.values.get("id") or row.place
+                last[str(name), index] = holder
+    return list(last.values())

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from simspec.imports.fields import Fields
 from simspec.imports.kinds import ExactImport, Origin
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.source import Source, json_rows
+from simspec.imports.source import Fields, Source, json_rows
 from simspec.trace.meta import TraceMeta
 from simspec.trace.trace import Trace
 

@@ -4,13 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from simspec.imports.emitted_lengths import PER_STEP, of_emitted_lengths
-from simspec.imports.fields import Fields
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import origin_of
-from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import check_figure
+from simspec.imports.source import Fields, Source, json_rows
+from simspec.imports.totals import PER_STEP, check_figure, of_emitted_lengths, origin_of
 
 VERSION = "1.0"
 CONSISTENT = 0.02

@@ -5,17 +5,15 @@ from io import StringIO
 
 import numpy as np
 
-from simspec.imports.depth_counts import DEEPEST
-from simspec.imports.fields import Fields
-from simspec.imports.kinds import PooledCounts
+from simspec.imports.kinds import DEEPEST, PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import origin_of
-from simspec.imports.source import Source
+from simspec.imports.source import Fields, Source
 from simspec.imports.totals import (
     PER_ROUND,
     at_constant_length,
     check_figure,
     mean_of,
+    origin_of,
     rounding_slack,
 )
 

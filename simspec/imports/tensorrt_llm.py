@@ -4,13 +4,20 @@ import numpy as np
 
 from simspec.exports.tensorrt_llm import ROOT
 from simspec.imports.engine_settings import read_tensorrt_config
-from simspec.imports.histograms import by_length, check_sums, constant, dense
 from simspec.imports.kinds import Import, PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.responses import responses
-from simspec.imports.round_lists import origin_of
-from simspec.imports.source import Source, json_rows
-from simspec.imports.totals import MIXED, PER_ROUND, check_means, mean_of
+from simspec.imports.source import Source, json_rows, responses
+from simspec.imports.totals import (
+    MIXED,
+    PER_ROUND,
+    by_length,
+    check_means,
+    check_sums,
+    constant,
+    dense,
+    mean_of,
+    origin_of,
+)
 
 
 def read_tensorrt_llm(source: Source, options: ImportOptions) -> Import:

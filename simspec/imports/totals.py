@@ -1,11 +1,125 @@
-"""Totals of rounds: accepted lengths, and acceptance by depth at a constant draft length."""
+"""Counts of rounds: lists, histograms, totals and means of emitted lengths."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from simspec.imports.depth_counts import DEEPEST, DepthCounts, of_totals
-from simspec.imports.fields import Fields
+from simspec.imports.kinds import (
+    DEEPEST,
+    CensoredRounds,
+    DepthCounts,
+    Origin,
+    PooledCounts,
+    check_size,
+    of_histograms,
+    of_totals,
+)
+from simspec.imports.options import ImportOptions
+from simspec.imports.source import Fields, Source
+
+
+def origin_of(source: Source) -> Origin:
+    """Format, name and hash of a source."""
+    return Origin(source.format, source.file, source.sha256)
+
+
+def censored(
+    source: Source,
+    ids: Sequence[str],
+    drafted: Sequence[np.ndarray],
+    accepted: Sequence[np.ndarray],
+    notes: Sequence[str] = (),
+) -> CensoredRounds:
+    """The rounds of requests; ValueError where a request's two lists differ in length."""
+    for name, tried, right in zip(ids, drafted, accepted):
+        if len(tried) != len(right):
+            raise ValueError(
+                f"request {name[:40]} has {len(tried)} rounds drafted and {len(right)} accepted, "
+                "expected as many"
+            )
+    offset = np.concatenate(([0], np.cumsum([len(right) for right in accepted]))).astype(np.int64)
+    empty = np.zeros(0, np.int64)
+    return CensoredRounds(
+        origin_of(source), tuple(ids), offset, np.concatenate([empty, *drafted]),
+        np.concatenate([empty, *accepted]), tuple(notes),
+    )  # fmt: skip
+
+
+def without_bonus(
+    lengths: Sequence[np.ndarray], emitted: int | None, key: str
+) -> tuple[list[np.ndarray], str]:
+    """Accepted drafts of lists that may count the bonus token, and a note on what was found.
+
+    emitted: tokens of all requests. With the bonus the lists sum to about that; without, to that
+    less the rounds. A zero proves that it is not counted. ValueError where neither fits within a
+    quarter of the rounds.
+    """
+    rounds = sum(map(len, lengths))
+    total = sum(int(length.sum()) for length in lengths)
+    if any((length == 0).any() for length in lengths):
+        return list(lengths), f"{key} holds zeros: it does not count the bonus token"
+    if emitted is None:
+        raise ValueError(
+            f"whether {key} counts the bonus token is unknown: the file must give the tokens too"
+        )
+    with_bonus, without = abs(total - emitted), abs(total + rounds - emitted)
+    if min(with_bonus, without) > rounds / 4:
+        raise ValueError(
+            f"{key} sums to {total} in {rounds} rounds and the tokens to {emitted}: neither with "
+            "nor without the bonus token do they agree"
+        )
+    if with_bonus < without:
+        return [length - 1 for length in lengths], f"{key} sums to the tokens: bonus counted"
+    return list(lengths), f"{key} and the rounds sum to the tokens: bonus not counted"
+
+
+Part = tuple[int, int, np.ndarray]
+"""A request, its draft length K, and its rounds that accepted 0, 1 .. K tokens."""
+
+
+def dense(fields: Fields, key: str, K: int | None = None) -> np.ndarray:
+    """int64 of a list or of an object {accepted: rounds}; K + 1 entries where K is given."""
+    if type(fields.values.get(key)) is dict:
+        table = fields.table(key)
+        size = max([*table, K or 0]) + 1
+        if size > DEEPEST + 1:
+            raise fields.error(key, size - 1, f"at most {DEEPEST} accepted tokens")
+        counts = np.zeros(size, np.int64)
+        counts[list(table)] = list(table.values())
+    else:
+        counts = fields.wholes(key)
+    if len(counts) > DEEPEST + 1 or K is not None and len(counts) != K + 1:
+        raise fields.error(key, counts.tolist(), f"{'256 at most' if K is None else K + 1} counts")
+    return counts
+
+
+def check_sums(fields: Fields, key: str, counts: np.ndarray, rounds: int, accepted: int) -> None:
+    """ValueError unless the counts sum to the rounds, and weighted ones to the accepted tokens."""
+    sums = int(counts.sum()), int(counts @ np.arange(len(counts)))
+    if sums != (rounds, accepted):
+        raise ValueError(
+            f"{fields.place}: {key} holds {sums[0]} rounds with {sums[1]} accepted tokens, the "
+            f"counters say {rounds} and {accepted}: does it count the bonus token?"
+        )
+
+
+def constant(parts: Sequence[Part], withheld: Mapping[str, str]) -> int | None:
+    """The draft length of all rounds, None where it varies or is withheld."""
+    lengths = {K for _, K, counts in parts if counts.any()}
+    return max(lengths) if len(lengths) == 1 and not withheld and max(lengths) else None
+
+
+def by_length(parts: Sequence[Part], requests: int) -> dict[int, DepthCounts]:
+    """{K: DepthCounts} of rounds by their draft length; K = 0 tried nothing."""
+    tables: dict[int, np.ndarray] = {}
+    for request, K, counts in parts:
+        if K > 0:
+            if K not in tables:
+                check_size(requests, K)
+            tables.setdefault(K, np.zeros((requests, K + 1), np.int64))[request] += counts
+    return {K: of_histograms(tables[K]) for K in sorted(tables)}
+
 
 PER_ROUND = "1 + accepted drafts / rounds with a draft (bonus token included)"
 MIXED = (
@@ -80,3 +194,35 @@ def at_constant_length(
     notes = [f"{missing} drafted tokens fewer than K a round: acceptance is up to "
              f"{missing / rounds:.4f} too low at each depth"] if missing else []  # fmt: skip
     return {K: of_totals(rounds, at_least)}, {}, notes
+
+
+PER_STEP = "mean over steps of the emitted tokens (bonus token included)"
+
+
+def of_emitted_lengths(
+    source: Source, options: ImportOptions, row: Fields, key: str, block: str = ""
+) -> PooledCounts:
+    """Counts of steps that emitted 1 to K + 1 tokens; K: `options.drafted`, or the most accepted.
+
+    block: why acceptance has no depth there; ''. ValueError where a step emits more than K + 1.
+    """
+    emitted = dense(row, key)
+    notes: tuple[str, ...] = ()
+    if emitted[:1].any():
+        raise ValueError(f"{key} counts steps of 0 tokens, expected lengths with the bonus token")
+    counts = emitted[1:]
+    if not counts.any():
+        raise ValueError(f"{key} is empty: nothing can be concluded")
+    K = options.drafted or max(len(counts) - 1, 1)
+    if counts[K + 1 :].any():
+        raise ValueError(f"{key} holds steps of {len(counts)} tokens, over K + 1 = {K + 1}")
+    if options.drafted is None:
+        notes = (f"the file gives no draft length: K = {K} is its most accepted",)
+    rounds, accepted = int(counts.sum()), int(counts @ np.arange(len(counts)))
+    padded = np.pad(counts, (0, K + 1))[: K + 1]
+    by_depth = {} if block else by_length([(0, K, padded)], 1)
+    return PooledCounts(
+        origin_of(source), None, rounds, None, accepted, mean_of(rounds, accepted), PER_STEP, None,
+        by_depth, max(by_depth, default=None), {"acceptance by depth": block} if block else {},
+        notes=notes,
+    )  # fmt: skip

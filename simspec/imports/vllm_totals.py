@@ -4,16 +4,15 @@ import re
 
 import numpy as np
 
-from simspec.imports.fields import LARGEST
 from simspec.imports.kinds import PooledCounts
 from simspec.imports.options import ImportFormat, ImportOptions
-from simspec.imports.round_lists import origin_of
-from simspec.imports.source import Source, json_rows
+from simspec.imports.source import LARGEST_NUMBER, Source, json_rows
 from simspec.imports.totals import (
     PER_ROUND,
     at_constant_length,
     check_figure,
     mean_of,
+    origin_of,
     rounding_slack,
 )
 
@@ -136,7 +135,7 @@ def _counters(source: Source) -> Totals:
             continue
         match = SAMPLE.fullmatch(line) if len(line) <= LONGEST else None
         value = float(match[4]) if match else -1.0
-        if match is None or not 0 <= value < LARGEST or value % 1:
+        if match is None or not 0 <= value < LARGEST_NUMBER or value % 1:
             raise ValueError(f"line {number}: {line[:80]!r} is no counter")
         labels = match[3] or ""
         models |= set(MODEL.findall(labels))

@@ -1,7 +1,7 @@
 """What the page shows of one recording, computed by replay."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.exports.choice import best_length
-from simspec.numerics.stats import MIN_PROMPTS
+from simspec.exports.choice import best_length, choose
+from simspec.exports.evidence import Evidence
+from simspec.exports.request import Request, Settings
+from simspec.exports.write import FORMATS
+from simspec.numerics.stats import MIN_PROMPTS, Interval
 from simspec.policies import make
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policy.predictor import examples, reliability
 from simspec.replay.replay import replay
-from simspec.reports.acceptance_by_depth import depth_acceptance
-from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds
+from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds, corrected
+from simspec.reports.drafters import depth_acceptance
+from simspec.reports.intervals import replicated_seconds
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
-from simspec.reports.prompt_seconds import replicated_seconds
 from simspec.reports.reachable import reachable
 from simspec.reports.speedup_curve import Point, speedup_of
 from simspec.reports.transport import TransportRow, transport
@@ -187,3 +190,108 @@ def _transport(name: str, trace: Trace, question: Question) -> tuple[TransportRo
 def short_name(name: str) -> str:
     """The recording's name without its folder and ending."""
     return Path(name).name.removesuffix(".parquet")
+
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "transformers")
+SETTINGS = Settings(model="DRAFT_MODEL", engine_version="1.3.0")
+"""A recording does not name the files of its draft model."""
+
+
+@dataclass(frozen=True)
+class EngineLine:
+    """What an engine reads, as `simspec export` writes it."""
+
+    engine: str
+    text: str
+
+
+def engine_lines(figures: RecordingFigures) -> list[EngineLine]:
+    """Lines of the engines that have a counterpart of the drafter; none where drafts do not pay."""
+    if not figures.pays:
+        return []
+    evidence = Evidence({figures.name: figures.trace}, (1,), {figures.name: (figures.cost,)})
+    lines = []
+    for engine in ENGINES:
+        form = FORMATS[engine]
+        try:
+            choice = choose(evidence, figures.best.policy, replace(form.limits, captured=0))
+            text = form.export(Request(evidence, choice, SETTINGS))
+            form.validate(text, SETTINGS)
+        except ValueError:  # the engine has no such drafter
+            continue
+        lines.append(EngineLine(engine, text.strip()))
+    return lines
+
+
+Key = tuple[str, str, float, float]
+"""Target, rule, temperature, top-p: recordings that differ in them answer different questions."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to run for one target and rule.
+
+    | field | meaning |
+    | --- | --- |
+    | key | target, rule, temperature and top-p |
+    | figures | of the fastest recording, at its best fixed length or under `gain` |
+    | gain | the policy that is clearly faster than its best fixed length; None: none is |
+    """
+
+    key: Key
+    figures: RecordingFigures
+    gain: Comparison | None
+
+    @property
+    def speedup(self) -> Interval:
+        """Of the fixed length over plain decoding."""
+        return self.figures.best.speedup
+
+    @property
+    def sentence(self) -> str:
+        """The recommendation in words."""
+        drafter, name = self.figures.trace.meta.drafter, short_name(self.figures.name)
+        if self.gain is not None and not self.figures.pays and self.gain.speedup.low > 1:
+            return (
+                f"Draft with {drafter} under {self.gain.policy}: {times(self.gain.speedup)} over "
+                f"plain decoding ({name}). No fixed length is clearly faster than plain decoding."
+            )
+        if not self.figures.pays:
+            return (
+                f"Do not draft: nothing is clearly faster than plain decoding. The best is "
+                f"{drafter} with K = {self.figures.best_k} at {times(self.speedup)} ({name})."
+            )
+        text = (
+            f"Draft {self.figures.best_k} token{'s' * (self.figures.best_k > 1)} with {drafter}: "
+            f"{times(self.speedup)} over plain decoding ({name})."
+        )
+        if self.gain is None:
+            return f"{text} No policy that adapts its length is clearly faster there."
+        d = self.gain.difference
+        return f"{text} {self.gain.policy} adds {d.value:.2f} [{d.low:.2f}, {d.high:.2f}] to that."
+
+
+def recommend(figures: Sequence[RecordingFigures], question: Question) -> list[Recommendation]:
+    """One recommendation for each target and rule; policies are judged by Holm over the page."""
+    judged = corrected([c for f in figures for c in f.comparisons], question)
+    groups: dict[Key, list[RecordingFigures]] = {}
+    for f in figures:
+        meta = f.trace.meta
+        key = meta.target, meta.rule, meta.temperature, meta.top_p
+        groups.setdefault(key, []).append(f)
+    gains: dict[str, Comparison] = {}
+    for c in sorted(judged, key=lambda c: c.difference.value):
+        if c.verdict == "faster":
+            gains[c.recording] = c
+
+    def reached(f: RecordingFigures) -> float:
+        gain = gains.get(f.name)
+        return f.best.speedup.value if gain is None else gain.speedup.value
+
+    fastest = {key: max(members, key=reached) for key, members in groups.items()}
+    return [Recommendation(key, f, gains.get(f.name)) for key, f in fastest.items()]
+
+
+def times(speedup: Interval) -> str:
+    """'1.39x [1.36, 1.43]'."""
+    return f"{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"

@@ -1,8 +1,18 @@
 """HTML of the page: escaped text, tables and sections, one style sheet, no outer reference."""
 
-from collections.abc import Iterable, Sequence
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from simspec.output.names import html_text
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.numerics.stats import Interval
+from simspec.output.names import html_text, label_text
+from simspec.reports.speedup_curve import Point
+from simspec.reports.transport import TransportRow
 
 STYLE = """
 :root { --paper: #ffffff; --ink: #1b1f24; --quiet: #6b7480; --band: #e4e8ee; --rule: #d6dbe1;
@@ -94,3 +104,148 @@ def code(text: str) -> str:
 def folded(title: str, body: Iterable[str]) -> str:
     """A part that opens on a click."""
     return f"<details><summary>{html_text(title)}</summary>{''.join(body)}</details>"
+
+
+COLORS = {
+    "#010101": "var(--ink)",
+    "#020202": "var(--quiet)",
+    "#030303": "var(--band)",
+    "#040404": "var(--accent)",
+    "#050505": "var(--second)",
+    "#060606": "var(--third)",
+    "#070707": "var(--fourth)",
+}
+"""What matplotlib draws with, and the variable that stands for it on the page."""
+
+INK, QUIET, BAND, ACCENT, SECOND, THIRD, FOURTH = COLORS
+WIDTH = 4.4
+"""Inches of a chart: its text keeps its size on a phone."""
+
+
+def curve_chart(curve: Sequence[Point], oracle: Point, best_k: int) -> str:
+    """Speedup of fixed lengths with its band; the best length and the oracle are marked."""
+
+    def draw(axes: Any) -> None:
+        lengths = [point.K for point in curve]
+        speedups = [point.speedup for point in curve]
+        axes.fill_between(
+            lengths, [s.low for s in speedups], [s.high for s in speedups], color=BAND, lw=0
+        )
+        axes.plot(lengths, [s.value for s in speedups], "-", color=INK, lw=1.4)
+        axes.plot([best_k], [speedups[best_k].value], "o", color=ACCENT, ms=7)
+        axes.axhline(oracle.speedup.value, color=SECOND, lw=1.2, ls="--")
+        axes.annotate(
+            "oracle", (lengths[-1], oracle.speedup.value), color=SECOND, ha="right", va="bottom"
+        )
+        axes.axhline(1, color=QUIET, lw=0.8, ls=":")
+        axes.set(xlabel="draft length K", ylabel="speedup over plain decoding")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+
+    return svg(draw, 3.1)
+
+
+def policy_chart(points: Sequence[tuple[str, Interval, str]]) -> str:
+    """(label, speedup, kind) from the top down, as points with intervals.
+
+    kind: best (the best fixed length), policy or oracle.
+    """
+    colors = {"best": ACCENT, "policy": INK, "oracle": SECOND}
+
+    def draw(axes: Any) -> None:
+        for at, (_, speedup, kind) in enumerate(points):
+            axes.plot([speedup.low, speedup.high], [at, at], color=colors[kind], lw=1.4)
+            axes.plot([speedup.value], [at], "o", color=colors[kind], ms=5)
+        axes.axvline(1, color=QUIET, lw=0.8, ls=":")
+        axes.set_yticks(range(len(points)), [label_text(label) for label, _, _ in points])
+        axes.invert_yaxis()
+        axes.set(xlabel="speedup over plain decoding")
+
+    return svg(draw, 0.9 + 0.22 * len(points))
+
+
+def depth_chart(acceptance: NDArray[np.float64]) -> str:
+    """Acceptance of the drafted token at each depth, given that all before it were accepted."""
+
+    def draw(axes: Any) -> None:
+        axes.bar(np.arange(1, len(acceptance) + 1), np.nan_to_num(acceptance), color=ACCENT)
+        axes.set(xlabel="depth of the drafted token", ylabel="accepted, given those before")
+        axes.set_ylim(0, 1)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+
+    return svg(draw, 2.6)
+
+
+def calibration_chart(table: NDArray[np.float64]) -> str:
+    """Share accepted against the drafter's confidence; on the diagonal both agree."""
+
+    def draw(axes: Any) -> None:
+        axes.plot([0, 1], [0, 1], color=QUIET, lw=0.8, ls=":")
+        axes.plot(table[:, 1], table[:, 2], "o-", color=ACCENT, ms=4, lw=1.4)
+        axes.set(xlabel="confidence of the drafter", ylabel="share accepted")
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+
+    return svg(draw, 2.6)
+
+
+def transport_chart(rows: Sequence[TransportRow]) -> str:
+    """Errors of stand-ins for the accepted length, by draft length."""
+    colors = (ACCENT, SECOND, THIRD, FOURTH)
+
+    def draw(axes: Any) -> None:
+        names = list(dict.fromkeys(name for row in rows for name in row.errors))
+        for name, color in zip(names, colors):
+            held = [row for row in rows if name in row.errors]
+            values = [100 * row.errors[name].value for row in held]
+            axes.plot(
+                [row.K for row in held],
+                values,
+                "o-",
+                color=color,
+                ms=3,
+                lw=1.4,
+                label=label_text(name),
+            )
+        axes.axhline(0, color=QUIET, lw=0.8, ls=":")
+        axes.set(xlabel="draft length K", ylabel="error of the accepted length, %")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.legend(frameon=False, labelcolor=INK, fontsize=8)
+
+    return svg(draw, 2.9)
+
+
+def svg(draw: Callable[[Any], None], height: float) -> str:
+    """The drawing as an `<svg>` element without size, script or outer reference."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: Any = {
+        "svg.fonttype": "none", "svg.hashsalt": "simspec", "font.size": 9, "text.color": INK,
+        "font.family": "sans-serif", "axes.edgecolor": QUIET, "axes.labelcolor": INK,
+        "xtick.color": QUIET, "ytick.color": QUIET, "xtick.labelcolor": INK,
+        "ytick.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False,
+    }  # fmt: skip
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(WIDTH, height), dpi=72, layout="constrained")
+        draw(figure.subplots())
+        if (engine := figure.get_layout_engine()) is not None:
+            engine.execute(figure)
+        figure.set_layout_engine(None)  # savefig would draw a second time for the layout
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return themed(buffer.getvalue())
+
+
+def themed(text: str) -> str:
+    """matplotlib's SVG for use in a page: colors as variables, ids its own, no header, no size."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
+    text = text.replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "").replace(
+        "xlink:href", "href"
+    )
+    text = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 sans-serif", text)
+    for drawn, variable in COLORS.items():
+        text = text.replace(drawn, variable)
+    mark = f"c{zlib.crc32(text.encode()):08x}-"  # ids are unique on a page of many charts
+    return re.sub(r'((?:id=|href=)"#?|url\(#)', rf"\g<1>{mark}", text)

@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from simspec.numerics.stats import Interval
-from simspec.page import charts, layout
-from simspec.page.engine_lines import engine_lines
-from simspec.page.figures import RecordingFigures, figures_of, short_name
-from simspec.page.recommendation import Recommendation, recommend, times
+from simspec.page import layout
+from simspec.page import layout as charts
+from simspec.page.figures import (
+    Recommendation,
+    RecordingFigures,
+    engine_lines,
+    figures_of,
+    recommend,
+    short_name,
+    times,
+)
 from simspec.reports.comparison import DEFAULTS, Question
 from simspec.reports.intervals import covers_text, interval_text
 from simspec.trace.trace import Trace, load_trace

@@ -2,13 +2,21 @@
 
 from simspec.claims.claim import Inputs
 from simspec.claims.evidence import Array, difference
-from simspec.claims.price import MEASURED
-from simspec.claims.recorded import Recorded
+from simspec.claims.recorded import MEASURED, Recorded
 from simspec.claims.trees import EAGLE_TREE
-from simspec.papers.sources import MISSING, card_of, learned
-from simspec.papers.table import Cell, Figure, PaperTable, figure, plain, quotient
+from simspec.papers.table import (
+    MISSING,
+    Cell,
+    Figure,
+    PaperTable,
+    card_of,
+    figure,
+    learned,
+    plain,
+    quotient,
+)
 from simspec.policies.fixed import fixed
-from simspec.reports.acceptance_by_depth import by_depth
+from simspec.reports.drafters import by_depth
 from simspec.reports.tree_rows import ROUNDS, TOKENS, prompt_figures
 from simspec.tree.policy import TreePolicy
 

@@ -6,12 +6,13 @@ import numpy as np
 
 from simspec.claims.card import Card
 from simspec.claims.claim import Inputs
-from simspec.claims.price import MEASURED
-from simspec.claims.recorded import Recorded, crossed
-from simspec.claims.target import target_of
-from simspec.papers.sources import (
+from simspec.claims.exit_costs import target_of
+from simspec.claims.recorded import MEASURED, Recorded, crossed
+from simspec.papers.table import (
     MISSING,
+    Cell,
     Mask,
+    PaperTable,
     Source,
     at,
     bundled,
@@ -23,14 +24,12 @@ from simspec.papers.sources import (
     speed_headings,
     speedup,
 )
-from simspec.papers.table import Cell, PaperTable
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
 from simspec.policy.policy import Policy
-from simspec.reports.cross_fit import fit_tree
-from simspec.reports.tree_rows import priced_seconds
+from simspec.reports.tree_rows import fit_tree, priced_seconds
 
 K = 10
 """EESD's drafting step."""

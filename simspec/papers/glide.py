@@ -9,10 +9,17 @@ from simspec.claims.ablations import layer_of
 from simspec.claims.card import Card, Lengths
 from simspec.claims.claim import Inputs
 from simspec.claims.evidence import Array, difference
-from simspec.claims.price import MEASURED
-from simspec.claims.recorded import Recorded
-from simspec.papers.sources import MISSING, card_of, learned
-from simspec.papers.table import Cell, Figure, PaperTable, figure, quotient
+from simspec.claims.recorded import MEASURED, Recorded
+from simspec.papers.table import (
+    MISSING,
+    Cell,
+    Figure,
+    PaperTable,
+    card_of,
+    figure,
+    learned,
+    quotient,
+)
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import beams, cape
 from simspec.policy.policy import Policy

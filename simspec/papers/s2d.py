@@ -4,11 +4,21 @@ import numpy as np
 
 from simspec.claims.claim import Inputs
 from simspec.claims.evidence import Array
-from simspec.claims.price import PRICES, Price
-from simspec.claims.recorded import Recorded, by_prompt, crossed
+from simspec.claims.recorded import PRICES, Price, Recorded, by_prompt, crossed
 from simspec.claims.sorted_exits import SortedRecording, alone, cascades, sorted_recording
-from simspec.papers.sources import FLAT, MISSING, bundled, card_of, learned
-from simspec.papers.table import Cell, Figure, PaperTable, figure, plain, quotient
+from simspec.papers.table import (
+    FLAT,
+    MISSING,
+    Cell,
+    Figure,
+    PaperTable,
+    bundled,
+    card_of,
+    figure,
+    learned,
+    plain,
+    quotient,
+)
 from simspec.policies.fixed import fixed
 from simspec.trace.trace import Trace, load_trace
 

@@ -22,8 +22,7 @@ from simspec.numerics.stats import (
 )
 from simspec.policies import make
 from simspec.policies.fixed import fixed
-from simspec.reports.intervals import interval_data
-from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.reports.intervals import interval_data, replicated_seconds
 from simspec.trace.trace import Trace, load_trace
 from simspec.tree.tree import MAX_NODES
 

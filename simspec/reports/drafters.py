@@ -1,6 +1,6 @@
-"""Drafters compared by their recordings: acceptance by depth, cost, best fixed K, speedup."""
+"""Drafters compared by their recordings: acceptance by depth, cost, best K, training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,55 @@ from numpy.typing import NDArray
 from simspec.cost.model import CostModel
 from simspec.numerics.formulas import depthwise_committed
 from simspec.numerics.stats import MIN_PROMPTS, Interval, bootstrap, stacked
+from simspec.output.files import read_json
+from simspec.output.terminal import markdown_table
 from simspec.policies.fixed import fixed
-from simspec.reports.acceptance_by_depth import by_depth
-from simspec.reports.intervals import interval_data, number_or_none
-from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.reports.intervals import (
+    interval_columns,
+    interval_data,
+    interval_text,
+    number_or_none,
+    replicated_seconds,
+)
+from simspec.trace.recordings import CHECKOUT
 from simspec.trace.trace import Trace, load_trace
+
+
+def by_depth(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(accepted, tried), float64[S, K]: drafts that begin at each row and are right to depth j.
+
+    n-alpha at depth j is accepted[j] / tried[j]. A row is tried at depth j if its first j - 1
+    drafted tokens are right, and neither `depth` nor the sequence ends before j. Each row counts
+    once, as if a round began there: the figure holds for no draft length in particular.
+    """
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
+    room = np.minimum(trace.depth, left)
+    depth = np.arange(1, trace.K + 1)
+    if trace.ratio is None:
+        right, reached = trace.run[:, None] >= depth, trace.run[:, None] >= depth - 1
+    else:  # acceptance probabilities in place of counts
+        right = trace.ratio.astype(np.float64).cumprod(axis=1)
+        reached = np.concatenate((np.ones((trace.rows, 1)), right[:, :-1]), axis=1)
+    possible = room[:, None] >= depth
+    accepted, tried = (
+        np.add.reduceat(flags * possible, trace.offset[:-1], axis=0, dtype=np.float64)
+        for flags in (right, reached)
+    )
+    return accepted, tried
+
+
+def depth_acceptance(trace: Trace) -> tuple[float, NDArray[np.float64]]:
+    """(alpha, alphas float64[K]): the share of drafted tokens accepted, at any depth and at each.
+
+    All rows count, given that the tokens before are accepted; NaN where no draft reached the depth.
+    """
+    accepted, tried = (counts.sum(axis=0) for counts in by_depth(trace))
+    with np.errstate(invalid="ignore"):
+        return (
+            float(accepted.sum() / max(tried.sum(), 1)),
+            accepted / np.where(tried > 0, tried, np.nan),
+        )
+
 
 ALL = "all"
 DRAWS = 16
@@ -151,3 +195,117 @@ def _figures(
 
 def _ratio(totals: Array) -> Array:
     return totals[..., 0] / totals[..., 1]
+
+
+def table(rows: Sequence[DrafterRow]) -> Any:
+    """The rows as a pandas DataFrame: alpha_1 .. alpha_K, speedup, expected, with _low and _high.
+
+    Depths past a row's K are NaN. `learned` is there where a card tells it.
+    """
+    import pandas
+
+    flat = []
+    for row in rows:
+        columns = {
+            key: value
+            for key, value in asdict(row).items()
+            if key not in ("alpha", "speedup", "expected", "note", "learned")
+        }
+        columns |= interval_columns("speedup", row.speedup)
+        columns |= interval_columns("expected", row.expected)
+        for depth, alpha in enumerate(row.alpha, 1):
+            columns |= interval_columns(f"alpha_{depth}", alpha)
+        learned = {"learned": row.learned} if tells_training(rows) else {}
+        flat.append(columns | learned | {"note": row.note})
+    frame = pandas.DataFrame(flat)
+    return frame[[*(name for name in frame if name != "note"), "note"]]
+
+
+def markdown(rows: Sequence[DrafterRow], depth: int = 4) -> str:
+    """The rows as a Markdown table, alpha to `depth`."""
+    learned = tells_training(rows)
+    return markdown_table(
+        headings(depth, learned), [cells(row, depth, learned=learned) for row in rows]
+    )
+
+
+def tells_training(rows: Sequence[DrafterRow]) -> bool:
+    """Whether a card says how many tokens some drafter learned."""
+    return any(row.learned is not None for row in rows)
+
+
+def check_depth(depth: int) -> None:
+    """ValueError unless there is a depth to show."""
+    if depth < 1:
+        raise ValueError(f"--depth is {depth}, expected at least 1")
+
+
+def headings(depth: int, learned: bool = False) -> list[str]:
+    """The table's headings, alpha to `depth`; the first three name a row.
+
+    `learned` adds the tokens that the drafter learned.
+    """
+    check_depth(depth)
+    alphas = [f"a{j}" for j in range(1, depth + 1)]
+    return [
+        *("drafter", "rule", "domain"),
+        *alphas,
+        *("c", "then", "best K", "speedup", "expected"),
+        *(("tokens learned",) if learned else ()),
+    ]
+
+
+def cells(
+    row: DrafterRow, depth: int, alpha_limits: bool = True, learned: bool = False
+) -> list[str]:
+    """The row's cells, alpha to `depth`, with or without alpha's intervals."""
+    alphas = [interval_text(alpha, limits=alpha_limits) for alpha in row.alpha]
+    return [
+        *(row.drafter, row.rule, row.task),
+        *[*alphas, *["-"] * depth][:depth],
+        f"{row.c:.2f}",
+        "-" if np.isnan(row.marginal) else f"{row.marginal:.2f}",
+        str(row.best_k),
+        interval_text(row.speedup),
+        interval_text(row.expected),
+        *(("-" if row.learned is None else f"{row.learned:,}",) if learned else ()),
+    ]
+
+
+def bundled_cards(recording: Path) -> Path | None:
+    """The folder with the cards of a checkout's recording; None for another one."""
+    path = recording.resolve()
+    if path.parent == CHECKOUT:
+        return CHECKOUT.parent / "real" / "tiny"
+    return CHECKOUT / "smollm2" / "drafters" if CHECKOUT / "smollm2" in path.parents else None
+
+
+def tokens_learned(folder: Path | None, recording: str, drafter: str) -> int | None:
+    """The tokens that a drafter learned, repetitions included, by its card; None without one.
+
+    folder None: there are no cards.
+
+    The first that exists of FOLDER/NAME/card.json and FOLDER/NAME.json, where NAME is the
+    recording's file without its ending, then the drafter's name. None too for a card without
+    training. ValueError, one line, for a damaged card, or one of another drafter.
+    """
+    if folder is None:
+        return None
+    for name in (Path(recording).stem, drafter):
+        for path in (folder / name / "card.json", folder / f"{name}.json"):
+            if path.is_file():
+                return read_json(path, lambda data: _tokens(data, drafter), "drafter's card")
+    return None
+
+
+def _tokens(data: Any, drafter: str) -> int | None:
+    if not isinstance(data, dict):
+        raise ValueError(f"a {type(data).__name__}, expected an object")
+    if data.get("drafter") != drafter:
+        raise ValueError(f"drafter is {data.get('drafter')!r}, expected {drafter!r}")
+    tokens = data.get("tokens")
+    if tokens is None:
+        return None
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        raise ValueError(f"tokens is {tokens!r}, expected a number of tokens")
+    return tokens

@@ -11,8 +11,7 @@ from simspec.policies.calibrated import DEFAULTS, cali_ts, sampling_only
 from simspec.policies.thompson import beta_ts
 from simspec.policy.predictor import fit_predictor, split_by_task
 from simspec.reports.hybrid_search import FITTED, WEIGHT_ROUNDS, Choice, predictors, weights
-from simspec.reports.intervals import interval_data, interval_text
-from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.reports.intervals import interval_data, interval_text, replicated_seconds
 from simspec.reports.regimes import FLAT, MEASURED, RATIOS, regime_label
 from simspec.trace.trace import Trace
 from simspec.tree.tree import MAX_NODES

@@ -15,7 +15,7 @@ from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policy.policy import Policy
 from simspec.replay.replay import prepare
-from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.reports.intervals import replicated_seconds
 from simspec.reports.reachable import reachable
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.trace import Trace, load_trace

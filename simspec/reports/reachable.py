@@ -13,7 +13,7 @@ from simspec.policies.fixed import fixed
 from simspec.policy.policy import Array, Go, Policy
 from simspec.policy.threshold import averaged
 from simspec.replay.replay import replay
-from simspec.reports.cross_fit import halves
+from simspec.reports.tree_rows import halves
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.quantization import decode, table
 from simspec.trace.rounds import Rounds

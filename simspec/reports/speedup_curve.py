@@ -1,16 +1,20 @@
 """Speedup against draft length, with adaptive policies beside it (EESD Figure 3)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio
+from simspec.output.files import replacing
+from simspec.output.names import label_text
+from simspec.policies import CLAIRVOYANT
 from simspec.policies.fixed import fixed
 from simspec.replay.sweep import cost_model
-from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.reports.intervals import replicated_seconds
 from simspec.trace.trace import Trace
 
 
@@ -76,3 +80,84 @@ def speedup_of(
 def _is_fixed(policy: Any) -> bool:
     name = policy if isinstance(policy, str) else getattr(policy, "name", "")
     return name.partition(":")[0] == "fixed"
+
+
+ACROSS = 4
+"""Most panels side by side."""
+
+
+def source_note(trace: Trace, cost: Any) -> str:
+    """Device and dtype of the recording, and the device that was priced, or the cost ratio."""
+    device, dtype = trace.meta.device or "no device named", trace.meta.dtype
+    price = (
+        f"costs of {cost.device or 'no device named'}"
+        if hasattr(cost, "device")
+        else f"a draft step is {cost:g} of a target step"
+    )
+    return f"recorded: {_short(device)}{f', {dtype}' if dtype else ''}; {_short(price)}"
+
+
+def plot_curves(
+    curves: Mapping[str, Sequence[Point]], path: Path | str, notes: Mapping[str, str] | None = None
+) -> None:
+    """Write a PNG: fixed lengths as a curve with its band, adaptive policies as horizontal lines.
+
+    Intervals of adaptive policies are bars beyond the longest K. A policy has one color in all
+    panels; notes {recording: a further line}, see `source_note`.
+    """
+    from matplotlib.figure import Figure
+
+    across = min(len(curves), ACROSS)
+    down = -(-len(curves) // across)
+    figure = Figure(figsize=(6.4 * across, 4.4 * down + 0.6), layout="constrained")
+    panels = figure.subplots(down, across, squeeze=False).ravel()
+    adaptive = dict.fromkeys(p.policy for points in curves.values() for p in points if p.K is None)
+    colors = {name: f"C{i % 10}" for i, name in enumerate(adaptive)}
+    legend: dict[str, Any] = {}
+    for axes, (name, points) in zip(panels, curves.items()):
+        legend |= _draw_panel(axes, points, colors)
+        interval = points[0].speedup
+        level = f"{interval.level:.0%} intervals over {interval.prompts} prompts"
+        axes.set(
+            xlabel="draft length K",
+            ylabel="modelled speedup over plain decoding",
+            title=f"{label_text(Path(name).name)}, {level}",
+        )
+        axes.title.set_fontsize("medium")
+        if notes and name in notes:
+            place = {"xycoords": "axes fraction", "ha": "right", "fontsize": 6, "color": "0.35"}
+            axes.annotate(label_text(notes[name]), (0.99, 0.02), **place)
+    for axes in panels[len(curves) :]:
+        axes.remove()
+    figure.legend(
+        legend.values(),
+        map(label_text, legend),
+        loc="outside lower center",
+        ncols=min(len(legend), 4 * across),
+        fontsize="small",
+    )
+    with replacing(Path(path)) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)
+
+
+def _draw_panel(axes: Any, points: Sequence[Point], colors: Mapping[str, str]) -> dict[str, Any]:
+    """Draw the points; {label: the line of the legend}."""
+    fixed = {p.K: p.speedup for p in points if p.K is not None}
+    lengths = sorted(fixed)
+    speedups = [fixed[k] for k in lengths]
+    axes.fill_between(lengths, [s.low for s in speedups], [s.high for s in speedups], color="0.85")
+    values = [s.value for s in speedups]
+    legend = {"fixed K": axes.plot(lengths, values, "o-", color="black", ms=3.5, lw=1)[0]}
+    step = max(lengths[-1], 1) / 45
+    for i, point in enumerate(p for p in points if p.K is None):
+        style = "--" if point.policy in CLAIRVOYANT else "-"
+        line = {"color": colors[point.policy], "lw": 1.2}
+        legend[point.policy] = axes.axhline(point.speedup.value, ls=style, **line)
+        axes.vlines(lengths[-1] + (i + 1) * step, [point.speedup.low], [point.speedup.high], **line)
+    axes.axhline(1, color="grey", lw=0.8, ls=":")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return legend
+
+
+def _short(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

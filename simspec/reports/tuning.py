@@ -17,8 +17,7 @@ from simspec.policy_kind import Argument
 from simspec.replay.replay import replay
 from simspec.replay.sweep import cost_model
 from simspec.reports.comparison import holm, paired_p
-from simspec.reports.intervals import interval_data
-from simspec.reports.prompt_seconds import replicated_seconds
+from simspec.reports.intervals import interval_data, replicated_seconds
 from simspec.trace.trace import Trace
 
 PER_ARGUMENT = 8

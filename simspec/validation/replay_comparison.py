@@ -12,10 +12,14 @@ from simspec.replay import replay as simulate
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace
 from simspec.validation import settings
-from simspec.validation.bounds import moments
-from simspec.validation.checks import CheckPlan, PlannedCheck
-from simspec.validation.round_distribution import Array, RoundDistribution
-from simspec.validation.round_rules import broken_rounds
+from simspec.validation.checks import (
+    Array,
+    CheckPlan,
+    PlannedCheck,
+    RoundDistribution,
+    broken_rounds,
+    moments,
+)
 
 
 class RewardTables:
