@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -88,7 +89,20 @@ def test_no_pass_is_slower_than_a_wider_one_by_more_than_the_gain(values, layout
     for n in TIMED_ROWS:
         best = min(table[layout, m] for layout in layouts for m in TIMED_ROWS if m >= n)
         assert chosen[n] <= best / (1 - prepacked.GAIN) + 1e-9
-        assert chosen[n] <= min(table[layout, n] for layout in layouts) + 1e-9
+        narrow = min(table[layout, n] for layout in layouts)
+        assert chosen[n] <= narrow / (1 - prepacked.GAIN) + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_below_the_gain_does_not_move_the_choice(monkeypatch, seed):
+    rng = np.random.default_rng(seed)
+    clock = Clock(
+        monkeypatch,
+        lambda layout, rows: (4 + rows / 100 + (layout == PACKED) / 4) * rng.uniform(1, 1.04),
+    )
+    _, tuned = layer()
+    choose_ways([tuned], clock.now)
+    assert ways_of([tuned]) == {"80x48": "1-48: plain"}
 
 
 def test_a_handicapped_single_row_is_padded_and_the_choice_is_told(monkeypatch):

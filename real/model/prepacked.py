@@ -29,10 +29,11 @@ DTYPES = (torch.float32, torch.bfloat16)
 TIMED_ROWS = 1, 2, 3, 4, 5, 6, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48
 """Rows whose products are timed: few, and around the blocks of 16 rows of a CPU's kernels. More
 rows are multiplied in the layout of the last of them."""
-REPEATS = 3
+REPEATS = 5
 """Of every trial, the fastest of which counts: what slows a product is never its own."""
 GAIN = 0.05
-"""A wider product must be faster by this share to be tried in place of a narrow one."""
+"""Another way than a shape's own layout, unpadded, must be faster by this share: two processes of
+one machine shall choose alike."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,8 @@ def choose_ways(
 
     First n rows as they are, in every layout; then, where a wider product was faster, n rows padded
     to it against n rows as they are. Between timed numbers of rows seconds are linear. The order is
-    random, the fastest repeat counts.
+    random, the fastest repeat counts. A shape has the layout of least time over all timed rows;
+    other ways replace it only where they are faster by GAIN.
     """
     shapes = list({id(layer.ways): layer.ways for layer in layers}.values())
     direct = [(n, Way(layout, n)) for layout in layers[0].ways.layouts for n in TIMED_ROWS]
@@ -184,12 +186,15 @@ def choose_ways(
     for ways in shapes:
         of = seconds[id(ways)]
         lines = {layout: [of[n, Way(layout, n)] for n in TIMED_ROWS] for layout in ways.layouts}
+        own = min(lines, key=lambda layout: sum(lines[layout]))
         for n in range(1, TIMED_ROWS[-1] + 1):
             as_it_is = {
                 Way(layout, n): float(np.interp(n, TIMED_ROWS, line))
                 for layout, line in lines.items()
             }
-            narrow = min(as_it_is, key=lambda way: as_it_is[way])
+            narrow, other = Way(own, n), min(as_it_is, key=lambda way: as_it_is[way])
+            if as_it_is[other] < (1 - GAIN) * as_it_is[narrow]:
+                narrow = other
             wide = min(
                 (way for rows, way in direct if rows >= n), key=lambda way: of[way.rows, way]
             )
@@ -202,9 +207,11 @@ def choose_ways(
         for ways in shapes:
             of = seconds[id(ways)]
             for n in {rows for rows, _ in padded}:
+                narrow = ways.table[n]
                 tried = [way for rows, way in padded if rows == n]
-                if ways.table[n] in tried:
-                    ways.table[n] = min(tried, key=lambda way: of[n, way])
+                wide = min(tried, key=lambda way: of[n, way])
+                if narrow in tried and of[n, wide] < (1 - GAIN) * of[n, narrow]:
+                    ways.table[n] = wide
     for ways in shapes:
         ways.last = ways.table[TIMED_ROWS[-1]].layout
 
