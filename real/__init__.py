@@ -1,0 +1,1 @@
+"""real: recording, training and running drafters and targets, with torch."""

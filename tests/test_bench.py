@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-BENCH = Path(__file__).parent / "bench"
+BENCH = Path(__file__).parents[1] / "tools" / "bench"
 sys.path.insert(0, str(BENCH))
 import history  # noqa: E402
 import replay as bench  # noqa: E402

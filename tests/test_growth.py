@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parent / "bench"
+BENCH = Path(__file__).parents[1] / "tools" / "bench"
 sys.path.insert(0, str(BENCH))
 import growth  # noqa: E402
 

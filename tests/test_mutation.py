@@ -119,7 +119,7 @@ def entry(mutant):
 
 
 def exam(root, *options):
-    script = str(ROOT / "tests" / "mutation.py")
+    script = str(ROOT / "tools" / "mutation.py")
     command = [sys.executable, script, "--root", str(root), "--json", "--libraries", "pytest"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120)
     return done.returncode, json.loads(done.stdout), done.stderr

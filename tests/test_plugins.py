@@ -133,7 +133,7 @@ def test(inputs, price):
 CLAIMS = (Claim(21, "Newcomers are right.", EESD, "nowhere", test, (), detail="d", regime="r"),)
 ''',
 }
-COPIED = ("simspec", "real", "tests", "docs")
+COPIED = ("simspec", "real", "tests", "tools", "docs")
 LINKED = ("traces", "pyproject.toml", "README.md")
 
 

@@ -1,5 +1,5 @@
 """A step of Muon on one matrix, PyTorch's in bfloat16 against ours in float32, as one JSON:
-python tests/bench/muon.py [--rows 576] [--columns 1536] [--threads N]
+python tools/bench/muon.py [--rows 576] [--columns 1536] [--threads N]
 
 Both take steps in turns. `ratio` is PyTorch's median over ours; where the processor multiplies
 bfloat16 by its own instructions, `simspec train` takes PyTorch's (`real.train.optimizers`).

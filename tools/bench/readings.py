@@ -1,4 +1,4 @@
-"""Choose the readings and constants that no paper gives: python tests/bench/readings.py
+"""Choose the readings and constants that no paper gives: python tools/bench/readings.py
 [recording.parquet ...]
 
 Default: the bundled recordings. Everything is chosen on one half of each recording's prompts and

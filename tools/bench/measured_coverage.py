@@ -1,4 +1,4 @@
-"""Coverage of intervals of measured costs: python tests/bench/measured_coverage.py
+"""Coverage of intervals of measured costs: python tools/bench/measured_coverage.py
 
 Each sitting measures known costs on a simulated timer. Printed as one JSON: the share of 95%
 intervals that hold them, their mean half-width, and the bias, by machine and timing blocks.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from noisy_machine import NoisyMachine, timed_rounds
 

@@ -1,6 +1,6 @@
 """Trains every ablation of the papers for one target at one equal budget, and prints their table.
 
-Usage: python tests/train_ablations.py TEXT... --out models/ablations --steps 300 --minutes 60
+Usage: python tools/train_ablations.py TEXT... --out models/ablations --steps 300 --minutes 60
 
 TEXT are files or folders as for `simspec train`. Each ablation is a folder of --out; its card also
 goes to --cards. All learn as many tokens: steps x rows x 192. Stopped, by --minutes, Ctrl-C or a

@@ -1,5 +1,5 @@
 """Tokens recorded a second, one sequence at a time against many, as one JSON:
-python tests/bench/record.py [--models FOLDER] [--target FOLDER] [--drafter NAME ...]
+python tools/bench/record.py [--models FOLDER] [--target FOLDER] [--drafter NAME ...]
 
 Both ways record the same prompts in one run and take turns, the first to go changing from repeat to
 repeat, so a slow minute of the machine falls on both. "single" writes each sequence through the

@@ -1,4 +1,4 @@
-"""Seconds of whole sweeps, from the start of the process: python tests/bench/sweep.py runs the one
+"""Seconds of whole sweeps, from the start of the process: python tools/bench/sweep.py runs the one
 of all bundled recordings.
 """
 

@@ -1,4 +1,4 @@
-"""How time and memory of a sweep grow: python tests/bench/growth.py [--write] [--small]
+"""How time and memory of a sweep grow: python tools/bench/growth.py [--write] [--small]
 
 One size at a time is varied, the others stay at BASE. Every point is a process of its own: it reads
 recordings that another process wrote, and replays policies that are compiled already. `--write`
@@ -54,7 +54,7 @@ of its own. Policies are compiled before the clock starts; one draw, one thread,
 sweeps. Policies are settings of `confidence`, `beta_ts` and `product`. Figures of all points:
 `docs/growth.json`.
 
-`python tests/bench/growth.py --write` measures them again and renews this page, on Linux, in a
+`python tools/bench/growth.py --write` measures them again and renews this page, on Linux, in a
 checkout with the package installed.
 """
 

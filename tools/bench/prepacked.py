@@ -1,5 +1,5 @@
 """Passes of a target of 1 to 32 rows in three ways, as one JSON:
-python tests/bench/prepacked.py [--target FOLDER] [--threads N]
+python tools/bench/prepacked.py [--target FOLDER] [--threads N]
 
 `plain`: torch's layout as it is; `tuned`: the fastest way in that layout; `prepacked`: the fastest
 in both. All pass the same rows behind the same context in turns, so a slow minute of the machine

@@ -1,5 +1,5 @@
 """Variants of one drafter on equal sequences: draft vocabularies, int8 weights; as one JSON:
-python tests/bench/variants.py BASE.parquet OTHER.parquet ... [--depth K] [--out FILE.json]
+python tools/bench/variants.py BASE.parquet OTHER.parquet ... [--depth K] [--out FILE.json]
 
 The recordings are of one rule and of the same prompts, which the target continued alike. Costs are
 read beside each, NAME.cost.json, where they are.

@@ -1,6 +1,6 @@
 """Rounds of an early exit's tree, verified behind the layers that drafting ran or through all.
 
-python tests/bench/tree_resume.py [--target FOLDER] [--depth N] [--widths 2x2x1] [--threads N]
+python tools/bench/tree_resume.py [--target FOLDER] [--depth N] [--widths 2x2x1] [--threads N]
 prints one JSON object.
 
 Both decode the same prompts of drawn tokens in turns, and make the same rounds. The exit is not

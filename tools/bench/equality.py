@@ -1,5 +1,5 @@
 """Real runs compared round by round with their replays, and their tokens audited, as one JSON:
-python tests/bench/equality.py RECORDING ... --models FOLDER --out FILE.json
+python tools/bench/equality.py RECORDING ... --models FOLDER --out FILE.json
 
 Each recording is run on `--prompts` of its prompts with every `--policy`. What a run emitted is
 audited against the target's own predictions. Under the rejection rule rounds are tested as

@@ -32,11 +32,7 @@ LIBRARIES = (
     "joblib", "typer", "rich.console", "torch", "transformers", "tokenizers", "safetensors.torch",
 )  # fmt: skip
 """Imported once; every run of tests is a fork that imports only the package and the tests."""
-COMPILERS = (
-    "simspec/numerics/compile.py",
-    "simspec/numerics/compile.py",
-    "simspec/numerics/compile.py",
-)
+COMPILERS = ("simspec/numerics/compile.py",)
 """Files whose bugs show in compiled code alone."""
 ROOT = Path(__file__).parents[1]
 LIMIT = 300.0
@@ -172,7 +168,8 @@ def _be_pytest(copy: Path, options: Sequence[str], interpreted: bool, log: Path)
             "NUMBA_DISABLE_JIT": str(int(interpreted)),
         }
         sys.dont_write_bytecode = True
-        sys.path[:] = [str(copy), *(p for p in sys.path if Path(p) not in (ROOT, ROOT / "tests"))]
+        own = ROOT, ROOT / "tests", ROOT / "tools"
+        sys.path[:] = [str(copy), *(p for p in sys.path if Path(p) not in own)]
         if "numba" in sys.modules:
             sys.modules["numba"].config.DISABLE_JIT = int(interpreted)
         code = int(importlib.import_module("pytest").main(list(options)))

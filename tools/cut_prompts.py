@@ -1,6 +1,6 @@
 """Cuts the prompts of traces/smollm2 out of public sets, and the training prompts beside them.
 
-Usage: python tests/cut_prompts.py DATA/eval EXHIBIT.jsonl TRAINING.jsonl
+Usage: python tools/cut_prompts.py DATA/eval EXHIBIT.jsonl TRAINING.jsonl
 
 The first file has up to 20 prompts of each of five sets. The second has the other prompts of these
 sets and of four more, for drafters to learn from. No training prompt shares 13 words in a row with

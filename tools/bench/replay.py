@@ -1,4 +1,4 @@
-"""Time of a simulated round, as one JSON: python tests/bench/replay.py [--repetitions 20] [--small]
+"""Time of a simulated round, as one JSON: python tools/bench/replay.py [--repetitions 20] [--small]
 (make bench)
 
 500 sequences x 512 rows, K = 16, acceptance 0.7, features on. Every repetition draws anew (another
@@ -11,7 +11,7 @@ machine falls on all alike. A ratio is a median of ratios within repetitions.
 | ns_per_round | of the compiled loop, output arrays reused (median; `best` is the least) |
 | replay_ns | of `simspec.replay` as called, with its checks and fresh arrays |
 | tokens_per_s | committed tokens, one core and two (two threads, two recordings) |
-| over_limit | times the hand-written loop of the same rounds and draws (tests/bench/forms.py) |
+| over_limit | times the hand-written loop of the same rounds and draws (tools/bench/forms.py) |
 | under_numpy | times faster than the vectorised NumPy form |
 | under_twin | times faster than the slow twin (tests/naive.py), on the first sequences |
 | profile | time over the limit: one more call of the policy, state in memory, arithmetic alone |
@@ -31,7 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2] / "tests")]
 import forms  # noqa: E402
 import history  # noqa: E402
 import naive  # noqa: E402

@@ -1,6 +1,6 @@
 """Drops the prompts of recordings that a file of prompts does not hold, and renews their cards.
 
-Usage: python tests/keep_prompts.py traces/smollm2/prompts.jsonl traces/smollm2/*/*.parquet
+Usage: python tools/keep_prompts.py traces/smollm2/prompts.jsonl traces/smollm2/*/*.parquet
 
 Sequences keep the addresses of their draws, so that their replays stay what they were.
 """

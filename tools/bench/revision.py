@@ -1,5 +1,5 @@
 """Replays by this checkout's package and by an earlier revision's, in turn, as one JSON:
-python tests/bench/revision.py a6084b4~1 [--repetitions 5]
+python tools/bench/revision.py a6084b4~1 [--repetitions 5]
 
 All bundled greedy and coupled recordings, ten policies, eight draws of the random ones, at c = 0.1
 on one thread.

@@ -1,6 +1,6 @@
 """Drafters with random weights in the sizes of cards, where the trained weights are not at hand.
 
-Usage: python tests/untrained_drafters.py models/smollm2 traces/smollm2/drafters/glide.json ...
+Usage: python tools/untrained_drafters.py models/smollm2 traces/smollm2/drafters/glide.json ...
 
 Costs measured with them are those of the trained ones: seconds depend on sizes, not on values.
 """
