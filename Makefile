@@ -1,5 +1,7 @@
 # make demo   sweep the bundled recordings, pick a policy, run it, compare with the replay
 # make test   the whole suite, compiled and then once more with numba interpreted
+# make test-fast  the tests near what is not committed yet; SINCE=main: near what differs from main
+# make format     format the code, and sort its imports
 # make lint   format, style, types and import layers
 # make mutants  plant known bugs in a scratch copy, one at a time: do the tests near them notice?
 # make docs   build the documentation into out/site, without a network
@@ -28,7 +30,7 @@ CORE += compare_trees terminal beta_draw
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills
 
-.PHONY: demo test test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
+.PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
 .PHONY: smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 
@@ -43,6 +45,14 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
+
+SINCE ?= HEAD
+test-fast: $(VENV)/.installed
+	$(BIN)/python -m pytest -n 2 --dist worksteal $$($(BIN)/python tools/changed_tests.py --since $(SINCE))
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

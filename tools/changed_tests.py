@@ -1,0 +1,67 @@
+"""Test files near what changed: python tools/changed_tests.py [--since REVISION]
+
+Near is a test that imports a changed module, or is changed itself. Where no test imports a changed
+module, those count that import one of its importers. Prints one file a line.
+"""
+
+import argparse
+import ast
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ALWAYS = ("tests/test_style.py", "tests/test_layers.py")
+"""Seconds; what every change can break."""
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names that a file imports, modules and what is taken from them alike."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def dotted(path: Path) -> str:
+    """The module of a file, such as simspec.cost.model."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def near(changed: list[str]) -> list[str]:
+    """The test files near these changed files, both relative to the checkout."""
+    tests = {path: imported(path) for path in sorted((ROOT / "tests").glob("*.py"))}
+    program = {
+        dotted(path): imported(path)
+        for top in ("simspec", "real")
+        for path in (ROOT / top).rglob("*.py")
+    }
+    files = [ROOT / name for name in changed if name.endswith(".py") and (ROOT / name).exists()]
+    found = {path for path in files if path.name.startswith("test_")}
+    modules = {dotted(path) for path in files if path.is_relative_to(ROOT / "simspec")}
+    modules |= {dotted(path) for path in files if path.is_relative_to(ROOT / "real")}
+    helpers = {path.stem for path in files if path.parent == ROOT / "tests"}
+    for name in modules | helpers:
+        direct = {path for path, names in tests.items() if name in names}
+        if not direct:
+            users = {user for user, names in program.items() if name in names}
+            direct = {path for path, names in tests.items() if names & users}
+        found |= {path for path in direct if path.name.startswith("test_")}
+    return [*ALWAYS, *sorted({str(path.relative_to(ROOT)) for path in found} - set(ALWAYS))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--since", default="HEAD", help="a revision; default: what is uncommitted")
+    options = parser.parse_args()
+    run = {"cwd": ROOT, "check": True, "capture_output": True, "text": True}
+    tracked = subprocess.run(["git", "diff", "--name-only", options.since], **run).stdout
+    new = subprocess.run(["git", "ls-files", "--others", "--exclude-standard"], **run).stdout
+    print("\n".join(near([*tracked.split(), *new.split()])))
+
+
+if __name__ == "__main__":
+    main()
