@@ -117,8 +117,7 @@ def record(  # noqa: PLR0913
 
     Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
     """
-    from real.jobs import ModelSettings, PromptSettings, record_prompts
-    from real.jobs import record as record_drafters
+    from real.jobs import ModelSettings, PromptSettings, record_drafters, record_prompts
     from real.processes import launched_processes
     from real.record import Settings
 
