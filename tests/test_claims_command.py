@@ -334,7 +334,9 @@ def test_renewal_keeps_what_is_outside_the_markers(tmp_path):
 @pytest.mark.skipif(config.DISABLE_JIT, reason="half a minute compiled, hours interpreted")
 def test_the_page_is_what_is_printed_today():
     page = PAGE.read_text(encoding="utf-8")
-    assert page.partition(BEGIN)[2].partition(END)[0].strip() == printed_by("claims", "--markdown")
+    assert page.partition(BEGIN)[2].partition(END)[0].strip() == printed_by(
+        "claims", "--markdown", "--no-evidence"
+    )
 
 
 def test_the_page_has_a_verdict_on_every_claim():

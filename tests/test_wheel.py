@@ -139,7 +139,9 @@ def test_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
     with tarfile.open(path) as files:
         names = [name.partition("/")[2] for name in files.getnames()]
         files.extractall(tmp_path, filter="data")
-    assert {"tests", "tools", "traces", "notebooks"}.isdisjoint(name.split("/")[0] for name in names)
+    assert {"tests", "tools", "traces", "notebooks"}.isdisjoint(
+        name.split("/")[0] for name in names
+    )
     assert not [name for name in names if name.endswith((".nbc", ".pyc"))]
     again = built_wheel(tmp_path / path.name.removesuffix(".tar.gz"), tmp_path)
     with zipfile.ZipFile(wheel) as here, zipfile.ZipFile(again) as there:

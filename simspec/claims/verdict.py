@@ -198,8 +198,8 @@ def _bounds(evidence: Evidence) -> str:
     return f"above {low:g}" if high == float("inf") else f"{low:g} to {high:g}"
 
 
-def markdown(verdicts: Sequence[Verdict]) -> str:
-    """For each paper the verdicts on its claims, how each was tested, and the evidence."""
+def markdown(verdicts: Sequence[Verdict], evidence: bool = True) -> str:
+    """For each paper the verdicts on its claims, how each was tested, and perhaps the evidence."""
     parts = [f"{summary(verdicts)} {COVERED}"]
     for paper, reference in REFERENCES.items():
         of = [verdict for verdict in verdicts if verdict.claim.paper == paper]
@@ -211,7 +211,7 @@ def markdown(verdicts: Sequence[Verdict]) -> str:
             markdown_table(headings(), verdict_rows(of)),
             "\n".join(map(_tested, claims)),
         ]
-        if rows := evidence_rows(of):
+        if evidence and (rows := evidence_rows(of)):
             names = "claim", "effect", "recording", "claimed", *SHOWN[1:], "prompts", "figures"
             parts.append(markdown_table(names, rows))
     return "\n\n".join(parts)

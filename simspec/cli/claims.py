@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PANEL = "Simulate"
 
 
-def claims(
+def claims(  # noqa: PLR0913
     folder: Annotated[
         Path | None,
         typer.Argument(
@@ -45,9 +45,16 @@ def claims(
     write: Annotated[
         Path | None,
         typer.Option(
-            help="Renew the tables between the markers of this page, such as docs/claims.md."
+            help="Renew the verdicts between the markers of this page, such as docs/claims.md."
         ),
     ] = None,
+    evidence: Annotated[
+        bool,
+        typer.Option(
+            "--evidence/--no-evidence",
+            help="With --markdown: every effect with its interval, or verdicts alone.",
+        ),
+    ] = True,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:
@@ -80,11 +87,11 @@ def claims(
     inputs = Inputs(recordings, find_cards(root.resolve().parent), seed, replicates)
     verdicts = _tested(chosen, inputs)
     if write is not None:
-        renew(write, markdown(verdicts))
+        renew(write, markdown(verdicts, evidence=False))
     if as_json:
         print(json.dumps(_report(chosen, verdicts, inputs)))
     elif as_markdown:
-        print(markdown(verdicts))
+        print(markdown(verdicts, evidence))
     elif write is None:
         _print(verdicts)
 

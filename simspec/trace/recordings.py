@@ -9,8 +9,8 @@ from simspec.cost.comparison import check_comparable, warning_notes
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable, load_cost
 
-CHECKOUT = Path(__file__).parent.parent / "traces"
-EXAMPLE = Path(__file__).parent / "example"
+CHECKOUT = Path(__file__).parents[2] / "traces"
+EXAMPLE = Path(__file__).parents[1] / "example"
 
 
 def recordings() -> dict[str, Path]:
