@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).parent / "bench" / "record.py"
+BENCH = Path(__file__).parents[1] / "tools" / "bench" / "record.py"
 
 
 def test_benchmark_reports_both_ways(tmp_path):

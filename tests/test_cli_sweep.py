@@ -138,7 +138,7 @@ def test_extras_add_commands_and_broken_ones_are_noted(capsys, recording, monkey
     import typer
 
     monkeypatch.setattr(cli, "app", typer.Typer(no_args_is_help=True))
-    cli.app.command("sweep")(cli.sweep)
+    cli.app.command("sweep")(cli.sweep.sweep)
 
     def register(app):
         @app.command()

@@ -114,7 +114,7 @@ sys.addaudithook(sealed)
 """
 PROGRAM = """
 from simspec.cli import main
-import simspec.policies, simspec.sweep  # functions ask for their caches
+import simspec.policies, simspec.replay.sweep  # functions ask for their caches
 main({})
 """
 SHOW = "show", "tiny-model-greedy", "--json"

@@ -97,7 +97,7 @@ def test_control_without_checksums_another_trace_is_read(tmp_path, file_bytes, m
     """Without hash and page checksums, some flipped bit of the pages gives another trace."""
     stored = simspec.trace.file.digest(small_recording())
     opened = pq.ParquetFile
-    monkeypatch.setattr(simspec.trace_file, "digest", lambda trace: stored)
+    monkeypatch.setattr(simspec.trace.file, "digest", lambda trace: stored)
     monkeypatch.setattr(pq, "ParquetFile", lambda path, **_: opened(path))
     other, path = 0, tmp_path / "t.parquet"
     for place in range(4, len(file_bytes), max(1, len(file_bytes) // 400)):

@@ -112,7 +112,7 @@ def test_invalid_sweep_options_are_refused(input_folder, options, words):
         (["--drafter", "prompt-lookup"], "did you mean prompt_lookup?"),
         (
             ["--drafter", "transformer"],
-            "'transformer' is unknown: expected one of model, early_exit",
+            "'transformer' is unknown: expected one of eagle, early_exit",
         ),
         (["--weights", "nowhere", "--drafter", "early_exit"], "nowhere holds no drafter 'exit'"),
         *(

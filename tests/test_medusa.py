@@ -9,10 +9,10 @@ from test_checkpoint import refused
 from toy_lm import RULES, toy_prompts, toy_target
 
 from real.draft.losses import multi_head_loss
-from real.drafters import hydra as published_hydra
-from real.drafters import medusa as published_medusa
 from real.drafters.hydra import HydraDrafter, HydraHeads
+from real.drafters.hydra import published as published_hydra
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
+from real.drafters.medusa import published as published_medusa
 from real.model.draft_head import load_draft_head, save_draft_head
 from real.model.target import Target
 from real.record import Settings

@@ -190,7 +190,7 @@ def test_a_policy_is_listed_swept_tuned_and_documented(simspec, scratch):
 
 def test_a_policy_enters_the_exam(simspec):
     code, out, error = simspec(
-        "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "accepted_plus",
+        "-o", "addopts=", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "accepted_plus",
         "tests/test_policy_names.py", "tests/test_tuning.py", "tests/test_simulate.py",
         "tests/test_equality.py", module="pytest",
     )  # fmt: skip
@@ -202,7 +202,7 @@ def test_a_policy_enters_the_exam(simspec):
 def test_a_drafter_is_listed_recorded_and_swept(simspec, scratch):
     assert "parrot" in simspec("record", "--help")[1]
     prompts = scratch / "prompts.jsonl"
-    rows = [{"id": str(i), "prompt": f"Count: {i}, {i}, {i},", "task": "t"} for i in range(8)]
+    rows = [{"id": str(i), "text": f"Count: {i}, {i}, {i},", "task": "t"} for i in range(8)]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     code, out, error = simspec(
         "record", "prompts.jsonl", "--drafter", "parrot", "--budget", "8", "--depth", "3",

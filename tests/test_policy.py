@@ -96,7 +96,7 @@ def test_functions_without_a_source_file_are_accepted():
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="compiles in processes of its own either way")
 def test_edited_helper_recompiles_the_kernel(tmp_path):
     """numba's cache looks at the kernel's own file; a copy of the package is edited in
-    round_cost.py and must notice.
+    cost/rounds.py and must notice.
     """
     import shutil
     from pathlib import Path
@@ -126,7 +126,7 @@ def test_edited_helper_recompiles_the_kernel(tmp_path):
         ).stdout
 
     assert run() == "1\n"
-    path = tmp_path / "simspec" / "round_cost.py"
+    path = tmp_path / "simspec" / "cost" / "rounds.py"
     path.write_text(
         path.read_text().replace("seconds = overhead +", "seconds = 100.0 + overhead +")
     )

@@ -119,7 +119,7 @@ def test_models_beyond_memory_are_refused_before_allocation(monkeypatch):
 @pytest.mark.parametrize(
     "name, words",
     [
-        ("glide", "cannot be driven; expected model,"),
+        ("glide", "cannot be driven; expected eagle,"),
         ("model", "expected its shape: model:llama"),
         ("eagle:2", "eagle takes no argument"),
         ("early_exit:4", "an exit after 4 layers of 4; expected 1 to 3"),
