@@ -7,7 +7,7 @@ import pytest
 from documents import ROOT
 
 from simspec import CostModel, PolicyError, replay, synthetic
-from simspec.policies import BUILTIN, fixed, make
+from simspec.policies import KINDS, fixed, make
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_policies_page_has_a_row_for_every_policy():
         if line.startswith("| `")
     ]
     named = {name for row in rows for name in re.findall(r"`(\w+)[:`]", row.split("|")[1])}
-    assert named == set(BUILTIN)
+    assert named == set(KINDS)
