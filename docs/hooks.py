@@ -15,6 +15,7 @@ from map import modules, summary  # noqa: E402
 COPIES = {
     "NOTATION.md": "notation.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SCOPE.md": "scope.md",
     "CHANGELOG.md": "changelog.md",
     "traces/README.md": "bundled_recordings.md",
     "real/tiny/README.md": "embedded_models.md",

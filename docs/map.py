@@ -14,17 +14,35 @@ ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- map: begin, written by docs/map.py -->", "<!-- map: end -->"
 
 
-def rooms(root: Path) -> dict[str, str]:
-    """{package: first sentence of its docstring}, simspec first; top packages hold the rest."""
-    files = [*sorted((root / "simspec").rglob("__init__.py"))]
-    files += sorted((root / "real").rglob("__init__.py"))
-    return {".".join(path.parent.relative_to(root).parts): _summary(path) for path in files}
+def modules(root: Path) -> dict[str, list[str]]:
+    """Package -> its modules, both dotted; simspec first, a package before its modules."""
+    packages: dict[str, list[str]] = {}
+    for top in ("simspec", "real"):
+        for path in sorted((root / top).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            if parts[-1] == "__init__":
+                parts = parts[:-1]
+            package = parts if path.stem == "__init__" else parts[:-1]
+            packages.setdefault(".".join(package), []).append(".".join(parts))
+    return {package: sorted(names) for package, names in sorted(packages.items(), key=_order)}
 
 
-def _summary(path: Path) -> str:
+def _order(item):
+    return item[0].split(".")[0] != "simspec", item[0]
+
+
+def summary(root: Path, module: str) -> str:
+    """First sentence of the module's docstring, fit for a cell of a table."""
+    path = root.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     sentence = re.split(r"(?<=[.!?:])\s+(?=[A-Z`])", " ".join(text.split("\n\n")[0].split()))[0]
     return sentence.rstrip(":").replace("|", "\\|")
+
+
+def rooms(root: Path) -> dict[str, str]:
+    """{package: first sentence of its docstring}, simspec first."""
+    return {package: summary(root, package) for package in modules(root)}
 
 
 def table(root: Path) -> str:

@@ -128,6 +128,7 @@ EXAM = [
         for policy in (make(text, PLANNED_TRACE, PLANNED_COST) for text in kind.examples)
         if (policy.K or 0) <= 1  # random recordings may be one token deep
     ),
+    make("beta_ts:K=1", PLANNED_TRACE, PLANNED_COST),  # a cap
     nosy(),
     nosy("stream"),
 ]

@@ -184,4 +184,5 @@ def test_threads_beside_a_cluster_are_refused(recording):
 
 
 def test_dask_is_imported_only_where_it_is_asked_for():
-    assert loaded("import simspec.cli, simspec.replay.cluster", ("distributed", "dask", "joblib")) == []
+    modules = "import simspec.cli, simspec.replay.cluster"
+    assert loaded(modules, ("distributed", "dask", "joblib")) == []

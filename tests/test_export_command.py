@@ -126,7 +126,7 @@ def test_policy_becomes_the_engines_setting(folder, tmp_path, name, policy, flag
 @pytest.mark.parametrize(
     "name, options, words",
     [
-        ("vlm", (), "format 'vlm' is unknown, expected one of vllm,"),
+        ("vlm", (), "format 'vlm' is unknown, expected one of dynamo,"),
         ("vllm", ("--draft-model", ""), "give --draft-model"),
         ("vllm", ("--method", "eagle9"), "method is 'eagle9'"),
         ("vllm", ("--batch-sizes", "1,8"), "the cost 0.1 is a ratio: measure a cost table"),

@@ -13,6 +13,7 @@ from shell import command, refused, simspec
 from simspec import load_trace
 from simspec.imports.formats import FORMATS, read_import
 from simspec.imports.import_report import import_report
+from simspec.imports.options import ImportFormat
 
 PAGE = ROOT / "docs" / "importing.md"
 
@@ -215,7 +216,7 @@ def test_page_has_a_row_for_every_format():
 
 
 def test_control_an_unknown_kind_of_error_would_be_noticed(tmp_path, monkeypatch):
-    monkeypatch.setitem(FORMATS, "eagle", lambda source, options: 1 / 0)
+    monkeypatch.setitem(FORMATS, "eagle", ImportFormat("eagle", lambda source, options: 1 / 0))
     with pytest.raises(ZeroDivisionError):
         read_import("eagle", FIXTURES / "eagle.jsonl")
 

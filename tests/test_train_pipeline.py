@@ -178,19 +178,10 @@ def files(folder):
 
 
 def test_interruption_at_every_stage_changes_nothing(tmp_path):
-    lab, dies = (
-        toy_lab(tmp_path),
-        {
-            "tokenizer": 1,
-            "tokens": 0,
-            "target": 10,
-            "distil": 1,
-            "model": 10,
-            "evaluating model": 0,
-            "early_exit": 10,
-        },
-    )
-    dies |= {"eagle": 10, "glide": 12, "evaluating glide": 0, "self_skip": 2, "card": 0}
+    lab, dies = (toy_lab(tmp_path), {"tokenizer": 1, "tokens": 0, "target": 10, "distil": 1})
+    # drafters in the order of their names
+    dies |= {"eagle": 10, "early_exit": 10, "glide": 12, "evaluating glide": 0}
+    dies |= {"model": 10, "evaluating model": 0, "self_skip": 2, "card": 0}
     build(lab, tmp_path / "a" / "out", tmp_path / "a" / "work")
     for stage, step in dies.items():
 

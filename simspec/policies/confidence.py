@@ -56,7 +56,7 @@ POLICIES = (
         "as released where drafts are greedy; `signal=probability` reads q of the drafted token, "
         "as released where they are drawn; `inclusive=false` drops the token, as llama.cpp's "
         "`p_min`",
-        examples=("confidence:0.7", "confidence:0.5,inclusive=false"),
+        examples=("confidence:0.7", "confidence:0.7,inclusive=false"),
         space={"threshold": SHARE, "inclusive": FLAG},
         required={"threshold": 0.4},
     ),

@@ -82,7 +82,7 @@ POLICIES = (
         "reading `acceptance`", "four readings of the paper",
         examples=(
             *(f"beta_ts:{reading}" for reading in READINGS),
-            "beta_ts:scope=stream,alpha0=2,beta0=0.5,K=1",
+            "beta_ts:scope=stream,alpha0=2,beta0=0.5",
         ),
         space={"reading": Option(READINGS), "alpha0": PRIOR, "beta0": PRIOR, "scope": SCOPE},
     ),
