@@ -142,8 +142,11 @@ def test_every_module_has_a_reference_page(site):
 
 def test_every_public_name_is_in_the_reference(site):
     page = (site / "reference" / "simspec.html").read_text(encoding="utf-8")
-    names = [name for name in simspec.__all__ if not inspect.ismodule(getattr(simspec, name))]
-    assert [name for name in names if f'id="simspec.{name}"' not in page] == []
+    names = {name for name in simspec.__all__ if not inspect.ismodule(getattr(simspec, name))}
+    # the room of that name takes the place of the function
+    room = (site / "reference" / "simspec.replay.replay.html").read_text(encoding="utf-8")
+    assert 'id="simspec.replay.replay.replay"' in room
+    assert [name for name in names - {"replay"} if f'id="simspec.{name}"' not in page] == []
 
 
 class _Resources(HTMLParser):
