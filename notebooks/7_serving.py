@@ -32,11 +32,11 @@ import simspec
 from simspec.cost.batch import parse_terms
 from simspec.cost.roofline import roofline_table
 from simspec.cost.shapes import DEVICES, SHAPES
-from simspec.exports import vllm
-from simspec.exports.request import Settings
-from simspec.exports.write import Sources, write_export
-from simspec.imports import ImportOptions, read_import
-from simspec.imports.import_report import depth_counts, depth_curve, length_at, not_concluded
+from simspec.engines import vllm
+from simspec.engines.formats import Sources, read_import, write_export
+from simspec.engines.import_report import depth_counts, depth_curve, length_at, not_concluded
+from simspec.engines.request import Settings
+from simspec.engines.source import ImportOptions
 from simspec.policies import fixed
 from simspec.reports.batches import BatchPlan, batch_rows, crossings
 from simspec.reports.drafters import depth_acceptance

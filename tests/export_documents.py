@@ -2,7 +2,7 @@
 
 import json
 
-from simspec.exports.request import Settings
+from simspec.engines.request import Settings
 
 VLLM = json.dumps(
     {

@@ -5,9 +5,8 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from simspec import CostModel, synthetic
-from simspec.exports.choice import Choice, Schedule
-from simspec.exports.evidence import Evidence
-from simspec.exports.request import Request, Settings
+from simspec.engines.choice import Choice, Evidence, Schedule
+from simspec.engines.request import Request, Settings
 from simspec.numerics.stats import Interval
 
 SETTINGS = Settings(method=None, model="a draft's path", engine_version="1.3.0", captured=512)

@@ -10,8 +10,8 @@ from shell import command, contents, refused, simspec
 from simspec import CostModel, load_trace, synthetic
 from simspec.cost.provenance import CostOrigin
 from simspec.cost.table import CostTable
-from simspec.exports.request import Settings
-from simspec.exports.write import FORMATS, SIDECAR
+from simspec.engines.formats import EXPORTS, SIDECAR
+from simspec.engines.request import Settings
 from simspec.reports.speedup_curve import speedup_curve
 from simspec.trace.recordings import recordings
 
@@ -31,14 +31,14 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EXPORTS)
 def test_document_passes_and_its_origin_is_beside_it(folder, tmp_path, name):
     out = tmp_path / "out"
     method = ("--method", "EAGLE3") if name == "sglang-adaptive" else ()
     options = ("--cost", 0.1, *MODEL, *method, "--out", out, "--json")
     printed, _ = simspec("export", name, "a.parquet", *options, cwd=folder)
     text = out.read_text()
-    FORMATS[name].validate(text, Settings(captured=512))
+    EXPORTS[name].validate(text, Settings(captured=512))
     origin = json.loads((tmp_path / f"out{SIDECAR}").read_text())
     assert origin == json.loads(printed)
     assert origin["document_sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()

@@ -7,7 +7,7 @@ import pytest
 from console_pages import output, steps
 from documents import ROOT, blocks
 
-from simspec.exports.write import FORMATS
+from simspec.engines.formats import EXPORTS
 
 PAGE = ROOT / "docs" / "exporting.md"
 EXAMPLES = blocks(PAGE, "console")
@@ -21,12 +21,12 @@ def test_page_shows_what_is_printed(tmp_path, number):
 
 def test_page_shows_every_format():
     shown = [words[2] for block in EXAMPLES for words, _ in steps(block) if words[0] == "simspec"]
-    assert [name for name, _ in groupby(sorted(shown))] == sorted(FORMATS)
+    assert [name for name, _ in groupby(sorted(shown))] == sorted(EXPORTS)
 
 
 def test_page_names_every_format_in_its_table():
     named = re.findall(r"`([a-z-]+)`", PAGE.read_text(encoding="utf-8"))
-    assert set(FORMATS) <= set(named)
+    assert set(EXPORTS) <= set(named)
 
 
 def test_control_another_output_is_noticed(tmp_path):

@@ -4,29 +4,29 @@ import pytest
 from export_documents import MORE_RIGHT, RIGHT
 from export_mutations import WRONG
 
-from simspec.exports import sglang_adaptive, tensorrt_llm, vllm
-from simspec.exports.choice import Schedule
-from simspec.exports.documents import parse_json, parse_yaml
-from simspec.exports.request import Settings
-from simspec.exports.write import FORMATS
+from simspec.engines import sglang, tensorrt_llm, vllm
+from simspec.engines.choice import Schedule
+from simspec.engines.documents import parse_json, parse_yaml
+from simspec.engines.formats import EXPORTS
+from simspec.engines.request import Settings
 
 CASES = [(name, *case) for name, cases in WRONG.items() for case in cases]
 LOWER = Settings(engine_version="1.2.0")
 SCHEDULE = RIGHT["tensorrt-llm"][0]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EXPORTS)
 def test_right_document_passes(name):
     text, settings = RIGHT[name]
-    FORMATS[name].validate(text, settings)
+    EXPORTS[name].validate(text, settings)
 
 
 @pytest.mark.parametrize("name, text, settings", MORE_RIGHT)
 def test_other_right_documents_pass(name, text, settings):
-    FORMATS[name].validate(text, settings)
+    EXPORTS[name].validate(text, settings)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EXPORTS)
 def test_twenty_different_wrong_documents(name):
     right = RIGHT[name][0]
     assert len({right.replace(old, new, 1) for old, new, _ in WRONG[name]} - {right}) >= 20
@@ -38,18 +38,18 @@ def test_wrong_document_is_refused_in_one_line(name, old, new, words):
     wrong = right.replace(old, new, 1)
     assert wrong != right
     with pytest.raises(ValueError) as caught:
-        FORMATS[name].validate(wrong, settings)
+        EXPORTS[name].validate(wrong, settings)
     message = str(caught.value)
     assert words in message
     assert "\n" not in message
     assert len(message) < 400
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", EXPORTS)
 @pytest.mark.parametrize("text", ["", "\x00", "[" * 100_000, "9" * 5000, "{" * 50, None, 7])
 def test_what_is_no_document_is_refused(name, text):
     with pytest.raises(ValueError) as caught:
-        FORMATS[name].validate(text, Settings(engine_version="1.3.0"))
+        EXPORTS[name].validate(text, Settings(engine_version="1.3.0"))
     assert "\n" not in str(caught.value)
 
 
@@ -65,7 +65,7 @@ def test_what_is_no_document_is_refused(name, text):
 )
 def test_tensorrt_schedule_depends_on_the_version(text, settings, words):
     with pytest.raises(ValueError, match=words):
-        FORMATS["tensorrt-llm"].validate(text, settings)
+        EXPORTS["tensorrt-llm"].validate(text, settings)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_engine_rule_of_vllm(batch, length):
     ],
 )  # fmt: skip
 def test_engine_rule_of_sglang_pads_first(batch, captured, steps):
-    config = sglang_adaptive.read(RIGHT["sglang-adaptive"][0])
-    assert sglang_adaptive.steps_at(config, batch, captured) == steps
+    config = sglang.read_adaptive(RIGHT["sglang-adaptive"][0])
+    assert sglang.steps_at(config, batch, captured) == steps
 
 
 def test_sglang_starts_at_a_candidate():
-    sglang_adaptive.read(RIGHT["sglang-adaptive"][0], start=5)
+    sglang.read_adaptive(RIGHT["sglang-adaptive"][0], start=5)
     with pytest.raises(ValueError, match="num-steps is 4"):
-        sglang_adaptive.read(RIGHT["sglang-adaptive"][0], start=4)
+        sglang.read_adaptive(RIGHT["sglang-adaptive"][0], start=4)
 
 
 def test_uncaptured_rows_are_allowed_where_asked():
@@ -124,7 +124,7 @@ def test_uncaptured_rows_are_allowed_where_asked():
 
 @pytest.mark.parametrize("parse, limit", [(parse_json, "MAX_JSON"), (parse_yaml, "MAX_YAML")])
 def test_huge_text_is_refused_before_it_is_read(parse, limit, monkeypatch):
-    monkeypatch.setattr(f"simspec.exports.documents.{limit}", 9)
+    monkeypatch.setattr(f"simspec.engines.documents.{limit}", 9)
     assert parse("123456789", "document") == 123456789
     with pytest.raises(ValueError, match="at most 9 characters"):
         parse("1234567890", "document")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simspec import synthetic
-from simspec.exports.choice import TIE, Limits, Schedule, best_length
-from simspec.exports.draft_acceptance import acceptance_at
+from simspec.engines.choice import TIE, Limits, Schedule, best_length
+from simspec.engines.draft_acceptance import acceptance_at
 
 
 def test_rounds_without_a_draft_are_no_rejections():

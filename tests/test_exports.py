@@ -13,24 +13,21 @@ from strategies import traces
 
 from simspec import CostModel, policies, replay, synthetic
 from simspec.cost.table import CostTable
-from simspec.exports import (
+from simspec.engines import (
     dynamo,
     golden_al,
     hf_transformers,
     llamacpp,
     sglang,
-    sglang_adaptive,
     spec_bench,
     speculation_profile,
     tensorrt_llm,
     vllm,
-    vllm_synthetic,
 )
-from simspec.exports.choice import TIE, Choice, Limits, Schedule, best_length, choose
-from simspec.exports.draft_acceptance import acceptance_at
-from simspec.exports.evidence import Evidence
-from simspec.exports.request import Request, Settings
-from simspec.exports.write import FORMATS
+from simspec.engines.choice import TIE, Choice, Evidence, Limits, Schedule, best_length, choose
+from simspec.engines.draft_acceptance import acceptance_at
+from simspec.engines.formats import EXPORTS
+from simspec.engines.request import Request, Settings
 
 
 @given(schedules(), st.integers(1, 600))
@@ -63,13 +60,12 @@ def test_vllm_drafts_what_was_chosen(schedule, batch):
 @given(schedules(), st.integers(1, 600), st.sets(st.integers(1, 600), max_size=5))
 def test_sglang_adaptive_drafts_what_was_chosen(schedule, batch, captured):
     assume(schedule.longest)
-    config = sglang_adaptive.read(
-        sglang_adaptive.export(request(schedule, drafter="eagle")),
-        sglang_adaptive.start_steps(schedule),
+    config = sglang.read_adaptive(
+        sglang.export_adaptive(request(schedule, drafter="eagle")), sglang.start_steps(schedule)
     )
     padded = min((size for size in captured if size >= batch), default=batch)
     expected = schedule.at(min(padded, schedule.batch[-1]))
-    assert sglang_adaptive.steps_at(config, batch, sorted(captured)) == [expected]
+    assert sglang.steps_at(config, batch, sorted(captured)) == [expected]
 
 
 @given(schedules(), st.integers(1, 600), st.sampled_from(["1.2.0", "1.3.0"]))
@@ -146,10 +142,10 @@ def test_measured_documents_pass_their_validators(trace, data):
     k = data.draw(st.integers(1, trace.K))
     assume((replay(trace, policies.fixed(k)).drafted > 0).any())
     asked = request(Schedule((1,), (k,)), trace, "prompt_lookup")
-    shares = vllm_synthetic.read(vllm_synthetic.export(asked))["synthetic_acceptance_rates"]
+    shares = vllm.read_synthetic(vllm.export_synthetic(asked))["synthetic_acceptance_rates"]
     assert shares == pytest.approx(acceptance_at([trace], k).marginals, abs=1e-6)
     assert dynamo.read(dynamo.export(asked))[0] == k
-    profile = speculation_profile.read_profile(speculation_profile.export(asked))
+    profile = speculation_profile.read(speculation_profile.export(asked))
     assert profile["marginal_accept_rates"] == shares
     _, modes = golden_al.read(golden_al.export(asked))
     curve = [profile["accept_length_by_k"][str(j)] for j in range(1, trace.K + 1)]
@@ -187,7 +183,7 @@ def test_later_turns_join_their_question():
 def test_profile_round_trips():
     trace = synthetic.iid(0.6, 9, 40, 4, seed=1)
     text = speculation_profile.export(request(Schedule((1,), (2,)), trace))
-    data = speculation_profile.read_profile(text)
+    data = speculation_profile.read(text)
     assert speculation_profile.profile_text(data) == text
 
 
@@ -240,15 +236,15 @@ def test_yaml_is_what_another_reader_reads():
     assert config["draft_len_schedule"] == {4: 4, 8: 2, 32: 1}
 
 
-@pytest.mark.parametrize("name", [n for n in FORMATS if n not in ("golden-al", "spec-bench")])
+@pytest.mark.parametrize("name", [n for n in EXPORTS if n not in ("golden-al", "spec-bench")])
 def test_plain_decoding_is_not_exported(name):
     drafter = "eagle" if name == "sglang-adaptive" else "model"
     asked = request(Schedule((1,), (0,)), drafter=drafter)
     with pytest.raises(ValueError, match="plain decoding is the fastest"):
-        FORMATS[name].export(asked)
+        EXPORTS[name].export(asked)
 
 
 @pytest.mark.parametrize("name", ["vllm-synthetic", "sglang", "llamacpp", "dynamo"])
 def test_one_length_is_not_made_of_several(name):
     with pytest.raises(ValueError, match="this format holds one length"):
-        FORMATS[name].export(request(Schedule((1, 8), (3, 1))))
+        EXPORTS[name].export(request(Schedule((1, 8), (3, 1))))

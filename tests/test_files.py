@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from real.files import replace_json
-from simspec.imports.formats import FORMATS, read_import
-from simspec.imports.options import ImportFormat
+from simspec.engines.formats import IMPORTS, read_import
+from simspec.engines.source import ImportFormat
 from simspec.output.files import check_keys, check_output, read_json, replacing
 
 
@@ -76,7 +76,7 @@ def test_errors_quote_no_more_of_a_file_than_a_line_holds(tmp_path, monkeypatch)
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(ValueError, match="not a cost: the name is 'xxx") as json_error:
         read_json(tmp_path / "a.json", refuse, "cost")
-    monkeypatch.setitem(FORMATS, "eagle", ImportFormat("eagle", refuse))
+    monkeypatch.setitem(IMPORTS, "eagle", ImportFormat("eagle", refuse))
     with pytest.raises(ValueError, match="a.json: the name is 'xxx") as import_error:
         read_import("eagle", tmp_path / "a.json")
     assert len(str(json_error.value)) < 700

@@ -11,9 +11,9 @@ from import_files import FIXTURES, FORMAT_OF, changed, positions, rows_of, writt
 from shell import command, refused, simspec
 
 from simspec import load_trace
-from simspec.imports.formats import FORMATS, read_import
-from simspec.imports.import_report import import_report
-from simspec.imports.options import ImportFormat
+from simspec.engines.formats import IMPORTS, read_import
+from simspec.engines.import_report import import_report
+from simspec.engines.source import ImportFormat
 
 PAGE = ROOT / "docs" / "importing.md"
 
@@ -31,7 +31,7 @@ def test_every_format_prints_its_kind_and_what_is_unknown(tmp_path, name):
 
 
 def test_every_format_has_a_fixture():
-    assert set(FORMAT_OF.values()) | {"simspec"} == set(FORMATS)
+    assert set(FORMAT_OF.values()) | {"simspec"} == set(IMPORTS)
 
 
 @pytest.mark.parametrize("name", [n for n in FORMAT_OF if not n.startswith("specdecode")])
@@ -212,11 +212,11 @@ def test_page_shows_documents_read_back(tmp_path):
 
 def test_page_has_a_row_for_every_format():
     text = PAGE.read_text(encoding="utf-8")
-    assert [name for name in FORMATS if f"| `{name}` |" not in text] == []
+    assert [name for name in IMPORTS if f"| `{name}` |" not in text] == []
 
 
 def test_control_an_unknown_kind_of_error_would_be_noticed(tmp_path, monkeypatch):
-    monkeypatch.setitem(FORMATS, "eagle", ImportFormat("eagle", lambda source, options: 1 / 0))
+    monkeypatch.setitem(IMPORTS, "eagle", ImportFormat("eagle", lambda source, options: 1 / 0))
     with pytest.raises(ZeroDivisionError):
         read_import("eagle", FIXTURES / "eagle.jsonl")
 

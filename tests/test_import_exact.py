@@ -14,9 +14,9 @@ from strategies import END, EXAM, traces
 
 import simspec.policies
 from simspec import load_trace, replay, sweep
-from simspec.imports.formats import read_import
-from simspec.imports.import_report import length_at
-from simspec.imports.options import ImportOptions
+from simspec.engines.formats import read_import
+from simspec.engines.import_report import length_at
+from simspec.engines.source import ImportOptions
 
 SIGNALLESS = [policy for policy in EXAM if not policy.reads][:8]
 

@@ -3,9 +3,9 @@
 import pytest
 from import_files import written
 
-from simspec.imports.formats import read_import
-from simspec.imports.import_report import depth_counts, depth_curve
-from simspec.imports.options import ImportOptions
+from simspec.engines.formats import read_import
+from simspec.engines.import_report import depth_counts, depth_curve
+from simspec.engines.source import ImportOptions
 
 
 def marginals(result):

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from import_files import FIXTURES, changed, rows_of, written
 from statsmodels.duration.survfunc import SurvfuncRight
 
-from simspec.imports.formats import read_import
-from simspec.imports.import_report import depth_counts, depth_curve, import_report, length_at
-from simspec.imports.kinds import CensoredRounds, Origin, PooledCounts, of_rounds
-from simspec.imports.options import ImportOptions
+from simspec.engines.formats import read_import
+from simspec.engines.import_kinds import CensoredRounds, Origin, PooledCounts, of_rounds
+from simspec.engines.import_report import depth_counts, depth_curve, import_report, length_at
+from simspec.engines.source import ImportOptions
 
 ORIGIN = Origin("vllm-requests", "r.jsonl", "0" * 64)
 

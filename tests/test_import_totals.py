@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from import_files import FIXTURES, changed, rows_of, written
 
-from simspec.imports.formats import read_import
-from simspec.imports.import_report import depth_counts, depth_curve, import_report, length_at
-from simspec.imports.options import ImportOptions
-from simspec.imports.source import read_source
+from simspec.engines.formats import read_import
+from simspec.engines.import_report import depth_counts, depth_curve, import_report, length_at
+from simspec.engines.source import ImportOptions, read_source
 
 DEPTH = "acceptance by depth"
 NINE = [5 / 9, 3 / 9, 2 / 9]

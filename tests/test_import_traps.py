@@ -27,9 +27,9 @@
 import pytest
 from import_files import FIXTURES, FORMAT_OF, changed, rows_of
 
-from simspec.imports.formats import read_import
-from simspec.imports.import_report import depth_counts, import_report, length_at
-from simspec.imports.options import ImportOptions
+from simspec.engines.formats import read_import
+from simspec.engines.import_report import depth_counts, import_report, length_at
+from simspec.engines.source import ImportOptions
 
 RATE = {
     "vllm-requests.jsonl": "draft_acceptance_rate",

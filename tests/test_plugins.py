@@ -1,4 +1,4 @@
-"""A policy, a drafter, a command, two formats and a claim are one new file each, and no other edit.
+"""A policy, a drafter, a command, an engine and a claim are one new file each, and no other edit.
 
 The files lie in a scratch copy of the packages; commands run from there, and the exam too.
 """
@@ -90,10 +90,11 @@ def greet(name: str) -> None:
     """
     print(f"hello, {name}")
 ''',
-    "simspec/exports/lengths.py": '''
+    "simspec/engines/lengths.py": '''
 """A file with the draft length alone."""
 
-from simspec.exports.request import Format
+from simspec.engines.request import ExportFormat
+from simspec.engines.source import ImportFormat
 
 
 def export(request):
@@ -105,20 +106,12 @@ def validate(text, settings):
         raise ValueError(f"{text!r} is no length")
 
 
-FORMATS = (Format("lengths", export, validate),)
-''',
-    "simspec/imports/lengths.py": '''
-"""A file with the draft length alone."""
-
-from simspec.imports.kinds import EngineSettings, Origin
-from simspec.imports.options import ImportFormat
-
-
-def read(source, options):
+def read_length(source, options):
     raise ValueError(f"a length of {int(source.text)} says nothing about acceptance")
 
 
-FORMATS = (ImportFormat("lengths", read),)
+EXPORTS = (ExportFormat("lengths", export, validate),)
+IMPORTS = (ImportFormat("lengths", read_length),)
 ''',
     "simspec/claims/newcomer.py": '''
 """A claim of its own."""

@@ -15,8 +15,7 @@ from simspec import CostModel, policies, synthetic
 from simspec.claims.evidence import Source, excess, observe
 from simspec.claims.recorded import MEASURED, Price, Recorded
 from simspec.cost.table import load_cost
-from simspec.exports.choice import choose
-from simspec.exports.evidence import Evidence
+from simspec.engines.choice import Evidence, choose
 from simspec.numerics import stats
 from simspec.papers.table import PaperTable, figure, quotient
 from simspec.policies.fixed import fixed

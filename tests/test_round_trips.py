@@ -14,16 +14,14 @@ from shell import refused
 from strategies import traces
 
 from simspec import CostModel, policies, replay, synthetic
-from simspec.exports import spec_bench
-from simspec.exports.choice import Choice, Limits, Schedule
-from simspec.exports.draft_acceptance import acceptance_at
-from simspec.exports.write import FORMATS as EXPORTS
-from simspec.imports.formats import FORMATS as IMPORTS
-from simspec.imports.formats import read_import
-from simspec.imports.import_report import depth_counts, import_report, length_at
-from simspec.imports.kinds import BatchTier, EngineSettings
-from simspec.imports.options import ImportOptions
-from simspec.imports.summary_file import write_summary
+from simspec.engines import spec_bench
+from simspec.engines.choice import Choice, Limits, Schedule
+from simspec.engines.draft_acceptance import acceptance_at
+from simspec.engines.formats import EXPORTS, IMPORTS, read_import
+from simspec.engines.import_file import write_summary
+from simspec.engines.import_kinds import BatchTier, EngineSettings
+from simspec.engines.import_report import depth_counts, import_report, length_at
+from simspec.engines.source import ImportOptions
 
 RATES = ("vllm-synthetic", "dynamo")
 ENGINES = ("vllm", "sglang", "sglang-adaptive", "tensorrt-llm", "llamacpp", "transformers")

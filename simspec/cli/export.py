@@ -88,8 +88,8 @@ def export(  # noqa: PLR0913
     By batch size: simspec export tensorrt-llm MINE.parquet --cost TABLE.json --engine-version 1.3.0
     --draft-model DRAFT --out trt.yaml
     """
-    from simspec.exports.request import Settings
-    from simspec.exports.write import Sources, write_export
+    from simspec.engines.formats import Sources, write_export
+    from simspec.engines.request import Settings
     from simspec.trace.recordings import locate
 
     mode = "thinking_on" if thinking else "thinking_off"

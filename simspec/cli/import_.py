@@ -68,11 +68,10 @@ def import_(  # noqa: PLR0913
     Accepted lengths from every position become a recording:
     simspec import specdecode-bench gsm8k.jsonl --drafter eagle --out gsm8k.parquet
     """
-    from simspec.imports.formats import read_import
-    from simspec.imports.import_report import import_report
-    from simspec.imports.options import ImportOptions
-    from simspec.imports.source import read_source
-    from simspec.imports.summary_file import chosen_drafter, write_import
+    from simspec.engines.formats import read_import
+    from simspec.engines.import_file import chosen_drafter, write_import
+    from simspec.engines.import_report import import_report
+    from simspec.engines.source import ImportOptions, read_source
     from simspec.output.files import check_output
     from simspec.output.terminal import print_text
 

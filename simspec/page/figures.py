@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.exports.choice import best_length, choose
-from simspec.exports.evidence import Evidence
-from simspec.exports.request import Request, Settings
-from simspec.exports.write import FORMATS
+from simspec.engines.choice import Evidence, best_length, choose
+from simspec.engines.formats import EXPORTS
+from simspec.engines.request import Request, Settings
 from simspec.numerics.stats import MIN_PROMPTS, Interval
 from simspec.policies import make
 from simspec.policies.fixed import fixed
@@ -212,7 +211,7 @@ def engine_lines(figures: RecordingFigures) -> list[EngineLine]:
     evidence = Evidence({figures.name: figures.trace}, (1,), {figures.name: (figures.cost,)})
     lines = []
     for engine in ENGINES:
-        form = FORMATS[engine]
+        form = EXPORTS[engine]
         try:
             choice = choose(evidence, figures.best.policy, replace(form.limits, captured=0))
             text = form.export(Request(evidence, choice, SETTINGS))

@@ -1,0 +1,354 @@
+"""Choice: the draft length of each batch size, chosen by replay, and what it gains."""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.cost.comparison import check_comparable, warning_notes
+from simspec.cost.model import CostModel
+from simspec.cost.table import CostTable, load_cost
+from simspec.numerics.stats import MIN_PROMPTS, Interval, joined, ratio
+from simspec.policies import parse
+from simspec.policies.fixed import fixed
+from simspec.policy.policy import Policy
+from simspec.policy_kind import DeferredPolicy
+from simspec.replay.sweep import cost_model
+from simspec.reports.drafters import DRAWS
+from simspec.reports.intervals import replicated_seconds
+from simspec.trace.recordings import cost_beside
+from simspec.trace.trace import Trace, load_trace
+
+PAIR = ("target", "drafter", "rule", "temperature", "top_k", "top_p")
+"""What recordings have to share before their rounds are counted together."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an export rests on.
+
+    | field  | type                 | meaning                                                 |
+    | ------ | -------------------- | ------------------------------------------------------- |
+    | traces | {name: Trace}        | recordings that share all of PAIR                       |
+    | batch  | (int,), growing      | batch sizes that are priced                             |
+    | costs  | {name: (CostModel,)} | of each recording, one cost model for each batch size   |
+
+    ValueError, one line, where recordings differ in PAIR.
+    """
+
+    traces: Mapping[str, Trace]
+    batch: tuple[int, ...]
+    costs: Mapping[str, tuple[CostModel, ...]]
+
+    def __post_init__(self) -> None:
+        if not self.traces:
+            raise ValueError("no recording was given, expected at least one")
+        (first, one), *others = self.traces.items()
+        for name, trace in others:
+            for field in PAIR:
+                ours, theirs = getattr(one.meta, field), getattr(trace.meta, field)
+                if ours != theirs:
+                    raise ValueError(
+                        f"recordings {first} and {name} differ in {field} ({ours!r} and "
+                        f"{theirs!r}): export each pair of target and drafter alone"
+                    )
+
+    @property
+    def drafter(self) -> str:
+        return next(iter(self.traces.values())).meta.drafter
+
+    @property
+    def target(self) -> str:
+        return next(iter(self.traces.values())).meta.target
+
+    @property
+    def K(self) -> int:
+        """The longest draft that every recording holds and every cost prices."""
+        priced = (cost.K for costs in self.costs.values() for cost in costs)
+        return min(*(trace.K for trace in self.traces.values()), *priced)
+
+
+def gather(
+    paths: Mapping[str, Path],
+    cost: str | None = None,
+    batch: Sequence[int] | None = None,
+    context: int | None = None,
+    mixed: bool = False,
+) -> tuple[Evidence, list[str]]:
+    """(Evidence, notes) of recordings at one cost file or ratio for all, else at each one's own.
+
+    batch: default the batch sizes of the cost tables, else 1. ValueError, one line, for several
+    batch sizes where a cost prices one only, and for costs of different origins unless `mixed`.
+    """
+    traces = {name: load_trace(path) for name, path in paths.items()}
+    sources = {name: cost or str(cost_beside(path) or 0.1) for name, path in paths.items()}
+    read = {name: _read(source) for name, source in sources.items()}
+    sizes = _batch_sizes(batch, read, sources)
+    costs = {
+        name: tuple(
+            _priced(read[name], sources[name], traces[name], size, context) for size in sizes
+        )
+        for name in traces
+    }
+    files = {sources[name]: costs[name][0] for name in traces if not isinstance(read[name], float)}
+    labels = [Path(file).name for file in files]
+    unique = len(set(labels)) == len(labels)
+    labeled = dict(zip(labels if unique else files, files.values()))
+    notes = [*check_comparable(labeled, mixed), *warning_notes(labeled)]
+    return Evidence(traces, sizes, costs), notes
+
+
+def _read(source: str) -> CostModel | CostTable | float:
+    try:
+        return float(source)
+    except ValueError:
+        return load_cost(source)
+
+
+def _batch_sizes(
+    batch: Sequence[int] | None,
+    read: Mapping[str, CostModel | CostTable | float],
+    sources: Mapping[str, str],
+) -> tuple[int, ...]:
+    if batch is None:
+        tables = {tuple(c.batch) if isinstance(c, CostTable) else (1,) for c in read.values()}
+        if len(tables) > 1:
+            raise ValueError(
+                f"the cost tables have different batch sizes, {sorted(tables)}: say which with "
+                "--batch-sizes"
+            )
+        return tables.pop()
+    sizes = tuple(sorted(set(batch)))
+    if not sizes or sizes[0] < 1:
+        raise ValueError(f"batch sizes are {list(batch)}, expected integers from 1 on")
+    for name, cost in read.items():
+        if sizes != (1,) and not isinstance(cost, CostTable):
+            kind = "is a ratio" if isinstance(cost, float) else "prices one batch size"
+            raise ValueError(
+                f"batch sizes {', '.join(map(str, sizes))} were asked for, but the cost "
+                f"{Path(sources[name]).name} {kind}: measure a cost table, or leave out "
+                "--batch-sizes"
+            )
+    return sizes
+
+
+def _priced(
+    read: CostModel | CostTable | float, source: str, trace: Trace, batch: int, context: int | None
+) -> CostModel:
+    if isinstance(read, CostTable):
+        return read.at(batch, context)
+    if context is not None:
+        raise ValueError(
+            f"--context is {context}, but the cost {Path(source).name} prices one context: "
+            "measure a cost table, or leave it out"
+        )
+    return cost_model(read, trace)
+
+
+MAX_LENGTH = 255
+CAPTURED = 512
+"""Rows that vLLM's largest CUDA graph holds by default."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Draft lengths by batch size; batches of batch[i - 1] + 1 to batch[i] draft length[i] tokens.
+
+    | field  | type, shape                   | meaning                                  |
+    | ------ | ----------------------------- | ---------------------------------------- |
+    | batch  | (int,) [n], growing, >= 1     | largest batch size of each step          |
+    | length | (int,) [n], 0..255            | tokens drafted for each sequence         |
+
+    Batches beyond the last size are not covered. ValueError for other values.
+    """
+
+    batch: tuple[int, ...]
+    length: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        growing = all(a < b for a, b in zip((0, *self.batch), self.batch))
+        if not self.batch or not growing or len(self.batch) != len(self.length):
+            raise ValueError(
+                f"schedule has batch sizes {list(self.batch)} and {len(self.length)} lengths, "
+                "expected growing sizes from 1 on with one length each"
+            )
+        if not all(0 <= k <= MAX_LENGTH for k in self.length):
+            raise ValueError(
+                f"schedule has lengths {list(self.length)}, expected 0 to {MAX_LENGTH}"
+            )
+
+    @property
+    def longest(self) -> int:
+        """The longest draft of any batch size."""
+        return max(self.length)
+
+    @property
+    def single(self) -> bool:
+        """Whether all batch sizes draft alike."""
+        return len(set(self.length)) == 1
+
+    @property
+    def steps(self) -> list[tuple[int, int, int]]:
+        """[(first batch size, last, length)]: neighbours of equal length are one step."""
+        steps: list[tuple[int, int, int]] = []
+        for low, high, length in zip((1, *(b + 1 for b in self.batch)), self.batch, self.length):
+            if steps and steps[-1][2] == length:
+                low = steps.pop()[0]
+            steps.append((low, high, length))
+        return steps
+
+    def at(self, batch: int) -> int:
+        """The draft length at that batch size; ValueError beyond the last."""
+        if not 1 <= batch <= self.batch[-1]:
+            raise ValueError(f"batch is {batch}, expected 1 to {self.batch[-1]}")
+        return self.length[bisect_left(self.batch, batch)]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an engine allows of a schedule.
+
+    | field    | type | meaning                                                              |
+    | -------- | ---- | -------------------------------------------------------------------- |
+    | captured | int  | rows of the largest captured graph, batch (k + 1) at most; 0: any    |
+    | shortest | int  | the shortest draft to choose from                                    |
+    | longest  | int  | the longest draft                                                    |
+    | falling  | bool | no batch size drafts more than the smallest                          |
+    """
+
+    captured: int = 0
+    shortest: int = 0
+    longest: int = MAX_LENGTH
+    falling: bool = False
+
+    def cap(self, batch: int) -> int:
+        """The longest draft of that batch size: batch (k + 1) <= captured, and `longest`."""
+        rows = MAX_LENGTH if self.captured == 0 else self.captured // batch - 1
+        return max(self.shortest, min(rows, self.longest))
+
+    def of(self, schedule: Schedule) -> Schedule:
+        """The schedule with each length at most its cap."""
+        caps = [self.cap(batch) for batch in schedule.batch]
+        if self.falling:
+            first = min(schedule.length[0], caps[0])
+            caps = [min(cap, first) for cap in caps]
+        return replace(schedule, length=tuple(map(min, schedule.length, caps)))
+
+
+NO_LIMITS = Limits()
+TIE = 0.01
+"""Draft lengths within this share of the best throughput tie, and the smallest wins."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A policy for each batch size, and its modelled gain.
+
+    | field    | type              | meaning                                                    |
+    | -------- | ----------------- | ---------------------------------------------------------- |
+    | policies | (str,) [n]        | name of the policy at each of the evidence's batch sizes   |
+    | schedule | Schedule or None  | their draft lengths; None where a policy adapts its own    |
+    | gains    | (Interval,) [n]   | speedup over plain decoding at each; NaN limits: unknown   |
+    | chosen   | bool              | whether lengths are the best by replay, not given          |
+
+    speedup = sum over prompts of plain seconds / sum of modelled seconds, resampled by prompt and
+    by replicate of the costs.
+    Fewer than 8 prompts have no interval.
+    """
+
+    policies: tuple[str, ...]
+    schedule: Schedule | None
+    gains: tuple[Interval, ...]
+    chosen: bool = False
+
+
+def best_length(
+    seconds: Sequence[float] | Array, longest: int | None = None, shortest: int = 0
+) -> int:
+    """The smallest length whose throughput is within TIE of the best; seconds[k] for length k.
+
+    Lengths from shortest to longest count. All produce the same tokens, so throughput is 1 / time.
+    """
+    times = np.asarray(seconds, np.float64)[shortest : None if longest is None else longest + 1]
+    return shortest + int(np.flatnonzero(times.min() >= (1 - TIE) * times)[0])
+
+
+def choose(
+    evidence: Evidence,
+    policy: str | None = None,
+    limits: Limits = NO_LIMITS,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Choice:
+    """The given policy, or the best fixed length at each batch size by modelled throughput.
+
+    A given fixed length is cut to the captured rows like a chosen one. ValueError, one line, for a
+    policy that cannot run, a tree, or a length that the engine does not take.
+    """
+    parsed = None if policy is None else parse(policy)
+    if parsed is None:
+        wanted = _best_lengths(evidence, limits, seed)
+    elif not isinstance(parsed, Policy | DeferredPolicy) or parsed.submitted(evidence.K):
+        raise ValueError(f"policy {policy!r} submits trees, expected one of chains: fixed:3")
+    elif (given := fixed_length(parsed)) is None:
+        adaptive = [parsed] * len(evidence.batch)
+        return Choice((parsed.name,) * len(adaptive), None, _gains(evidence, adaptive, level, seed))
+    elif given > limits.longest:
+        raise ValueError(
+            f"policy {policy!r} drafts {given} tokens, and this engine takes at most "
+            f"{limits.longest}: lower it"
+        )
+    else:
+        wanted = (given,) * len(evidence.batch)
+    schedule = limits.of(Schedule(evidence.batch, wanted))
+    lengths = [fixed(k) for k in schedule.length]
+    gains = _gains(evidence, lengths, level, seed)
+    return Choice(tuple(p.name for p in lengths), schedule, gains, parsed is None)
+
+
+def fixed_length(policy: Policy | DeferredPolicy) -> int | None:
+    """k of fixed(k), None of any other policy."""
+    return policy.K if isinstance(policy, Policy) and policy.name.startswith("fixed:") else None
+
+
+def _times(
+    evidence: Evidence, size: int, policies: Sequence[Policy | DeferredPolicy], seed: int
+) -> tuple[Array, Array]:
+    """(plain seconds [P], modelled seconds [policies, P, 1 + R]) of all recordings' prompts."""
+    plain, spent = [], list[list[Array]]()
+    for name, trace in evidence.traces.items():
+        random = any(isinstance(policy, Policy) and policy.random for policy in policies)
+        cost, draws = evidence.costs[name][size], DRAWS if random or trace.ratio is not None else 1
+        seconds, tokens = replicated_seconds(trace, policies, cost, draws, seed)
+        plain.append(tokens * cost.baseline)
+        spent.append(list(seconds.values()))
+    return np.concatenate(plain), np.stack([joined(of_policy) for of_policy in zip(*spent)])
+
+
+def _best_lengths(evidence: Evidence, limits: Limits, seed: int) -> tuple[int, ...]:
+    lengths = [fixed(k) for k in range(min(limits.longest, evidence.K) + 1)]
+    best = []
+    for i, size in enumerate(evidence.batch):
+        _, spent = _times(evidence, i, lengths, seed)
+        best.append(best_length(spent[..., 0].sum(axis=1), limits.cap(size), limits.shortest))
+    return tuple(best)
+
+
+def _gains(
+    evidence: Evidence, policies: Sequence[Policy | DeferredPolicy], level: float, seed: int
+) -> tuple[Interval, ...]:
+    """The speedup of each batch size's policy."""
+    times = (_times(evidence, i, [policy], seed) for i, policy in enumerate(policies))
+    return tuple(_gain(plain, spent[0], level, seed) for plain, spent in times)
+
+
+def _gain(plain: Array, spent: Array, level: float, seed: int) -> Interval:
+    if len(plain) < MIN_PROMPTS:
+        value = float(plain.sum() / spent[:, 0].sum())
+        return Interval(value, np.nan, np.nan, level, len(plain))
+    return ratio(plain, spent, level=level, seed=seed)

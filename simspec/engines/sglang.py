@@ -1,0 +1,276 @@
+"""SGLang's settings: flags of a chain of drafts, and the adaptive file of steps by batch size.
+
+Reference: python/sglang/srt/server_args.py and speculative/adaptive_spec_params.py of SGLang.
+"""
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simspec.engines.choice import Schedule
+from simspec.engines.counts import origin_of
+from simspec.engines.documents import (
+    check_fields,
+    check_integer,
+    check_list,
+    check_number,
+    check_option,
+    check_text,
+    parse_json,
+    shown,
+)
+from simspec.engines.flags import flag_integer, flag_line, read_flags
+from simspec.engines.import_kinds import BatchTier, EngineSettings, constant_length, fixed_tier
+from simspec.engines.request import ExportFormat, Request, Settings
+from simspec.engines.source import ImportFormat, ImportOptions, Source
+from simspec.policies.ema_tiers import ema_tiers
+
+KIND = "SGLang flags"
+ALGORITHM = "--speculative-algorithm"
+MODEL = "--speculative-draft-model-path"
+STEPS, TOPK, TOKENS = (
+    "--speculative-num-steps",
+    "--speculative-eagle-topk",
+    "--speculative-num-draft-tokens",
+)
+DRAFTERS = {"eagle": "EAGLE", "model": "STANDALONE"}
+WITH_MODEL = ("EAGLE", "EAGLE3", "STANDALONE")
+ALGORITHMS = (*WITH_MODEL, "NEXTN")
+
+ADAPTIVE_KIND = "SGLang adaptive config"
+CANDIDATES, STRATEGY = "candidate_steps", "strategy"
+ADAPTIVE_DRAFTERS, ADAPTIVE_ALGORITHMS = {"eagle": "EAGLE"}, ("EAGLE", "EAGLE3")
+INTEGERS = {"update_interval": 1, "warmup_batches": 0}
+NUMBERS = {
+    "ema_alpha": (0.0, 1.0),
+    "up_hysteresis": (-256.0, 256.0),
+    "down_hysteresis": (-256.0, 256.0),
+    "ceiling_coeff": (0.0, 256.0),
+}
+SCALARS = (*INTEGERS, *NUMBERS)
+
+
+def export(request: Request) -> str:
+    """The flags, on one line; ValueError for a drafter that SGLang has no algorithm for."""
+    return flag_line(chain_flags(request, request.length))
+
+
+def chain_flags(request: Request, steps: int) -> dict[str, object]:
+    """{flag: value} of a chain of `steps` drafted tokens; SGLang counts the root as a token."""
+    algorithm = request.method(DRAFTERS, "SGLang")
+    flags: dict[str, object] = {ALGORITHM: algorithm}
+    if algorithm in WITH_MODEL:
+        flags[MODEL] = request.model(algorithm)
+    return flags | {STEPS: steps, TOPK: 1, TOKENS: steps + 1}
+
+
+def validate(text: str, settings: Settings) -> None:
+    """ValueError, one line, for what SGLang refuses, or changes without a word.
+
+    | SGLang would | refused here |
+    | --- | --- |
+    | refuse | unknown flags and algorithms, values that are no integers, no draft model |
+    | overwrite | draft tokens of a chain other than steps + 1 |
+    | cut | a tree's tokens above topk + (steps - 1) topk^2 + 1 |
+    | keep the last | a flag that comes twice |
+    | choose its own | one of steps, topk and draft tokens left out |
+    """
+    read(text)
+
+
+def read(text: str) -> tuple[str, int, int, int]:
+    """(algorithm, steps, topk, draft tokens); ValueError as `validate`."""
+    flags = read_flags(text, KIND, (ALGORITHM, STEPS, TOPK, TOKENS), (MODEL,))
+    algorithm = check_option(flags[ALGORITHM], ALGORITHM, ALGORITHMS)
+    if algorithm in WITH_MODEL:
+        check_text(flags.get(MODEL), MODEL)
+    steps, topk, tokens = (flag_integer(flags, name, 1) for name in (STEPS, TOPK, TOKENS))
+    if topk == 1 and tokens != steps + 1:
+        raise ValueError(
+            f"{TOKENS} is {tokens} and {STEPS} {steps}, expected {steps + 1}: the root counts, "
+            "and SGLang would overwrite it"
+        )
+    most = topk + (steps - 1) * topk**2 + 1
+    if tokens > most:
+        raise ValueError(
+            f"{TOKENS} is {tokens}, expected at most {most}: topk {topk} and {steps} steps have "
+            "no more nodes"
+        )
+    return algorithm, steps, topk, tokens
+
+
+def export_adaptive(request: Request) -> str:
+    """The JSON of `--speculative-adaptive-config`.
+
+    ValueError for an algorithm under which SGLang switches adaptive steps off with a warning.
+    """
+    check_option(
+        request.method(ADAPTIVE_DRAFTERS, "SGLang's adaptive mode"), "--method", ADAPTIVE_ALGORITHMS
+    )
+    slots = {str(low): {CANDIDATES: [steps]} for low, _, steps in request.schedule.steps}
+    return json.dumps({"ema_alpha": 0.2, "update_interval": 5, "warmup_batches": 10} | slots) + "\n"
+
+
+def adaptive_flags(request: Request, file: str) -> str:
+    """The flags that go with the file."""
+    steps = start_steps(request.schedule)
+    switch: dict[str, object] = {
+        "--speculative-adaptive": True,
+        "--speculative-adaptive-config": file,
+    }
+    return flag_line(chain_flags(request, steps) | switch).strip()
+
+
+def start_steps(schedule: Schedule) -> int:
+    """--speculative-num-steps: the longest candidate, which SGLang sizes its buffers for."""
+    return schedule.longest
+
+
+def validate_adaptive(text: str, settings: Settings) -> None:
+    """ValueError, one line, for what SGLang refuses, or changes without a word.
+
+    | SGLang would | refused here |
+    | --- | --- |
+    | refuse | no integer key; candidate_steps that are no list of integers from 0 on |
+    | ignore | unknown keys, such as steps, up, down; candidate_steps beside the integer keys |
+    | sort and shorten | candidates out of order, or twice |
+    | read as an integer | true among the candidates, "01" as a key |
+    | give batches below the first key its slot | a first key other than 1 |
+    | divide by zero | an update_interval of 0 |
+    | never move | an ema_alpha of 0 |
+    """
+    read_adaptive(text)
+
+
+def read_adaptive(text: str, start: int | None = None) -> dict[str, Any]:
+    """The configuration; ValueError as `validate_adaptive`.
+
+    start: --speculative-num-steps, which has to be a candidate.
+    """
+    config = parse_json(text, ADAPTIVE_KIND)
+    if not isinstance(config, dict):
+        raise ValueError(f"{ADAPTIVE_KIND} is {shown(config)}, expected an object")
+    keys = [key for key in config if key.isdecimal()]
+    if not keys:
+        raise ValueError(f"{ADAPTIVE_KIND} has no batch size as a key, expected one such as '1'")
+    if CANDIDATES in config:
+        raise ValueError(f"{CANDIDATES} is given at the top level, where it is ignored: move it")
+    check_fields(config, ADAPTIVE_KIND, (), (*keys, *SCALARS, STRATEGY))
+    check_option(config.get(STRATEGY, "ema"), STRATEGY, ("ema",))
+    _check_scalars(config, "")
+    for key in keys:
+        if key != str(int(key)) or not key.isascii():
+            raise ValueError(f"key {shown(key)} is no plain integer: write {int(key)}")
+        slot = check_fields(config[key], f"slot {key}", (CANDIDATES,), SCALARS)
+        _check_steps(slot[CANDIDATES], f"slot {key}: {CANDIDATES}")
+        _check_scalars(slot, f"slot {key}: ")
+    if (first := min(map(int, keys))) != 1:
+        raise ValueError(f"the first batch size is {first}, expected 1: smaller batches use it")
+    candidates = sorted({step for key in keys for step in config[key][CANDIDATES]})
+    if start is not None and start not in candidates:
+        raise ValueError(
+            f"--speculative-num-steps is {start}, expected one of the candidates {candidates}"
+        )
+    return config
+
+
+def steps_at(
+    config: dict[str, Any], batch: int, captured: Sequence[int] | None = None
+) -> list[int]:
+    """The candidates at that batch size, padded up to the next captured graph size.
+
+    Keys are lower bounds.
+    """
+    sizes = sorted(captured or ())
+    place = bisect_left(sizes, batch)
+    padded = sizes[place] if place < len(sizes) else batch
+    keys = sorted(int(key) for key in config if key.isdecimal())
+    key = keys[max(0, bisect_right(keys, padded) - 1)]
+    return list(config[str(key)][CANDIDATES])
+
+
+def _check_scalars(held: dict[str, Any], where: str) -> None:
+    for name, least in INTEGERS.items():
+        if name in held:
+            check_integer(held[name], where + name, least)
+    for name, (low, high) in NUMBERS.items():
+        if name in held:
+            check_number(held[name], where + name, low, high)
+    if held.get("ema_alpha") == 0:
+        raise ValueError(f"{where}ema_alpha is 0, expected more: the mean would never move")
+
+
+def _check_steps(steps: Any, name: str) -> None:
+    values = [
+        check_integer(step, f"{name}[{i}]", 0) for i, step in enumerate(check_list(steps, name))
+    ]
+    if any(a >= b for a, b in zip(values, values[1:])):
+        raise ValueError(f"{name} is {shown(values)}, expected growing integers")
+
+
+START = (
+    "--speculative-num-steps is not in the file: ema_tiers starts at the middle candidate, where "
+    "SGLang does unless that flag names another"
+)
+
+
+def import_flags(source: Source, options: ImportOptions) -> EngineSettings:
+    """Steps of a chain; of a tree, the steps, and no policy."""
+    if options.drafted is not None:
+        raise ValueError(f"--drafted is {options.drafted}, but flags say their steps: leave it out")
+    algorithm, steps, topk, tokens = read(source.text)
+    if topk == 1:
+        return constant_length(origin_of(source), algorithm, steps)
+    note = f"a tree of {tokens - 1} nodes, {topk} wide: simspec trees compares trees"
+    return EngineSettings(origin_of(source), algorithm, (BatchTier(1, None, (steps,)),), (note,))
+
+
+def import_adaptive(source: Source, options: ImportOptions) -> EngineSettings:
+    """Candidate steps by batch size; several of them are the policy `ema_tiers`."""
+    config = read_adaptive(source.text)
+    firsts = sorted(int(key) for key in config if key.isdecimal())
+    tiers = tuple(
+        _slot(first, last, config | config[str(first)])
+        for first, last in zip(firsts, [*(first - 1 for first in firsts[1:]), None])
+    )
+    notes = ["batch sizes are padded to the next captured graph size before the slot is chosen"]
+    if any(len(tier.lengths) > 1 for tier in tiers):
+        notes.append(START)
+    if any(not tier.policy for tier in tiers):
+        notes.append("ceiling_coeff is on: no policy here has that limit")
+    return EngineSettings(origin_of(source), "", tiers, tuple(notes))
+
+
+def _slot(first: int, last: int | None, slot: Mapping[str, Any]) -> BatchTier:
+    steps = slot[CANDIDATES]
+    if len(steps) == 1:
+        return fixed_tier(first, last, steps[0])
+    policy = ""
+    if not slot.get("ceiling_coeff"):
+        policy = ema_tiers(
+            "/".join(map(str, steps)),
+            weight=slot.get("ema_alpha", 0.2),
+            interval=slot.get("update_interval", 5),
+            warmup=slot.get("warmup_batches", 10),
+            down=slot.get("down_hysteresis", -0.25),
+            up=slot.get("up_hysteresis", 0.0),
+        ).name
+    return BatchTier(first, last, tuple(steps), policy)
+
+
+EXPORTS = (
+    ExportFormat("sglang", export, validate),
+    ExportFormat(
+        "sglang-adaptive",
+        export_adaptive,
+        validate_adaptive,
+        (
+            "SGLang's own adaptation: each batch size has one candidate",
+            "batches between two captured graph sizes, which use the slot of the larger",
+            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE and others",
+        ),
+        flags=adaptive_flags,
+    ),
+)
+IMPORTS = (ImportFormat("sglang-adaptive", import_adaptive),)

@@ -1,0 +1,159 @@
+"""SpecDecode-Bench: accepted lengths from every position, which make an exact recording."""
+
+from typing import Any
+
+import numpy as np
+
+from simspec.engines.documents import Fields, json_rows
+from simspec.engines.import_kinds import ExactImport, Origin
+from simspec.engines.source import ImportFormat, ImportOptions, Source
+from simspec.trace.meta import TraceMeta
+from simspec.trace.trace import Trace
+
+TOKENS = 1 << 31
+UNKNOWN = -1
+"""The token of a row whose text is not in the file."""
+
+
+def read_positions(source: Source, options: ImportOptions) -> ExactImport:
+    """One recording a drafter, of `acc_NAME` with `acc_len`, or of `acc` alone.
+
+    | in the file             | in the recording                                                |
+    | ----------------------- | --------------------------------------------------------------- |
+    | acc_len[i]              | run = min(acc_len[i] - 1, rows left): emitted if a round starts |
+    |                         | behind i generated tokens, bonus included                       |
+    | length of acc_len       | rows of the sequence, whatever the length of the text           |
+    | generated_token_ids     | tokens, if as many as acc_len; else unknown, -1                 |
+    | largest acc_len - 1     | K: some draft was that deep, so min(run, K) is the outcome      |
+
+    The budget is the sequence's length, except where it ends with one of `end_tokens`.
+    """
+    rows = json_rows(source.text)
+    names = sorted({key for row in rows for key in row.values if _drafter(key)})
+    if not names:
+        raise ValueError(
+            "no object has acc_NAME with acc_len (such as acc_eagle): expected SpecDecode-Bench's "
+            "JSON lines"
+        )
+    traces, notes = {}, []
+    for key in names:
+        name = _drafter(key)
+        traces[name], remarks = _trace(source, options, rows, key)
+        notes += [f"{name}: {note}" for note in remarks]
+    return ExactImport(Origin(source.format, source.file, source.sha256), traces, tuple(notes))
+
+
+def _drafter(key: str) -> str:
+    return "drafter" if key == "acc" else key.removeprefix("acc_") if key[:4] == "acc_" else ""
+
+
+def _trace(
+    source: Source, options: ImportOptions, rows: list[Fields], key: str
+) -> tuple[Trace, list[str]]:
+    parts: list[dict[str, Any]] = []
+    empty = foreign = past = 0
+    for row in rows:
+        emitted = _emitted(row, key)
+        if not len(emitted):
+            empty += 1
+            continue
+        text = row.wholes("generated_token_ids")
+        known = len(text) == len(emitted)
+        foreign += not known
+        left = np.arange(len(emitted), 0, -1)
+        past += int((emitted > left + 1).sum())
+        token = text if known else np.full(len(emitted), UNKNOWN)
+        ended = known and int(token[-1]) in options.end_tokens
+        if ended and np.isin(token[:-1], options.end_tokens).any():
+            raise ValueError(f"{row.place}: an end token stands before the last one, expected none")
+        parts.append(
+            {
+                "id": row.name("id"),
+                "prompt": row.wholes("prompt_token_ids"),
+                "token": token,
+                "right": emitted - 1,
+                "left": left,
+                "ended": ended,
+            }
+        )
+    if not parts:
+        raise ValueError(f"{key} is empty in every object: there is nothing to replay")
+    for part in parts:
+        if max(part["token"].max(), part["prompt"].max(initial=0)) >= TOKENS:
+            raise ValueError(f"request {part['id'][:40]}: a token is over {TOKENS - 1}")
+    return _assembled(source, options, _drafter(key), parts), [
+        f"{note}: {count}"
+        for count, note in (
+            (empty, "requests left out, without positions"),
+            (foreign, "requests whose list and text differ in length (tokens unknown, -1)"),
+            (past, "accepted lengths cut, for they reach past the end of their list"),
+        )
+        if count
+    ]
+
+
+def _emitted(row: Fields, key: str) -> np.ndarray:
+    given = row.values.get(key)
+    fields = row if type(given) is list else row.inner(key)
+    emitted = fields.wholes(key if fields is row else "acc_len")
+    if (emitted < 1).any():
+        raise ValueError(
+            f"{row.place}: {key} holds {emitted.min()}, expected at least 1: acc_len counts the "
+            "bonus token, add 1 to each if this file does not"
+        )
+    return emitted
+
+
+def _assembled(
+    source: Source, options: ImportOptions, name: str, parts: list[dict[str, Any]]
+) -> Trace:
+    def joined(key: str) -> np.ndarray:
+        return np.concatenate([part[key] for part in parts])
+
+    right, left = joined("right"), joined("left")
+    deepest = min(max(int(right.max()), 1), 255)
+    K = options.K or deepest
+    if deepest < K:
+        raise ValueError(
+            f"K is {K}, but {name} never has more than {deepest} drafted tokens accepted: whether "
+            "deeper drafts were tried is unknown, name a smaller one"
+        )
+    lengths = np.array([len(part["token"]) for part in parts])
+    ended = np.array([part["ended"] for part in parts])
+    stops = np.repeat(ended, lengths) & (right >= left)  # the end token itself was drafted
+    run = np.minimum(np.minimum(right, left), K)
+    offset = np.concatenate(([0], np.cumsum(lengths)))
+    prompts = np.concatenate(([0], np.cumsum([len(part["prompt"]) for part in parts])))
+    return Trace(
+        offset=offset,
+        budget=lengths + np.where(ended, K + 1, 0),
+        token=joined("token").astype(np.int32),
+        depth=np.where(stops, np.minimum(left, K), K).astype(np.uint8),
+        run=run.astype(np.uint8),
+        prompt_offset=prompts,
+        prompt=joined("prompt").astype(np.int32),
+        meta=TraceMeta(
+            rule=options.rule,
+            target=options.target,
+            drafter=name,
+            K=K,
+            temperature=options.temperature,
+            end_tokens=options.end_tokens,
+            sources=(f"{source.format} {source.file} sha256 {source.sha256}",),
+            tasks=(options.task or source.file.partition(".")[0],) * len(parts),
+            ids=tuple(part["id"] for part in parts),
+            device="unknown",
+            dtype="unknown",
+            notes=f"imported from {source.format}: no signals of the drafter, offers taken as K "
+            "deep, rows as long as acc_len, tokens -1 where list and text differ in length",
+        ),
+    )
+
+
+IMPORTS = (
+    ImportFormat(
+        "specdecode-bench",
+        read_positions,
+        ("K", "rule", "temperature", "target", "task", "end_tokens"),
+    ),
+)
