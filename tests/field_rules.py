@@ -114,10 +114,7 @@ class ThroughputAware(Lengths):
                 )
         scores = []
         for k in self.lengths:
-            expected = 1.0
-            for j in range(k):
-                expected += rates[j]
-            scores.append(expected / seconds_of(self.cost, k))
+            scores.append((1.0 + sum(rates[:k], 0.0)) / seconds_of(self.cost, k))
         best = self.lengths[scores.index(max(scores))]
         if best < self.k:
             for j in range(best, max(self.lengths)):
@@ -127,35 +124,42 @@ class ThroughputAware(Lengths):
 
 class Goodput(Lengths):
     def __init__(self, prices, weight, prior, window, cooldown, shortest):
-        self.prices, self.weight, self.window = prices, Fraction(weight), window
-        self.cooldown, self.shortest, self.wait, self.k = cooldown, shortest, 0, None
-        self.rates = [Fraction(prior)] * (len(prices) - 1)
-        self.recent = []
+        self.prices, self.weight, self.window = prices, weight, window
+        self.cooldown, self.shortest = cooldown, shortest
+        self.k = self.last_jump = len(prices) - 1
+        self.rates, self.waiting = [prior] * self.k, 0
+        self.recent, self.learned = [], False
 
     def begin(self, u):
-        if self.wait:
-            self.wait -= 1
+        if not self.learned:
             return
-        best = None
-        for k in range(len(self.prices)):
-            tokens = 1 + sum(math.prod(self.rates[: i + 1]) for i in range(k))
-            value = tokens / Fraction(self.prices[k])
-            if k >= self.shortest and (best is None or value > best[0]):
-                best = value, k
-        if self.k is not None and best[1] != self.k:
-            self.wait = self.cooldown
-        self.k = best[1]
+        if self.waiting:
+            self.waiting, self.k = self.waiting - 1, self.last_jump
+            return
+        scores = {0: 1.0}
+        clipped = [max(0.001, min(0.999, rate)) for rate in self.rates]
+        for k in range(1, len(self.prices)):
+            tokens, chain = 1.0, 1.0
+            for rate in clipped[:k]:
+                chain = chain * rate
+                tokens = tokens + chain
+            if k >= self.shortest:
+                scores[k] = tokens / self.prices[k]
+        longest = max(k for k, score in scores.items() if score == max(scores.values()))
+        self.k = longest or self.shortest
+        if abs(self.k - self.last_jump) > 1:
+            self.waiting, self.last_jump = self.cooldown, self.k
 
     def learn(self, shown, accepted, seconds):
-        self.recent.append((len(shown), accepted))
+        self.recent += [(len(shown), accepted)] if shown else []
         if len(self.recent) < self.window:
             return
         for j in range(len(self.rates)):
             reached = [a for k, a in self.recent if k > j and a >= j]
             if reached:
-                share = Fraction(sum(a > j for a in reached), len(reached))
+                share = sum(a > j for a in reached) / len(reached)
                 self.rates[j] += self.weight * (share - self.rates[j])
-        self.recent = []
+        self.recent, self.learned = [], True
 
 
 class KillSwitch(Lengths):
@@ -249,7 +253,7 @@ class Exp3(Lengths):
 
 class AdaptiveConfidence:
     def __init__(self, threshold, weight, samples):
-        self.threshold, self.weight, self.samples = threshold, Fraction(weight), samples
+        self.threshold, self.weight, self.samples = threshold, weight, samples
         self.history = []
 
     def begin(self, u):
@@ -267,9 +271,9 @@ class AdaptiveConfidence:
             return
         losses = {}
         for t in {q for q, _ in self.history}:
-            false_positives = Fraction(sum(q >= t for q in wrong), len(wrong))
-            false_negatives = Fraction(sum(q < t for q in right), len(right))
-            losses[t] = false_positives + self.weight * false_negatives
+            false_positives = sum(q >= t for q in wrong) / len(wrong)
+            true_positives = sum(q >= t for q in right) / len(right)
+            losses[t] = false_positives + self.weight * (1.0 - true_positives)
         self.threshold = max(t for t in losses if losses[t] == min(losses.values()))
 
 

@@ -1,16 +1,28 @@
 """Policies as released, against the code itself where it can be run."""
 
 import math
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from rule_exam import learn
+from transformers.generation.candidate_generator import AssistedCandidateGenerator
 from transformers.generation.stopping_criteria import ConfidenceCriteria
 
 from simspec import CostModel, PolicyError, Stepper, replay, synthetic
-from simspec.policies import adaptive_confidence, confidence, draft_verify, make, parse
+from simspec.policies import (
+    adaptive_confidence,
+    confidence,
+    draft_verify,
+    hf_heuristic,
+    make,
+    parse,
+)  # fmt: skip
+from simspec.trace.quantization import TABLES
 
+ROUNDS = 100_000 if os.environ.get("SIMSPEC_SLOW") else 3_000
 COST = CostModel.from_ratio(0.1, 16)
 
 
@@ -103,3 +115,54 @@ def test_specdec_pp_as_released_stops_one_token_later():
             slot += 1
         stops[variant] = slot
     assert stops == {"paper": 2, "released": 3}
+
+
+def assistant(schedule, threshold, tokens):
+    """Transformers' generator with its state and without its model."""
+    generator = AssistedCandidateGenerator.__new__(AssistedCandidateGenerator)
+    generator.assistant_generation_config = SimpleNamespace(
+        num_assistant_tokens_schedule=schedule, assistant_confidence_threshold=threshold
+    )
+    generator.generation_config = SimpleNamespace()
+    generator.num_assistant_tokens, generator.matches, generator.probs = tokens, [], []
+    return generator
+
+
+def verified(generator, accepted, drafted):
+    """Tells it of a round."""
+    generator.update_candidate_strategy(None, torch.empty(1, drafted + 1, 1), accepted)
+
+
+@pytest.mark.parametrize("tokens", [1, 5, 20])
+def test_hf_heuristic_is_transformers_schedule(tokens):
+    """Draft lengths equal, round by round, with full, partial and no acceptance."""
+    rng = np.random.default_rng(tokens)
+    policy, generator = hf_heuristic(tokens), assistant("heuristic", 0, tokens)
+    state = np.array(policy.state0)
+    for _ in range(ROUNDS):
+        drafted = generator.num_assistant_tokens
+        assert state[0] == drafted
+        accepted = int(rng.choice([0, drafted, rng.integers(0, drafted + 1)], p=[0.3, 0.3, 0.4]))
+        verified(generator, accepted, drafted)
+        state = learn(policy, state, accepted, drafted, K=max(drafted, 1))
+
+
+def test_adaptive_confidence_is_transformers_fit():
+    """Thresholds equal, in sequences of 200 rounds: scikit-learn's floats decide equal losses."""
+    pytest.importorskip("sklearn")
+    rng, policy, values = np.random.default_rng(0), adaptive_confidence(), TABLES["confidence"]
+    moved = 0
+    for done in range(ROUNDS):
+        if done % 200 == 0:
+            generator, state = assistant("constant", 0.4, 8), np.array(policy.state0)
+            accuracy, levels = rng.beta(2, 1), rng.choice(values, rng.integers(3, 60))
+        drafted = int(rng.integers(1, 9))
+        shown = rng.choice(levels, drafted)
+        accepted = int(np.argmin(np.append(rng.random(drafted) < accuracy, False)))
+        before = float(state[0])
+        generator.probs.extend(map(float, shown))
+        verified(generator, accepted, drafted)
+        state = learn(policy, state, accepted, drafted, tuple((value,) for value in shown))
+        moved += before != state[0]
+        assert generator.assistant_generation_config.assistant_confidence_threshold == state[0]
+    assert moved > ROUNDS / 100

@@ -118,20 +118,39 @@ def test_goodput_equals_its_twin(  # noqa: PLR0913
     shortest = min(shortest, trace.K)
     price = "measured" if measured else "released"
     policy = goodput(price, weight, prior, window, cooldown, shortest, 0.37, scope)(trace, cost)
-    prices = [1.0, *(1.002 + 0.37 * k for k in range(1, trace.K + 1))]
+    prices = [1.0, *(k * 0.37 + 1.0 + 0.002 for k in range(1, trace.K + 1))]
     if measured:
-        prices = [twins.seconds_of(cost, k) for k in range(trace.K + 1)]
+        seconds = [twins.seconds_of(cost, k) for k in range(trace.K + 1)]
+        prices = [each / seconds[0] for each in seconds]
     twin = partial(twins.Goodput, prices, weight, prior, window, cooldown, shortest)
     same(trace, policy, twin, cost)
 
 
 def test_goodput_by_hand():
-    """Prior 0.5 at c = 0.25: 1, 1.5 / 1.25, 1.75 / 1.5, 1.875 / 1.75: one token. It is accepted,
-    so a_1 = 1, a_2 = a_3 = 0.5: 1, 1.6, 2.5 / 1.5, 2.75 / 1.75: two, for three rounds at least.
+    """The longest until a draft is verified: 1 of 3 accepted, so a = 0.999, 0.001, 0.5. At c = 0.25
+    1.999 / 1.25 is best: one token, from 3 more than 1 away, for three rounds at least. None is
+    accepted: 1.001 / 1.25 is less than 1, so no draft.
     """
     trace, cost = synthetic.iid(0.5, 1, 8, 3), CostModel.from_ratio(0.25, 3)
     policy = goodput(weight=1.0, prior=0.5, window=1, cooldown=2)(trace, cost)
-    assert drafts(policy, [1, 0, 0, 0, 0], 3) == [1, 2, 2, 2, 0, 0]
+    assert drafts(policy, [1, 0, 0, 0, 0], 3) == [3, 1, 1, 1, 0, 0]
+
+
+def test_goodput_waits_only_after_a_jump():
+    """From 3 to 2 is no jump: the next round chooses again. Control: from 3 to 1 it waits."""
+    trace, cost = synthetic.iid(0.5, 1, 8, 3), CostModel.from_ratio(0.25, 3)
+    policy = goodput(weight=1.0, prior=0.5, window=1, cooldown=5)(trace, cost)
+    assert drafts(policy, [2, 0], 3) == [3, 2, 0]
+    assert drafts(policy, [1, 0], 3) == [3, 1, 1]
+
+
+def test_goodput_takes_the_longer_of_equal_lengths():
+    """One of two first tokens accepted: 1.5 tokens at 1.5 plain steps equal plain decoding."""
+    trace = synthetic.iid(0.5, 1, 8, 2)
+    cost = CostModel([0.0, 0.5, 1.0], np.ones(3), [0.0], 0.0, 1.0)
+    policy = goodput(weight=1.0, prior=0.5, window=2)(trace, cost)
+    assert drafts(policy, [1, 0], 2) == [2, 2, 1]
+    assert drafts(policy, [0, 0], 2) == [2, 2, 0]
 
 
 def test_goodput_as_released_never_leaves_length_zero():

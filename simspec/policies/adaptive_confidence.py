@@ -45,14 +45,14 @@ def count(state: Array, confidence: float, accepted: bool) -> None:
 
 @cached_njit
 def best_threshold(params: Array, state: Array) -> float:
-    """The confidence of least FPR + weight FNR; ties go to the largest."""
+    """The confidence of least FPR + weight FNR in floats; equal ones go to the largest."""
     positives, negatives = state[2], state[3]
     true, false, threshold, best = 0.0, 0.0, state[0], -1.0
     for i in range(int(state[1]) - 1, -1, -1):
         true += state[_ACCEPTED + i]
         false += state[_REJECTED + i]
-        # Multiplied out by both totals: whole numbers, so that ties are ties.
-        loss = false * positives + params[0] * (positives - true) * negatives
+        # In scikit-learn's floats, which decide equal losses.
+        loss = false / negatives + params[0] * (1.0 - true / positives)
         if best < 0.0 or loss < best:
             threshold, best = state[_STATE + i], loss
     return threshold
@@ -96,9 +96,10 @@ def adaptive_confidence(
 
     FPR(t): share of rejected tokens with confidence >= t; FNR(t): share of accepted tokens below
     t. Verified are the accepted tokens and the first rejected one. The history of a sequence is
-    never shortened; it is kept exactly, since recordings hold 256 confidences. Ties go to the
-    largest t. Reads 'confidence', max q: the drafted token's where drafts are greedy. As released
-    it is q of the drafted token, the signal 'probability', which differs where drafts are drawn.
+    never shortened; it is kept exactly, since recordings hold 256 confidences. Equal losses, in
+    scikit-learn's floats, go to the largest t. Reads 'confidence', max q: the drafted token's where
+    drafts are greedy. As released it is q of the drafted token, the signal 'probability', which
+    differs where drafts are drawn.
     PolicyError for values outside their ranges.
 
     As released in transformers 5.17 to 5.23 with scikit-learn, K 20; the history starts anew with

@@ -25,8 +25,11 @@ def confidence(
     """Stop after a token whose confidence, the drafter's top probability, is below the threshold.
 
     inclusive submits that token too (the assistant threshold of HuggingFace transformers, S2D's
-    last exit). Otherwise it is dropped: computed but wasted (llama.cpp's p_min). Dropping depends
-    on q alone and stays lossless. PolicyError for a threshold outside [0, 1] or an unknown signal.
+    last exit). Otherwise it is dropped: computed but wasted, as in llama.cpp. Dropping depends on q
+    alone and stays lossless. PolicyError for a threshold outside [0, 1] or an unknown signal.
+
+    llama.cpp's p_min compares max q over the sum of the ten largest q, which recordings do not
+    hold: p_min up to 0.1 never stops there, and at one number it drafts at least as long as here.
 
     | signal      | reads                                                                      |
     | ----------- | -------------------------------------------------------------------------- |
@@ -54,8 +57,8 @@ POLICIES = (
         confidence, "features", "transformers, llama.cpp", "max q", "stop below T",
         "T is required; 0.4 in transformers",
         "as released where drafts are greedy; `signal=probability` reads q of the drafted token, "
-        "as released where they are drawn; `inclusive=false` drops the token, as llama.cpp's "
-        "`p_min`",
+        "as released where they are drawn; `inclusive=false` drops the token, as llama.cpp does, "
+        "whose `p_min` divides max q by the ten largest q, which recordings do not hold",
         examples=("confidence:0.7", "confidence:0.7,inclusive=false"),
         space={"threshold": SHARE, "inclusive": FLAG},
         required={"threshold": 0.4},

@@ -42,7 +42,7 @@ def rate(params: Array, state: Array, position: int) -> float:
 def best_length(params: Array, state: Array) -> int:
     """Index of the length of most expected tokens per second; ties go to the shorter one."""
     n = int(params[3])
-    best, best_rate, tokens, first, last, known = int(state[0]), -1.0, 1.0, 0.0, 0.0, 0
+    best, best_rate, accepted, first, last, known = int(state[0]), -1.0, 0.0, 0.0, 0.0, 0
     for i in range(n):
         while known < params[_HEAD + i]:
             here = rate(params, state, known)
@@ -58,9 +58,10 @@ def best_length(params: Array, state: Array) -> int:
             if known == 0:
                 first = here
             last = here
-            tokens += here
+            accepted += here
             known += 1
-        throughput = tokens / params[_HEAD + n + i]
+        # As released: 1 is added to the sum, which decides ties.
+        throughput = (1.0 + accepted) / params[_HEAD + n + i]
         if throughput > best_rate:
             best, best_rate = i, throughput
     return best
