@@ -203,9 +203,9 @@ class Worker:
         if "error" in value:
             said = f"says: {one_note(value['error'])[:500]}"
             # a worker that fails in a run reads the next line
-            if set(value) == {"error", "run"} and value["run"] == self._runs:
-                raise EngineError(f"{self.engine.name} {said}")
-            raise self._failure(said, last_words=False)
+            if set(value) != {"error", "run"} or value["run"] != self._runs:
+                self._end(0)
+            raise EngineError(f"{self.engine.name} {self.environment.version} {said}")
         return value
 
     def _line(self, patience: float) -> bytes:
