@@ -2,7 +2,7 @@
 
 | key of `Finished` | here |
 | --- | --- |
-| passes | from the scheduler, plain ones included; chunks of a prompt emit nothing and are left out |
+| passes | from the scheduler, plain ones included; chunks of a prompt emit nothing: left out |
 | pass_seconds | clock around the engine's step: scheduling, target, sampling, next draft |
 | first_seconds, seconds | from the moment that the request joined |
 
