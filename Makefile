@@ -6,6 +6,8 @@
 # make mutants  plant known bugs in a scratch copy, one at a time: do the tests near them notice?
 # make docs   build the documentation into out/site, without a network
 # make bench  time of a simulated round and of sweeps: one JSON; ratios go into tools/bench/history.jsonl
+# make engines  build the environments of the released engines below .engines, one each (ENGINES="vllm")
+# make test-engines  run the tests that need those environments and the model of `make smollm2`
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording of the wheel out of traces/
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
@@ -30,6 +32,7 @@ CORE += compare_trees terminal beta_draw
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills
 
+.PHONY: engines test-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
 .PHONY: smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
@@ -77,6 +80,18 @@ SECONDS ?= 15
 costs: $(VENV)/.installed
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/tiny-*.parquet)) \
 	  --rows 48 --context 192 --threads 1 --seconds $(SECONDS)
+
+# Engines pin other versions of torch and numba than each other, so each has an environment of its own.
+# A GPU's vLLM is another package: link .engines/vllm to the environment that has it.
+ENGINES ?= $(notdir $(basename $(wildcard real/engines/requirements/*.txt)))
+engines: $(ENGINES:%=.engines/%/.installed)
+.engines/%/.installed: real/engines/requirements/%.txt
+	$(PYTHON) -m venv .engines/$*
+	.engines/$*/bin/python -m pip install --quiet --no-deps --require-hashes -r $<
+	touch $@
+
+test-engines: $(VENV)/.installed $(SMOLLM2)/target/card.json
+	$(BIN)/python -m pytest -n 0 -rs tests/engines
 
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed

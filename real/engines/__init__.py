@@ -1,0 +1,31 @@
+"""Released engines: each decodes in a worker process of its own environment."""
+
+from real.engines.adapter import Engine, EngineSettings, ModelDraft, NgramDraft
+from real.engines.conversation import EngineError, Patience, Worker
+from real.engines.environment import find_environment, is_installed
+from real.engines.messages import Finished, Ready, Request
+from simspec.plugins import plugins
+
+RELEASED: dict[str, Engine] = {
+    name: file.ENGINE
+    for name, file in plugins(
+        __name__, "ENGINE", besides=("rows", "run", "measure", "compare")
+    ).items()
+}
+"""Every released engine, by the name of its file."""
+
+__all__ = [
+    "RELEASED",
+    "Engine",
+    "EngineError",
+    "EngineSettings",
+    "Finished",
+    "ModelDraft",
+    "NgramDraft",
+    "Patience",
+    "Ready",
+    "Request",
+    "Worker",
+    "find_environment",
+    "is_installed",
+]

@@ -1,0 +1,205 @@
+"""An engine's adapter: its package, its worker script, and settings that the worker starts with."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORKERS = Path(__file__).parent / "workers"
+"""Folder of the worker scripts; each imports the standard library and its engine only."""
+MOST_DRAFT = 64
+"""Draft lengths beyond it are refused, whatever the engine would take."""
+DTYPES = "float32", "bfloat16", "float16"
+
+
+@dataclass(frozen=True)
+class NgramDraft:
+    """N-gram drafts: the longest suffix of ngram_min to ngram_max tokens that occurs earlier.
+
+    | field | meaning |
+    | --- | --- |
+    | k | most tokens a draft holds |
+    | ngram_min, ngram_max | lengths of suffixes tried, longest first |
+    | match | the "first" or the "last" earlier occurrence; None: the engine's own |
+    """
+
+    k: int
+    ngram_min: int = 1
+    ngram_max: int = 3
+    match: str | None = None
+
+    method = "ngram"
+
+
+@dataclass(frozen=True)
+class ModelDraft:
+    """Drafts of a small model: k tokens, each the likeliest, up to a probability below p_min."""
+
+    k: int
+    model: Path
+    p_min: float = 0.0
+
+    method = "model"
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Settings of an engine that one process keeps from start to end.
+
+    | field | meaning |
+    | --- | --- |
+    | model | the target's folder or file, in the engine's format |
+    | draft | how it drafts; None: plain decoding only |
+    | threads | threads of the CPU |
+    | dtype | of weights and arithmetic: float32, bfloat16 or float16 |
+    | longest | most tokens of a prompt with its output |
+    | batch | most requests of one pass |
+    | exact | settings that keep the text equal to plain decoding, also where slower |
+    | seed | of the engine's random numbers |
+    | temperature | 0: greedy |
+    """
+
+    model: Path
+    draft: NgramDraft | ModelDraft | None = None
+    threads: int = 1
+    dtype: str = "float32"
+    longest: int = 1024
+    batch: int = 1
+    exact: bool = True
+    seed: int = 0
+    temperature: float = 0.0
+
+
+def start_options(settings: EngineSettings) -> dict[str, Any]:
+    """The line's "start" object (docs: engines) of these settings, before an engine's own."""
+    draft: dict[str, Any] | None = None
+    if isinstance(settings.draft, NgramDraft):
+        draft = {
+            "method": "ngram",
+            "k": settings.draft.k,
+            "min": settings.draft.ngram_min,
+            "max": settings.draft.ngram_max,
+            "match": settings.draft.match,
+        }
+    elif settings.draft is not None:
+        draft = {
+            "method": "model",
+            "k": settings.draft.k,
+            "model": str(settings.draft.model.resolve()),
+            "p_min": settings.draft.p_min,
+        }
+    return {
+        "model": str(settings.model.resolve()),
+        "draft": draft,
+        "threads": settings.threads,
+        "dtype": settings.dtype,
+        "longest": settings.longest,
+        "batch": settings.batch,
+        "exact": settings.exact,
+        "seed": settings.seed,
+        "temperature": settings.temperature,
+    }
+
+
+def no_variables(python: Path) -> Mapping[str, str]:
+    """No environment variables."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A released engine that decodes and drafts in a worker process.
+
+    | field | meaning |
+    | --- | --- |
+    | name | as in `make engines` and in commands |
+    | packages | names of its distribution, on a CPU and on a GPU; the first one found counts |
+    | tested | first version that was tested, and the first one after those |
+    | worker | file name of its worker script in `WORKERS` |
+    | methods | how it can draft: "ngram", "model" |
+    | matches | n-gram occurrences that it can take: "first", "last" |
+    | longest_draft | most tokens of a draft |
+    | batches | whether one pass can serve several requests |
+    | sampled | whether it can run at temperature > 0; the worker may refuse all the same |
+    | convention | name of its convention of rounds, for the replay |
+    | options | the "start" object of settings; ValueError for settings that it cannot have |
+    | variables | environment variables that must be set before its Python starts |
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    tested: tuple[str, str]
+    worker: str
+    methods: tuple[str, ...]
+    convention: str
+    matches: tuple[str, ...] = ("first",)
+    longest_draft: int = 32
+    batches: bool = False
+    sampled: bool = False
+    options: Callable[[EngineSettings], dict[str, Any]] = start_options
+    variables: Callable[[Path], Mapping[str, str]] = field(default=no_variables)
+
+    @property
+    def script(self) -> Path:
+        """Its worker script."""
+        return WORKERS / self.worker
+
+    def start(self, settings: EngineSettings) -> dict[str, Any]:
+        """The "start" object; ValueError, one line, for settings that the engine cannot have."""
+        self._check_numbers(settings)
+        draft = settings.draft
+        if draft is not None and draft.method not in self.methods:
+            raise ValueError(
+                f"{self.name} does not draft by {draft.method!r} here; expected "
+                f"{' or '.join(self.methods)}"
+            )
+        if draft is not None and not 1 <= draft.k <= self.longest_draft:
+            raise ValueError(
+                f"draft length is {draft.k!r}; expected 1 to {self.longest_draft} for {self.name}"
+            )
+        if isinstance(draft, NgramDraft):
+            self._check_ngram(draft)
+        if isinstance(draft, ModelDraft) and not 0 <= draft.p_min < 1:
+            raise ValueError(f"p_min is {draft.p_min!r}; expected at least 0 and below 1")
+        if settings.batch > 1 and not self.batches:
+            raise ValueError(
+                f"{self.name} serves one request a pass here, batch is {settings.batch}: give 1"
+            )
+        if settings.temperature and not self.sampled:
+            raise ValueError(
+                f"{self.name} runs greedily here, temperature is {settings.temperature:g}: give 0"
+            )
+        return self.options(settings)
+
+    def _check_numbers(self, settings: EngineSettings) -> None:
+        for name in ("threads", "longest", "batch"):
+            if not 1 <= getattr(settings, name) <= 1 << 20:
+                raise ValueError(f"{name} is {getattr(settings, name)!r}; expected 1 to {1 << 20}")
+        if settings.dtype not in DTYPES:
+            raise ValueError(f"dtype is {settings.dtype!r}; expected {', '.join(DTYPES)}")
+        if not 0 <= settings.temperature <= 100:
+            raise ValueError(f"temperature is {settings.temperature!r}; expected 0 to 100")
+
+    def _check_ngram(self, draft: NgramDraft) -> None:
+        if not 1 <= draft.ngram_min <= draft.ngram_max <= MOST_DRAFT:
+            raise ValueError(
+                f"n-grams have {draft.ngram_min!r} to {draft.ngram_max!r} tokens; expected "
+                f"1 <= least <= most <= {MOST_DRAFT}"
+            )
+        if draft.match is not None and draft.match not in self.matches:
+            raise ValueError(
+                f"{self.name} takes the {' or '.join(self.matches)} occurrence of an n-gram, "
+                f"match is {draft.match!r}"
+            )
+
+    def was_tested(self, version: str) -> bool:
+        """Whether a version is in the tested range."""
+        first, after = map(version_numbers, self.tested)
+        return first <= version_numbers(version) < after
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The numbers at the start of a version: 0.32.0+cpu has (0, 32, 0); () where it has none."""
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()

@@ -1,0 +1,278 @@
+"""A worker process of an engine, and the conversation with it by JSON lines over pipes."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from real.engines.adapter import Engine, EngineSettings
+from real.engines.environment import Environment
+from real.engines.messages import (
+    Finished,
+    Ready,
+    Request,
+    decoded,
+    read_done,
+    read_finished,
+    read_ready,
+    run_line,
+)
+from simspec.output.names import one_note
+
+LONGEST_LINE = 16 << 20
+"""Bytes of a line from a worker."""
+STDERR_KEPT = 1 << 14
+"""Bytes of the worker's last output on stderr that are kept."""
+
+
+class EngineError(ValueError):
+    """An engine's failure as one line: the engine, what happened, its last words, what to do."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds to wait: for `Ready`, for the next line of a run, and for the process to end."""
+
+    start: float = 600.0
+    silence: float = 300.0
+    end: float = 10.0
+
+
+class Worker:
+    """An engine's worker process; a context manager that ends its process group.
+
+    Every failure is an `EngineError`. After one, `ended` says whether the process is gone: then
+    another Worker must be started. Not for several threads.
+    """
+
+    def __init__(
+        self, engine: Engine, environment: Environment, patience: Patience = Patience()
+    ) -> None:
+        self.engine, self.environment, self.patience = engine, environment, patience
+        self._process: subprocess.Popen[bytes] | None = None
+        self._received = bytearray()
+        self._last_words = bytearray()
+        self._runs = 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was closed, or has not been started."""
+        return self._process is None
+
+    def start(self, settings: EngineSettings) -> Ready:
+        """Starts the process and loads the models.
+
+        ValueError for settings that the engine cannot have; EngineError where it does not start.
+        """
+        options = self.engine.start(settings)
+        self.close()
+        self._received, self._last_words = bytearray(), bytearray()
+        command = [str(self.environment.python), "-u", str(self.engine.script)]
+        variables = self.engine.variables(self.environment.python)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=_environment(variables),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except OSError as error:
+            raise EngineError(f"{self.engine.name} cannot be started: {error}") from None
+        pipes = self._process.stdin, self._process.stdout, self._process.stderr
+        self._input, self._output, errors = (pipe.fileno() for pipe in pipes if pipe is not None)
+        os.set_blocking(self._input, False)
+        self._stderr = threading.Thread(
+            target=_keep_tail, args=(errors, self._last_words), daemon=True
+        )
+        self._stderr.start()
+        self._send({"start": options}, self.patience.start)
+        line = self._receive(self.patience.start)
+        with self._checked():
+            if set(line) != {"ready"}:
+                raise ValueError(f"the first line has the keys {sorted(line)!s:.100}")
+            ready = read_ready(line["ready"])
+            if ready.engine != self.engine.name:
+                raise ValueError(f"the worker is {ready.engine!r:.60}")
+            if ready.version != self.environment.version:
+                raise ValueError(
+                    f"the worker runs version {ready.version!r:.60}, its environment has "
+                    f"{self.environment.version}"
+                )
+        return ready
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        keep: Callable[[Finished], None],
+        concurrent: int = 1,
+        k: int | None = None,
+        force: int | None = None,
+    ) -> float:
+        """Seconds of a run over the requests; `keep` gets each one as soon as it has finished.
+
+        `concurrent` requests are in flight together; k is the run's draft length, where `Ready`
+        allows it, and `force` the number of junk tokens drafted in each pass. EngineError where
+        the run fails; what `keep` has got stays right.
+        """
+        if self._process is None:
+            raise EngineError(f"{self.engine.name} is not running: start it")
+        waiting = {request.id: request for request in requests}
+        if len(waiting) != len(requests):
+            raise ValueError("two requests of a run have the same id")
+        self._runs += 1
+        try:
+            self._send(run_line(self._runs, requests, concurrent, k, force), self.patience.silence)
+            while waiting:
+                line = self._receive(self.patience.silence)
+                with self._checked():
+                    finished = read_finished(self._of_run(line), waiting)
+                del waiting[finished.id]
+                keep(finished)
+            line = self._receive(self.patience.silence)
+            with self._checked():
+                return read_done(self._of_run(line))
+        except EngineError:
+            raise
+        except BaseException:  # `keep` failed, or a signal came: the run's other lines are unread
+            self._end(0)
+            raise
+
+    def close(self) -> None:
+        """Ends the process and every process that it has started."""
+        self._end(self.patience.end)
+
+    def _end(self, patience: float) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(OSError):
+            os.write(self._input, b'{"stop": true}\n')
+        if process.stdin is not None:
+            process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
+        with suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._stderr.join(1.0)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _of_run(self, line: dict[str, Any]) -> dict[str, Any]:
+        if type(line.get("run")) is not int or line["run"] != self._runs:
+            raise ValueError(f"a line of run {self._runs} has the run {line.get('run')!r:.40}")
+        return {key: value for key, value in line.items() if key != "run"}
+
+    def _send(self, message: Mapping[str, Any], patience: float) -> None:
+        left = memoryview(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        deadline = time.monotonic() + patience
+        while left:
+            if not _ready(self._input, select.POLLOUT, deadline):
+                raise self._failure(f"does not read its input for {patience:g} s")
+            try:
+                left = left[os.write(self._input, left[: 1 << 16]) :]
+            except BlockingIOError:
+                time.sleep(0.001)
+            except OSError:
+                raise self._failure(self._ending()) from None
+
+    def _receive(self, patience: float) -> dict[str, Any]:
+        """The next line's object; EngineError for an error line too."""
+        line = self._line(patience)
+        with self._checked():
+            value = decoded(line)
+            if "error" in value and not isinstance(value["error"], str):
+                raise ValueError("an error line holds no text")
+        if "error" in value:
+            said = f"says: {one_note(value['error'])[:500]}"
+            # a worker that fails in a run reads the next line
+            if set(value) != {"error", "run"} or value["run"] != self._runs:
+                self._end(0)
+            raise EngineError(f"{self.engine.name} {self.environment.version} {said}")
+        return value
+
+    def _line(self, patience: float) -> bytes:
+        deadline, searched = time.monotonic() + patience, 0
+        while (end := self._received.find(b"\n", searched)) < 0:
+            searched = len(self._received)
+            if searched > LONGEST_LINE:
+                raise self._failure(f"writes a line of over {LONGEST_LINE:,} bytes")
+            if not _ready(self._output, select.POLLIN, deadline):
+                raise self._failure(f"is silent for {patience:g} s")
+            part = os.read(self._output, 1 << 20)
+            if not part:
+                raise self._failure(self._ending(half=bool(self._received)))
+            self._received += part
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
+
+    def _ending(self, half: bool = False) -> str:
+        """How the process has ended, as part of a sentence."""
+        assert self._process is not None
+        where = " in the middle of a line" if half else ""
+        try:
+            code = self._process.wait(self.patience.end)
+        except subprocess.TimeoutExpired:
+            return f"has closed its output{where}"
+        if code < 0:
+            return f"was ended by signal {-code}{where}"
+        return f"ended with exit code {code}{where}"
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """A ValueError inside ends the process and becomes an EngineError."""
+        try:
+            yield
+        except ValueError as error:
+            said = one_note(error)[:500]
+            raise self._failure(f"answers wrongly: {said}", last_words=False) from None
+
+    def _failure(self, what: str, last_words: bool = True) -> EngineError:
+        """The error; ends the process."""
+        self._end(0)
+        lines = bytes(self._last_words).decode("utf-8", "replace").strip().splitlines()
+        words = f'; its last words: "{one_note(lines[-1])[:300]}"' if lines and last_words else ""
+        return EngineError(
+            f"{self.engine.name} {self.environment.version} {what}{words}; give the same command "
+            "again, what ran is kept"
+        )
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """This process's variables without those of its own Python, and the given ones."""
+    own = "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"
+    return {key: v for key, v in os.environ.items() if key not in own} | dict(variables)
+
+
+def _ready(pipe: int, event: int, deadline: float) -> bool:
+    """Whether the pipe can be read or written, or has an end, before the deadline."""
+    poll = select.poll()
+    poll.register(pipe, event)
+    left = deadline - time.monotonic()
+    return left > 0 and bool(poll.poll(left * 1000))
+
+
+def _keep_tail(pipe: int, tail: bytearray) -> None:
+    """Reads a pipe to its end and keeps the last bytes."""
+    with suppress(OSError):
+        while part := os.read(pipe, 1 << 16):
+            tail += part
+            del tail[:-STDERR_KEPT]

@@ -1,0 +1,284 @@
+"""vLLM's worker: runs requests in one engine of this process and records every pass of the target.
+
+| key of `Finished` | here |
+| --- | --- |
+| passes | from the scheduler, plain ones included; chunks of a prompt emit nothing and are left out |
+| pass_seconds | clock around the engine's step: scheduling, target, sampling, next draft |
+| first_seconds, seconds | from the moment that the request joined |
+
+The V1 runner is used on a GPU too, since V2's n-gram rule is another one.
+"""
+
+import os
+import random
+import time
+
+from worker_protocol import serve
+
+os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler and its passes are read here
+os.environ["VLLM_NO_USAGE_STATS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; unset, a share of all memory
+METHODS = {"ngram": "ngram", "model": "draft_model"}
+LEAST_TOKENS_A_PASS = 2048
+FIRST_JUNK, LAST_JUNK = 100, 1000
+"""Token ids drafted where a run forces drafts: ordinary ones, as every vocabulary has."""
+
+
+def start(options):
+    """Loads the models; ValueError for what this device cannot run."""
+    os.environ["OMP_NUM_THREADS"] = str(options["threads"])
+    return VllmEngine(options)
+
+
+class VllmEngine:
+    """One engine of vLLM; its draft length is set for each run, up to the start's."""
+
+    def __init__(self, options):
+        import torch
+
+        torch.set_num_threads(options["threads"])
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        self.draft, self.options, self.on_cpu = options["draft"], options, current_platform.is_cpu()
+        self.most = self.draft["k"] if self.draft else 0
+        if options["temperature"] and self.draft and self.on_cpu:
+            raise ValueError(
+                f"vLLM on a CPU samples wrongly with drafts (temperature is "
+                f"{options['temperature']}): give temperature 0, or no draft"
+            )
+        # beyond max_model_len - K drafts are K times token 0, for every request of the pass
+        length = options["longest"] + 2 * self.most + 2
+        self.llm = LLM(
+            model=options["model"],
+            dtype=options["dtype"],
+            seed=options["seed"],
+            load_format="safetensors",  # no pickles
+            trust_remote_code=False,
+            max_model_len=length,
+            max_num_seqs=options["batch"],
+            max_num_batched_tokens=max(LEAST_TOKENS_A_PASS, length + options["batch"]),
+            enable_prefix_caching=False,  # a hit that leaves one token is a round of no draft
+            async_scheduling=False,
+            scheduler_cls=_recorder(),
+            enforce_eager=self.on_cpu,
+            speculative_config=self._speculation(),
+        )
+        self.engine = self.llm.llm_engine
+        core = self.engine.engine_core.engine_core
+        self.scheduler = core.scheduler
+        if self.engine.vllm_config.use_v2_model_runner:
+            raise ValueError("vLLM uses its V2 runner although VLLM_USE_V2_MODEL_RUNNER is 0")
+        if self.draft:
+            runner = core.model_executor.driver_worker.worker.model_runner
+            self.drafter, self.propose = runner.drafter, runner.drafter.propose
+            if runner.effective_drafter_max_model_len < length:
+                raise ValueError(
+                    f"the draft model reads {runner.effective_drafter_max_model_len} tokens, "
+                    f"{length} are needed: lower longest"
+                )
+
+    def _speculation(self):
+        if not self.draft:
+            return None
+        k = self.draft["k"]
+        config = {
+            "method": METHODS[self.draft["method"]],
+            "num_speculative_tokens": k,
+            # a schedule, so that the scheduler reads K before each pass
+            "num_speculative_tokens_per_batch_size": [(1, self.options["batch"], k)],
+        }
+        if self.draft["method"] == "ngram":
+            return config | {
+                "prompt_lookup_min": self.draft["min"],
+                "prompt_lookup_max": self.draft["max"],
+            }
+        return config | {"model": self.draft["model"]}
+
+    def ready(self):
+        """The fields of `Ready`."""
+        import vllm
+        from vllm.platforms import current_platform
+
+        threads = f" ({self.options['threads']} threads)" if self.on_cpu else ""
+        notes = ["pass_seconds: scheduling, target, sampling and the next draft of one step"]
+        if self.on_cpu and "libiomp5" not in os.environ.get("LD_PRELOAD", ""):
+            notes.append("without libiomp5 in LD_PRELOAD drafts are slow")
+        return {
+            "engine": "vllm",
+            "version": vllm.__version__.partition("+")[0],
+            "device": current_platform.get_device_name() + threads,
+            "sets_k": bool(self.draft),
+            "forces_drafts": bool(self.draft),
+            "notes": notes,
+        }
+
+    def run(self, requests, concurrent, k, force):
+        """Yields each request as it finishes; `concurrent` of them are in the engine together."""
+        self._check(requests, concurrent, k, force)
+        if self.draft:
+            self._set_draft_length(self.most if k is None else k, force)
+        waiting, going = list(reversed(requests)), {}
+        self.scheduler.passes.clear()
+        try:
+            while waiting or going:
+                while waiting and len(going) < concurrent:
+                    request = Going(waiting.pop())
+                    going[str(request.number)] = request
+                    self.engine.add_request(
+                        str(request.number), request.prompt, self._sampling(request.max_tokens)
+                    )
+                clock = time.perf_counter()
+                outputs = self.engine.step()
+                now = time.perf_counter()
+                for number, row, drafted, emitted in self.scheduler.passes:
+                    going[number].add_pass(row, drafted, emitted, now - clock, now)
+                self.scheduler.passes.clear()
+                for output in outputs:
+                    if output.finished:
+                        yield going.pop(output.request_id).finished(output.outputs[0], now)
+        finally:
+            if going:
+                self.engine.abort_request(list(going))
+
+    def _check(self, requests, concurrent, k, force):
+        if not 1 <= concurrent <= self.options["batch"]:
+            raise ValueError(f"concurrent is {concurrent}; expected 1 to {self.options['batch']}")
+        for name, value in (("k", k), ("force", force)):
+            if value is not None and not 0 <= value <= self.most:
+                raise ValueError(f"{name} is {value}; expected 0 to {self.most}, as at the start")
+        for request in requests:
+            tokens = len(request["prompt"]) + request["max_tokens"]
+            if not request["prompt"] or tokens > self.options["longest"]:
+                raise ValueError(
+                    f"request {request['id']} may have {tokens} tokens; expected a prompt and at "
+                    f"most {self.options['longest']}: start with a larger `longest`"
+                )
+
+    def _sampling(self, max_tokens):
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        return SamplingParams(
+            temperature=self.options["temperature"],
+            seed=self.options["seed"] if self.options["temperature"] else None,
+            max_tokens=max_tokens,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _set_draft_length(self, k, force):
+        """K of the next passes; `force` replaces the drafter by one that drafts junk."""
+        k = k if force is None else force
+        self.scheduler.dynamic_sd_lookup = [k] * len(self.scheduler.dynamic_sd_lookup)
+        self.drafter.__dict__.pop("propose", None)
+        by_model = self.draft["method"] == "model"
+        if force is not None or (by_model and k == 0):  # at K = 0 a draft model reads on
+            make = _junk_tensor if by_model else _junk_lists
+            self.drafter.propose = make(k, random.Random(self.options["seed"]))
+
+
+class Going:
+    """A request in the engine, and its passes so far."""
+
+    count = 0
+
+    def __init__(self, request):
+        Going.count += 1
+        self.number, self.id = Going.count, request["id"]
+        self.prompt = {"prompt_token_ids": request["prompt"]}
+        self.max_tokens = request["max_tokens"]
+        self.joined, self.first = time.perf_counter(), 0.0
+        self.passes, self.seconds, self.row = [], [], 0
+
+    def add_pass(self, row, drafted, emitted, seconds, now):
+        """A pass that began at `row` tokens of output; ValueError where one is missing."""
+        if row != self.row:
+            raise ValueError(f"request {self.id} has {row} tokens, its passes emitted {self.row}")
+        if not self.passes:
+            self.first = now - self.joined
+        self.row += emitted
+        self.passes.append([emitted, drafted, emitted - 1])
+        self.seconds.append(seconds)
+
+    def finished(self, output, now):
+        """The fields of `Finished`."""
+        return {
+            "id": self.id,
+            "tokens": list(output.token_ids),
+            "passes": self.passes,
+            "pass_seconds": self.seconds,
+            "first_seconds": self.first,
+            "seconds": now - self.joined,
+            "text": None,
+            "stopped": "end" if output.finish_reason == "stop" else "length",
+        }
+
+
+def _recorder():
+    """The class of a scheduler that records passes; vLLM is imported at the start alone."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    class Recorder(Scheduler):
+        """Records (request, row, drafted, emitted) of each pass that emits tokens."""
+
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.passes = []
+
+        def update_from_output(self, scheduler_output, model_runner_output):
+            drafts = scheduler_output.scheduled_spec_decode_tokens
+            for id in scheduler_output.num_scheduled_tokens:
+                index = model_runner_output.req_id_to_index[id]
+                emitted = model_runner_output.sampled_token_ids[index]
+                if not emitted:
+                    continue
+                draft, request = drafts.get(id, ()), self.requests[id]
+                _check_draft(draft, request, self.num_spec_tokens, self.max_model_len)
+                row = request.num_output_tokens
+                # vLLM appends "-" and eight digits to the id of a request
+                self.passes.append((id.rpartition("-")[0], row, len(draft), len(emitted)))
+            return super().update_from_output(scheduler_output, model_runner_output)
+
+    return Recorder
+
+
+def _check_draft(draft, request, most, length):
+    """ValueError for rounds that vLLM counts but that no drafter proposed."""
+    if request.num_preemptions:
+        raise ValueError(
+            "vLLM took a request out of a pass for want of cache: raise VLLM_CPU_KVCACHE_SPACE "
+            "(GiB), or lower batch or longest"
+        )
+    if draft and min(draft) < 0:
+        raise ValueError("vLLM scheduled a draft of placeholders, from a hit of its prefix cache")
+    if draft and not any(draft) and request.num_tokens + most > length:
+        raise ValueError("vLLM scheduled a draft of zeros, at the limit of its sequence length")
+
+
+def _junk_lists(k, draws):
+    def propose(num_speculative_tokens, sampled_token_ids, *others, **more):
+        return [
+            [draws.randrange(FIRST_JUNK, LAST_JUNK) for _ in range(k)] if sampled else []
+            for sampled in sampled_token_ids
+        ]
+
+    return propose
+
+
+def _junk_tensor(k, draws):
+    import torch
+
+    def propose(*, next_token_ids, **others):
+        rows = len(next_token_ids)
+        ids = [[draws.randrange(FIRST_JUNK, LAST_JUNK) for _ in range(k)] for _ in range(rows)]
+        return torch.tensor(ids, dtype=torch.int64, device=next_token_ids.device).view(rows, k)
+
+    return propose
+
+
+if __name__ == "__main__":
+    serve(start)
