@@ -1,4 +1,4 @@
-"""Converting weights: a checkpoint of a GGUF file, a drafter stored as int8."""
+"""Converting weights: a checkpoint from a GGUF file and back, a drafter stored as int8."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from real.model.compressed import from_int8, to_int8, weight_files
 from real.model.draft_head import read_state
 from real.model.fingerprint import sha256, tokenizer_sha256
 from real.model.gguf import check_packages, convert, read_summary
+from real.model.gguf_export import write_gguf
 from real.progress import Progress, quiet
 from real.provenance import versions
 
@@ -84,6 +85,17 @@ def _finished(out: Path, digest: str, dtype: str) -> dict | None:
     raise ValueError(
         f"{out} exists and holds something else than this import; delete it, or name another --out"
     )
+
+
+def export_gguf(folder: Path, tokenizer_of: Path, out: Path, dtype: str = "float32") -> dict:
+    """Writes a Llama checkpoint as a GGUF file, and returns its weights, draft vocabulary and hash.
+
+    ValueError for a missing package or file, and as `write_gguf` raises it.
+    """
+    check_packages()
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; expected a transformers checkpoint")
+    return asdict(write_gguf(folder, tokenizer_of, out, dtype)) | {"sha256": sha256(out)}
 
 
 def quantize_drafter(folder: Path, out: Path) -> dict:
