@@ -307,10 +307,10 @@ def _fields(value: Any, place: str) -> Fields:
 
 
 def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
-    """The object that holds `key`, one a response and choice; of a stream's chunks the last.
+    """The objects that hold `key`, one a response and choice; of a stream's chunks the last.
 
     Chunks of one response share an `id`, in the object or in the row; rows without one are
-    responses each.
+    responses each. A list of such objects outside the choices has one for each sequence.
     """
     last: dict[tuple[str, str], Fields] = {}
     for row in rows:
@@ -321,7 +321,7 @@ def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
             for i, part in enumerate(parts)
         ]
         if not any(holder for _, holder in holders):
-            holders = [("", next(row.holding(key), None))]
+            holders = [(str(i), holder) for i, holder in enumerate(row.holding(key))]
         for index, holder in holders:
             if holder is not None:
                 name = holder.values.get("id") or row.values.get("id") or row.place

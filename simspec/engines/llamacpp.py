@@ -18,6 +18,7 @@ from simspec.engines.counts import (
 from simspec.engines.documents import Fields, check_option, check_text, json_rows, responses
 from simspec.engines.flags import flag_integer, flag_line, number_of, read_flags
 from simspec.engines.import_kinds import (
+    DEEPEST,
     DepthCounts,
     EngineSettings,
     PooledCounts,
@@ -160,7 +161,7 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
     if len(last) > 1:
         raise ValueError(f"statistics of {', '.join(sorted(last))}: keep the lines of one drafter")
     if last:
-        return _statistics(source, next(iter(last.values())), len(requests))
+        return _statistics(source, options, next(iter(last.values())), len(requests))
     if not requests:
         raise ValueError("no line holds draft acceptance, expected a log of llama-server")
     right, tried = map(sum, zip(*requests))
@@ -172,7 +173,10 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
     )  # fmt: skip
 
 
-def _statistics(source: Source, line: re.Match[str], requests: int) -> PooledCounts:
+def _statistics(
+    source: Source, options: ImportOptions, line: re.Match[str], requests: int
+) -> PooledCounts:
+    """The counts of a `statistics` line, whose rates end at the deepest accepted position."""
     rounds, right, drafted, accepted = (int(line[i]) for i in (2, 3, 4, 5))
     if right > rounds:
         raise ValueError(f"{right} drafts are accepted of {rounds} generated, expected fewer")
@@ -187,7 +191,21 @@ def _statistics(source: Source, line: re.Match[str], requests: int) -> PooledCou
         at_least = np.rint(np.array([float(r) for r in line[7].split(",")]) * rounds).astype(
             np.int64
         )
-        slack = rounding_slack(rounds, len(at_least))
+        deepest = len(at_least)
+        K = options.drafted or max(deepest, -(-drafted // max(rounds, 1)))
+        if not deepest <= K <= DEEPEST or K * rounds < drafted:
+            stated = "the draft length" if options.drafted is None else "--drafted"
+            raise ValueError(
+                f"{stated} is {K}, expected at most {DEEPEST} and enough for {drafted} tokens "
+                f"drafted in {rounds} rounds, {deepest} of them deep"
+            )
+        if options.drafted is None:
+            notes.append(
+                f"the line gives no draft length: K = {K} is the least that it allows, state "
+                "--drafted"
+            )
+        at_least = np.pad(at_least, (0, K - deepest))
+        slack = rounding_slack(rounds, deepest)
         by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least, slack)
         notes += ["rates of 3 decimals, so acceptance by depth is off by up to 0.0005", *more]
     return PooledCounts(
@@ -204,5 +222,5 @@ EXPORTS = (
 IMPORTS = (
     ImportFormat("llamacpp", import_settings),
     ImportFormat("llamacpp-timings", read_timings),
-    ImportFormat("llamacpp-log", read_log),
+    ImportFormat("llamacpp-log", read_log, ("drafted",)),
 )

@@ -34,6 +34,12 @@ PROPOSED = (
 )
 
 
+RAGGED = (
+    "drafts were verified up to several lengths (spec_cap_lens_histogram): deeper tokens were "
+    "verified by some rounds only, and which is lost"
+)
+
+
 def read_sglang(source: Source, options: ImportOptions) -> Import:
     """The steps of command-line flags, where the text starts with one; else `meta_info`."""
     if source.text.lstrip().startswith("-"):
@@ -97,6 +103,8 @@ def _pooled(
             check_sums(stats, key, counts, int(rounds[request]), int(accepted[request]))
         if not key:
             withheld["acceptance by depth"] = "some requests have no histogram of correct drafts"
+        elif _is_ragged(stats, K):
+            withheld["acceptance by depth"] = RAGGED
         elif K is None:
             withheld["acceptance by depth"] = PROPOSED
         elif drafted[request] != K * rounds[request] or counts[K + 1 :].any():
@@ -121,6 +129,13 @@ def _pooled(
         {} if withheld else by_length(parts, len(summaries)), constant(parts, withheld), withheld,
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def _is_ragged(stats: Fields, K: int | None) -> bool:
+    """Whether DSpark's scheduler verified drafts of several lengths, or of another than K."""
+    name = "spec_cap_lens_histogram"  # a cap counts the root of the draft
+    caps = np.flatnonzero(stats.wholes(name)) if stats.values.get(name) else np.zeros(0, int)
+    return len(caps) > 1 or K is not None and bool((caps != K + 1).any())
 
 
 def _figure(stats: Fields, figure: str) -> int:

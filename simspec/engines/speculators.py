@@ -1,6 +1,7 @@
 """speculators: the CSV of its evaluation, one row a subset."""
 
 import csv
+from collections import Counter
 from io import StringIO
 
 import numpy as np
@@ -32,6 +33,7 @@ def read_csv(source: Source, options: ImportOptions) -> PooledCounts:
             f"{source.file} lacks columns subset, {', '.join(COUNTS)} and {POSITION}0: expected "
             "the CSV of speculators' evaluation"
         )
+    _check_repeats(rows)
     K = sum(name.startswith(POSITION) for name in rows[0] if name)
     if K > DEEPEST:
         raise ValueError(f"{source.file} has {K} positions, expected at most {DEEPEST}")
@@ -59,6 +61,17 @@ def read_csv(source: Source, options: ImportOptions) -> PooledCounts:
         None, by_depth, K if by_depth else None, withheld,
         notes=(f"{keep.sum()} subsets together", *notes, *more),
     )  # fmt: skip
+
+
+def _check_repeats(rows: list[dict[str, str]]) -> None:
+    """ValueError for a sweep, which writes one run's counts into the row of each request rate."""
+    counted = Counter((row["subset"], *(row[name] for name in COUNTS)) for row in rows)
+    (subset, *_), times = counted.most_common(1)[0]
+    if times > 1:
+        raise ValueError(
+            f"subset {str(subset)[:40]!r} comes {times} times with the same counts, as in a "
+            "sweep's perf_results.csv: give acceptance.csv, or one row of each subset"
+        )
 
 
 def _number(row: dict[str, str], number: int, name: str) -> float:

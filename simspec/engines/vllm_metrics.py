@@ -38,6 +38,10 @@ LINE = re.compile(
     r"Accepted: (?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens, "
     r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d+)*),? Avg Draft acceptance rate: "
 )
+TRIMMED = (
+    "under enable_adaptive_verification vLLM counts tokens that it drafted and never verified as "
+    "rejected: acceptance by depth is then too low, and no file says so"
+)
 Totals = tuple[int, int, int, np.ndarray]
 
 
@@ -71,7 +75,7 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
     only and is compared with the line's mean length.
     """
     sums: list[Totals] = []
-    drafted = accepted = 0
+    drafted = accepted = empty = 0
     varies = False
     for number, line in enumerate(source.text.split("\n"), 1):
         if "SpecDecoding metrics:" not in line:
@@ -84,7 +88,13 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
         drafted, accepted = drafted + int(match["drafted"]), accepted + int(match["accepted"])
         if total is not None and total[0]:
             sums.append(total)
+        empty += not int(match["drafted"])
     if not (sums or varies):
+        if empty:
+            raise ValueError(
+                f"{empty} line{'s' if empty > 1 else ''} of SpecDecoding metrics "
+                f"count{'' if empty > 1 else 's'} no drafted token: nothing can be concluded"
+            )
         raise ValueError("no line holds SpecDecoding metrics: expected a log of vllm serve")
     if varies:
         reason = "some line's mean length is not 1 + accepted / (drafted / positions): the draft "
@@ -170,7 +180,8 @@ def _totals(source: Source, totals: Totals, notes: list[str], slack: float = 0.0
     by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least, slack)
     return PooledCounts(
         origin_of(source), None, rounds, drafted, accepted, mean_of(rounds, accepted), PER_ROUND,
-        None, by_depth, len(at_least) if by_depth else None, withheld, notes=(*notes, *more),
+        None, by_depth, len(at_least) if by_depth else None, withheld,
+        notes=(*notes, TRIMMED, *more),
     )  # fmt: skip
 
 
@@ -196,7 +207,11 @@ def read_requests(source: Source, options: ImportOptions) -> CensoredRounds | Po
             "no response has metrics.speculative_decoding: serve with "
             "--per-request-spec-decode-metrics, n = 1, and the usage chunk of streams"
         )
-    notes = [OMITTED]
+    started = [i for i, stats in enumerate(summaries) if stats.whole("num_spec_steps")]
+    notes = [OMITTED, TRIMMED]
+    if 0 < len(started) < len(summaries):
+        notes.append(f"requests left out, without a verify step: {len(summaries) - len(started)}")
+        summaries, ids = [summaries[i] for i in started], [ids[i] for i in started]
     if absent:
         notes.append(f"responses left out, without acceptance (n > 1, or no drafts): {absent}")
     detailed = ["per_step_accepted" in stats for stats in summaries]
