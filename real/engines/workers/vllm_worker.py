@@ -2,7 +2,7 @@
 
 | key of `Finished` | here |
 | --- | --- |
-| passes | from the scheduler, plain ones included; chunks of a prompt emit nothing and are left out |
+| passes | from the scheduler, plain ones included; chunks of a prompt emit nothing: left out |
 | pass_seconds | clock around the engine's step: scheduling, target, sampling, next draft |
 | first_seconds, seconds | from the moment that the request joined |
 
@@ -121,7 +121,8 @@ class VllmEngine:
         self._check(requests, concurrent, k, force)
         if self.draft:
             self._set_draft_length(self.most if k is None else k, force)
-        waiting, going = list(reversed(requests)), {}
+        waiting = list(reversed(requests))
+        going: dict[str, Going] = {}
         self.scheduler.passes.clear()
         try:
             while waiting or going:
