@@ -18,8 +18,8 @@ from real.model.gguf import read_summary
 from real.model.hf_config import WeightsError
 from real.model.layer import frequencies
 
-FLOATS = {"float32": torch.float32, "float16": torch.float16}
-"""Number types of the matrices; norms are float32 in both."""
+FLOATS = {"float32": (torch.float32, 0), "float16": (torch.float16, 1)}
+"""Number types of the matrices, and the file types that they make; norms are float32 in both."""
 
 _LAYER = {
     "attention_norm": "attn_norm",
@@ -72,13 +72,15 @@ def write_gguf(folder: Path, tokenizer_of: Path, out: Path, dtype: str = "float3
 
     with replacing(out) as temporary:
         writer = GGUFWriter(temporary, "llama")
-        _write_sizes(writer, decoder, folder.name)
+        writer.add_name(folder.name)
+        writer.add_file_type(FLOATS[dtype][1])
+        _write_sizes(writer, decoder)
         for name, field in fields.items():
             array = field.types[-1] if len(field.types) > 1 else None
             writer.add_key_value(name, field.contents(), field.types[0], array)
         for name, values in _tensors(decoder, token):
             matrix = values.ndim == 2
-            stored = values.to(FLOATS[dtype] if matrix else torch.float32)
+            stored = values.to(FLOATS[dtype][0] if matrix else torch.float32)
             if not stored.isfinite().all():
                 raise WeightsError(f"{folder}: {name} is out of float16's range; use float32")
             writer.add_tensor(name, stored.numpy())
@@ -110,9 +112,8 @@ def _tokenizer_fields(path: Path) -> dict[str, Any]:
     return found
 
 
-def _write_sizes(writer: Any, decoder: Decoder, name: str) -> None:
+def _write_sizes(writer: Any, decoder: Decoder) -> None:
     s = decoder.config
-    writer.add_name(name)
     writer.add_vocab_size(s.vocab)
     writer.add_context_length(decoder.context or 2048)
     writer.add_embedding_length(s.width)
