@@ -1,8 +1,10 @@
 """The command `simspec record`."""
 
 import json
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,15 +31,21 @@ from real.cli.options import (
     show_progress,
 )
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_PROMPTS, at_most
+from simspec.output.files import check_output
 from simspec.output.terminal import print_text
+
+if TYPE_CHECKING:
+    from simspec.trace.trace import Trace
 
 PANEL = "Record"
 
 
 def record(  # noqa: PLR0913
     prompts: Annotated[
-        list[Path], typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.')
-    ],
+        list[Path] | None,
+        typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.'),
+    ] = None,
+    *,
     out: Annotated[
         Path,
         typer.Option(
@@ -97,6 +105,22 @@ def record(  # noqa: PLR0913
     target: TargetPath = None,
     weights: Weights = None,
     seed: Seed = 0,
+    from_text: Annotated[
+        Path | None,
+        typer.Option(
+            help='JSON lines {"prompt", "output"} that an engine wrote: token ids, or strings with '
+            "--tokenizer. No target runs; --drafter is then an n-gram rule such as vllm:1,3."
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder of the tokenizer of --from-text's strings.")
+    ] = None,
+    end_token: Annotated[
+        list[int] | None, typer.Option(help="Token that ends a text of --from-text, repeatable.")
+    ] = None,
+    sampled: Annotated[
+        bool, typer.Option(help="Texts of --from-text were sampled at the temperature they state.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Record what a drafter proposes at every position of the target's own output, to depth K.
@@ -116,7 +140,22 @@ def record(  # noqa: PLR0913
     A chat, with later turns: --models models/smollm2 --drafter prompt_lookup --turns all
 
     Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
+
+    Along texts that an engine wrote: simspec record --from-text log.jsonl --drafter vllm:1,3
+    --end-token 2 --out log.parquet
     """
+    if from_text is not None:
+        if prompts:
+            raise ValueError("prompts and --from-text are both given: give one of them")
+        rules = drafter or ["prompt_lookup"]
+        trace = recorded_text(from_text, out, rules, k, tokenizer, end_token or [], sampled)
+        if as_json:
+            print(json.dumps({"path": str(out), "texts": trace.sequences, "rows": trace.rows}))
+        else:
+            print_text(f"wrote {out}: {trace.sequences} texts, {trace.rows} rows")
+        return
+    if not prompts:
+        raise ValueError("no prompts are given: name a file of them, or --from-text FILE")
     from real.jobs import ModelSettings, PromptSettings, record_drafters, record_prompts
     from real.processes import launched_processes
     from real.record import Settings
@@ -149,3 +188,32 @@ def record(  # noqa: PLR0913
         print_text(
             f"wrote {path}: {texts} sequences, {rows} rows, card {path.with_suffix('.json')}"
         )
+
+
+def recorded_text(
+    path: Path,
+    out: Path,
+    rules: Sequence[str],
+    k: int,
+    tokenizer: Path | None,
+    end_tokens: Sequence[int],
+    sampled: bool,
+) -> "Trace":
+    """Writes the recording of one n-gram rule along written texts; errors of `record_texts`."""
+    from simspec.engines.ngram import ngram_rule
+    from simspec.engines.text import read_texts, record_texts
+
+    if len(rules) > 1:
+        raise ValueError(f"--from-text records one n-gram rule, {len(rules)} drafters are given")
+    rule = ngram_rule(rules[0])
+    check_output(out, path)
+    encode = None
+    if tokenizer is not None:
+        from real.model.checkpoint import load_tokenizer
+
+        held = load_tokenizer(tokenizer)
+        encode = partial(held.encode, add_special_tokens=False)
+    texts = read_texts(path, encode)
+    trace = record_texts(texts, rule, k, end_tokens, sampled, f"text {path.name}")
+    trace.save(out)
+    return trace

@@ -40,10 +40,12 @@ def replays(
     seeds: Iterable[int],
     cost: CostModel | None = None,
     state: np.ndarray | None = None,
+    adapt: Callable[[Recording], Recording] | None = None,
 ) -> Iterator[Rounds]:
     """`replay` with each of these seeds: under the rejection rule each draws acceptance anew.
 
     state: of a policy whose scope is 'stream', before the trace; it then holds that after it.
+    adapt: changes what the compiled loop reads, such as the rows where an engine drafts.
     """
     if not isinstance(policy, Policy):
         name = getattr(policy, "name", policy)
@@ -62,6 +64,8 @@ def replays(
             *(np.empty(trace.rows, np.int64) for _ in range(4)),
         )
         drawn = recording(trace, columns, grids)._replace(run=drawn_run(trace, seed))
+        if adapt is not None:
+            drawn = adapt(drawn)
         loop(drawn, cost.tables, arrays, output, K, check_seed(seed), policy.scope == "stream")
         yield Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
 

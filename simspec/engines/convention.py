@@ -1,0 +1,226 @@
+"""Conventions of serving engines: when they draft, what caps a draft, and what their counters hold.
+
+A recording says what a drafter proposes and what of it is accepted. An engine adds rules of its
+own, which decide its passes and its statistics. Each engine's rules are one Convention.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simspec.cost.model import CostModel
+from simspec.policy.policy import Policy
+from simspec.replay.kernel import Recording
+from simspec.replay.replay import replays
+from simspec.trace.rounds import Rounds, committed
+from simspec.trace.trace import Trace
+
+CAPS = ("tokens_left", "none", "one_left")
+ENDS = ("accepted", "last_only", "bonus")
+FILLS = ("none", "rows", "drafts")
+
+
+@dataclass(frozen=True)
+class Convention:
+    """The rules by which an engine drafts and counts.
+
+    | field | meaning |
+    | --- | --- |
+    | name | of the engine, and of its drafting method where that decides |
+    | first_draft | first row with a draft; 1: the pass over the prompt emits one token alone |
+    | cap | most draft tokens with L tokens left: tokens_left L - 1; none K; one_left K, 0 at |
+    |  | L = 1 |
+    | end_token | an accepted end token is counted: accepted; last_only: only as the last token of |
+    |  | its draft; bonus: never, since it is the token that the target emits |
+    | drafts_end | whether a draft may hold an end token |
+    | past_end | whether accepted tokens behind the end of the text are counted |
+    | fill | drafts: every pass submits K draft tokens; rows: it computes K + 1 rows, drafts count |
+    |  | as proposed |
+    | counts_last | whether the statistics hold the last pass of a request |
+
+    ValueError for other values.
+    """
+
+    name: str
+    first_draft: int = 1
+    cap: str = "tokens_left"
+    end_token: str = "accepted"
+    drafts_end: bool = True
+    past_end: bool = False
+    fill: str = "none"
+    counts_last: bool = True
+
+    def __post_init__(self) -> None:
+        choices: dict[str, tuple[Any, ...]] = {
+            "first_draft": (0, 1), "cap": CAPS, "end_token": ENDS, "fill": FILLS,
+        }  # fmt: skip
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"convention {self.name!r}: {name} is {getattr(self, name)!r}, expected one of "
+                    f"{', '.join(map(str, known))}"
+                )
+
+
+CONVENTIONS = {
+    rules.name: rules
+    for rules in (
+        Convention("simspec", first_draft=0),
+        Convention("vllm", cap="none", past_end=True),
+        Convention("vllm_v2_ngram", cap="none", past_end=True, fill="drafts"),
+        Convention("llamacpp", end_token="last_only"),
+        Convention("openvino", fill="rows", counts_last=False),
+        Convention("transformers", first_draft=0, end_token="bonus"),
+        Convention(
+            "transformers_ngram", first_draft=0, cap="one_left", end_token="bonus",
+            drafts_end=False,
+        ),
+    )
+}  # fmt: skip
+"""Read in vLLM 0.32 (V1 runner; n-gram of the V2 runner), llama.cpp of October 2026, OpenVINO GenAI
+2026.4 and transformers 5.23 (draft model; prompt lookup)."""
+
+
+def convention(name: str) -> Convention:
+    """The convention of that name; ValueError, with the known names, for another."""
+    if name not in CONVENTIONS:
+        raise ValueError(
+            f"convention {name!r} is unknown, expected one of {', '.join(CONVENTIONS)}"
+        )
+    return CONVENTIONS[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Passes:
+    """Target passes of every sequence, plain ones and the pass over the prompt included.
+
+    | field | dtype, shape | meaning |
+    | --- | --- | --- |
+    | offset | int64[S + 1] | passes offset[s] .. offset[s + 1] - 1 belong to sequence s |
+    | row | int64[P] | tokens of the sequence before the pass |
+    | emitted | int64[P] | tokens that the pass adds to the text |
+    | drafted | int64[P] | draft tokens submitted; 0: a plain pass |
+    | accepted | int64[P] | of these, accepted as the engine counts them, within the text |
+    """
+
+    offset: np.ndarray
+    row: np.ndarray
+    emitted: np.ndarray
+    drafted: np.ndarray
+    accepted: np.ndarray
+
+    def sequence(self, s: int) -> list[tuple[int, int, int]]:
+        """[(emitted, drafted, accepted), ..] of one sequence, in order."""
+        part = slice(self.offset[s], self.offset[s + 1])
+        columns = (column[part].tolist() for column in (self.emitted, self.drafted, self.accepted))
+        return list(zip(*columns))
+
+    def counters(self, rules: Convention) -> dict[str, int]:
+        """The sums that the engine's statistics report; num_drafts counts passes with a draft.
+
+        Accepted tokens are those within the text: an engine with `past_end` may report more.
+        """
+        counted = np.ones(len(self.row), bool)
+        if not rules.counts_last:
+            counted[self.offset[1:] - 1] = False
+        return {
+            "passes": len(self.row),
+            "num_drafts": int((counted & (self.drafted > 0)).sum()),
+            "num_draft_tokens": int(self.drafted[counted].sum()),
+            "num_accepted_tokens": int(self.accepted[counted].sum()),
+        }
+
+
+def engine_passes(
+    trace: Trace, policy: Policy, rules: Convention, seed: int = 0, cost: CostModel | None = None
+) -> Passes:
+    """The passes of an engine that decodes this recording's text under this policy.
+
+    With the convention "simspec" the passes are the rounds of `replay`. Drafted counts are exact
+    where the recording holds whole drafts (`simspec.engines.ngram`): one that stops at its end
+    token in the recording may go on in the engine. Errors of `replay`.
+    """
+    first, K = rules.first_draft, policy.longest(trace.K)
+    (rounds,) = replays(
+        trace, policy, (seed,), cost, adapt=lambda held: _adapted(trace, held, rules, K)
+    )
+    if first:
+        rounds = _with_prompt_pass(rounds, trace)
+    return _counted(rounds, trace, rules)
+
+
+def _ended(trace: Trace) -> np.ndarray:
+    """bool[S]: whether the sequence ends with an end token."""
+    ended: np.ndarray = np.isin(trace.token[trace.offset[1:] - 1], trace.meta.end_tokens)
+    return ended
+
+
+def _adapted(trace: Trace, held: Recording, rules: Convention, K: int) -> Recording:
+    """The recording as the engine drafts on it: cap, start and end tokens."""
+    length = np.diff(trace.offset)
+    row = np.arange(trace.rows) - np.repeat(trace.offset[:-1], length)
+    left = np.repeat(length, length) - row  # of the text, not of the budget
+    depth, run, budget = held.depth.copy(), held.run.copy(), held.budget.copy()
+    if rules.fill == "drafts":
+        depth[:] = K
+    if not rules.drafts_end:
+        takes_end = np.repeat(_ended(trace), length) & (run == left)
+        run[takes_end] -= 1
+        depth[takes_end] = np.minimum(depth[takes_end], run[takes_end])
+    if rules.cap != "tokens_left":
+        if rules.cap == "one_left":
+            depth[np.repeat(budget, length) - row == 1] = 0
+        budget += K + 1
+    if not rules.first_draft:
+        return held._replace(depth=depth, run=run, budget=budget)
+    kept = row > 0
+    return held._replace(
+        offset=held.offset - np.arange(len(held.offset)),
+        budget=budget - 1,
+        depth=np.ascontiguousarray(depth[kept]),
+        run=np.ascontiguousarray(run[kept]),
+        feature=np.ascontiguousarray(held.feature[kept]),
+    )
+
+
+def _with_prompt_pass(rounds: Rounds, trace: Trace) -> Rounds:
+    """Rounds on the later rows, as rounds of the trace behind a plain one at the first row."""
+    sequences = trace.sequences
+    sequence = np.repeat(np.arange(sequences), np.diff(rounds.offset))
+    at = rounds.offset[:-1]
+    plain = np.zeros(sequences, np.int64)
+    return Rounds(
+        rounds.offset + np.arange(sequences + 1),
+        np.insert(rounds.row + sequence + 1, at, trace.offset[:-1]),
+        np.insert(rounds.computed, at, plain),
+        np.insert(rounds.drafted, at, plain),
+        np.insert(rounds.accepted, at, plain),
+    )
+
+
+def _counted(rounds: Rounds, trace: Trace, rules: Convention) -> Passes:
+    emitted = committed(rounds, trace)
+    accepted = rounds.accepted.copy()
+    last = rounds.offset[1:] - 1
+    took_end = last[_ended(trace) & (accepted[last] == emitted[last])]
+    if rules.end_token == "last_only":
+        accepted[took_end[accepted[took_end] < rounds.drafted[took_end]]] -= 1
+    elif rules.end_token == "bonus":
+        accepted[took_end] -= 1
+    start = np.repeat(trace.offset[:-1], np.diff(rounds.offset))
+    return Passes(rounds.offset, rounds.row - start, emitted, rounds.drafted, accepted)
+
+
+def clipped(passes: Sequence[Sequence[int]], length: int) -> list[tuple[int, int, int]]:
+    """An engine's passes of one request with emitted and accepted cut at a text of `length` tokens.
+
+    Engines count what a last pass emits or accepts behind the end; a replay knows the text alone.
+    """
+    cut, row = [], 0
+    for emitted, drafted, accepted in passes:
+        left = max(length - row, 0)
+        cut.append((min(emitted, left), drafted, min(accepted, left)))
+        row += emitted
+    return cut

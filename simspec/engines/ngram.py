@@ -1,0 +1,272 @@
+"""n-gram drafting as engines do it: which earlier tokens a draft copies, in each matching rule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from simspec.numerics.compile import cached_njit
+
+# mypy: disable-error-code="no-untyped-def"
+
+MATCHES = ("first", "last")
+DRAFT_ENDS = ("kept", "last", "dropped")
+MOST_NGRAM = 16
+"""Longest n-gram: a table of every length is allocated."""
+_END_CODES = {name: code for code, name in enumerate(DRAFT_ENDS)}
+
+
+@dataclass(frozen=True)
+class NgramRule:
+    """A matching rule: a suffix of the context occurred before, and the draft copies what followed.
+
+    | field | meaning |
+    | --- | --- |
+    | name | of the engine |
+    | least, most | lengths of suffixes tried, longest first |
+    | match | the first or the last occurrence before the suffix itself |
+    | pads | a draft has K tokens always: missing ones repeat the context's last token |
+    | simple | llama.cpp's ngram-simple: one length, the last token is outside the searched text, |
+    |  | drafts below that length are dropped |
+    | draft_end | an end token in a draft is kept, is its last token, or is dropped with the rest |
+    | at_budget | a draft that the budget cuts has recorded depth K, as `simspec record` writes it |
+
+    ValueError for other values than these, and lengths outside 1 <= least <= most <= MOST_NGRAM.
+    """
+
+    name: str
+    least: int = 1
+    most: int = 3
+    match: str = "first"
+    pads: bool = False
+    simple: bool = False
+    draft_end: str = "kept"
+    at_budget: bool = False
+
+    def __post_init__(self) -> None:
+        sizes = self.least, self.most
+        if not all(type(n) is int for n in sizes) or not 1 <= self.least <= self.most <= MOST_NGRAM:
+            raise ValueError(
+                f"n-gram rule {self.name!r}: lengths are {self.least!r} to {self.most!r}, expected "
+                f"whole numbers, 1 <= least <= most <= {MOST_NGRAM}"
+            )
+        if self.match not in MATCHES or self.draft_end not in DRAFT_ENDS:
+            raise ValueError(
+                f"n-gram rule {self.name!r}: match is {self.match!r} and draft_end "
+                f"{self.draft_end!r}, expected one of {', '.join(MATCHES)} and of "
+                f"{', '.join(DRAFT_ENDS)}"
+            )
+        if self.simple and (self.least != self.most or self.match != "last" or self.pads):
+            raise ValueError(
+                f"n-gram rule {self.name!r}: llama.cpp's ngram-simple has one length, the last "
+                "match and no padding"
+            )
+
+    @property
+    def text(self) -> str:
+        """The rule as `ngram_rule` reads it."""
+        sizes = str(self.most) if self.simple else f"{self.least},{self.most}"
+        return f"{self.name}:{sizes}"
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        NgramRule("prompt_lookup", draft_end="last", at_budget=True),
+        NgramRule("vllm", least=5, most=5),
+        NgramRule("vllm_v2", least=5, most=5, match="last", pads=True),
+        NgramRule("llamacpp", least=2, most=2, match="last", simple=True),
+        NgramRule("openvino", draft_end="last"),
+        NgramRule("transformers", most=2, draft_end="dropped"),
+    )
+}
+"""Rules as released: simspec's own drafter, vLLM 0.32 (V1 runner; V2 runner), llama.cpp's
+ngram-simple, OpenVINO GenAI 2026.4, transformers 5. Lengths are the engine's default, if any."""
+
+
+def ngram_rule(text: str) -> NgramRule:
+    """The rule of a text NAME, NAME:N or NAME:LEAST,MOST; ValueError for another text."""
+    name, colon, sizes = text.partition(":")
+    if name not in RULES:
+        raise ValueError(
+            f"n-gram rule {name!r} is unknown, expected one of {', '.join(RULES)}, then lengths "
+            "such as :1,3"
+        )
+    if not colon:
+        return RULES[name]
+    parts = sizes.split(",")
+    if len(parts) > 2 or not all(part.isascii() and part.isdecimal() for part in parts):
+        raise ValueError(f"n-gram rule {text!r}: expected lengths such as {name}:3 or {name}:1,3")
+    numbers = [int(part) for part in parts]
+    least = numbers[0] if len(numbers) == 2 or RULES[name].simple else RULES[name].least
+    return replace(RULES[name], least=min(least, numbers[-1]), most=numbers[-1])
+
+
+def drafts(tokens: np.ndarray, position: int, K: int, rule: NgramRule) -> np.ndarray:
+    """int32[d], d <= K: the draft behind the context tokens[:position], by a search of the context.
+
+    `draft_end` and `at_budget` belong to a recording and are not applied. ValueError for a position
+    outside 0 .. len(tokens), or a negative K.
+    """
+    tokens = np.ascontiguousarray(tokens, np.int32)
+    if not 0 <= position <= len(tokens) or K < 0:
+        raise ValueError(
+            f"position is {position} and K {K}, expected 0 to {len(tokens)} and at least 0"
+        )
+    context = tokens[:position]
+    source = _search(context, rule.least, rule.most, rule.match == "first", rule.simple)
+    offered = _offered(position, source, K, rule.most, rule.simple)
+    draft = context[source : source + offered] if offered else context[:0]
+    if rule.pads and position:
+        draft = np.concatenate((draft, np.repeat(context[-1:], K - offered)))
+    return draft
+
+
+@cached_njit
+def _search(context, least, most, first, llama):
+    """Where the continuation of the longest matching suffix starts; -1: none."""
+    size = len(context)
+    for n in range(min(most, size), least - 1, -1):
+        # a suffix that ends at the context's end; the match starts before it
+        begin, end, step = 0, size - n, 1
+        if llama:
+            begin, end = 1, size - 1 - n
+        if not first:
+            begin, end, step = end - 1, begin - 1, -1
+        for start in range(begin, end, step):
+            i = 0
+            while i < n and context[start + i] == context[size - n + i]:
+                i += 1
+            if i == n:
+                return start + n
+    return -1
+
+
+@cached_njit
+def _offered(position, source, K, n, llama):
+    """Draft tokens that a match at `source` gives to a context of `position` tokens."""
+    if source < 0:
+        return 0
+    if not llama:
+        return min(K, position - source)
+    searched = position - 1
+    if searched <= n + K + 1:
+        return 0
+    copied = min(K, searched - source)
+    return copied if copied >= n else 0
+
+
+@dataclass(frozen=True)
+class DraftedText:
+    """What a rule drafts along one text, and what of it the text accepts.
+
+    | field | dtype, shape | meaning |
+    | --- | --- | --- |
+    | depth | uint8[n] | draft tokens at each position of the output |
+    | run | uint8[n] | leading ones that equal the text, at most what is left of it |
+    """
+
+    depth: np.ndarray
+    run: np.ndarray
+
+
+def drafted_text(
+    prompt: Sequence[int] | np.ndarray,
+    output: Sequence[int] | np.ndarray,
+    rule: NgramRule,
+    K: int,
+    budget: int,
+    end_tokens: Sequence[int] = (),
+) -> DraftedText:
+    """`drafts` at every position of an output, in one pass over the text.
+
+    K 1..255; budget: new tokens allowed, at least len(output). ValueError for other sizes.
+    """
+    if not 1 <= K <= 255 or budget < len(output):
+        raise ValueError(
+            f"K is {K} and the budget {budget}, expected 1 to 255 and at least {len(output)}, the "
+            "length of the output"
+        )
+    tokens = np.concatenate((np.asarray(prompt, np.int32), np.asarray(output, np.int32)))
+    depth, run = np.zeros(len(output), np.uint8), np.zeros(len(output), np.uint8)
+    search = rule.least, rule.most, rule.match == "first", rule.simple, rule.pads
+    record = _END_CODES[rule.draft_end], rule.at_budget, budget
+    ends = np.array(sorted(set(end_tokens)), np.int32)
+    _draft_text(tokens, len(tokens) - len(output), K, search, record, ends, depth, run)
+    return DraftedText(depth, run)
+
+
+@cached_njit
+def _slot(keys, key):
+    """Slot of a key in an open hash table of a power of two; a free one where it is not held."""
+    mask = keys.shape[0] - 1
+    slot = ((key * 0x9E3779B97F4A7C1) >> 20) & mask
+    while keys[slot] != -1 and keys[slot] != key:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@cached_njit
+def _draft_text(tokens, first, K, search, record, ends, depth, run):
+    """Fills depth and run: exact tables of n-grams grow with the text.
+
+    The key of an n-gram is the slot of its first n - 1 tokens and its last token, so two n-grams
+    never share one. `follows` holds where its first or last occurrence continues.
+    """
+    least, most, match_first, llama, pads = search
+    draft_end, at_budget, budget = record
+    total = tokens.shape[0]
+    size = 4
+    while size < 2 * total:
+        size *= 2
+    keys = np.full((most, size), -1, np.int64)
+    follows = np.full((most, size), -1, np.int64)
+    now, before = np.full(most, -1, np.int64), np.full(most, -1, np.int64)
+    for position in range(total):
+        if position > 0:
+            for n in range(min(most, position), 0, -1):
+                # before[n - 2] is the slot of the n - 1 tokens that end one token earlier
+                prefix = np.int64(0) if n == 1 else before[n - 2]
+                key = (prefix << 31) | np.int64(tokens[position - 1])
+                now[n - 1] = _slot(keys[n - 1], key)
+                keys[n - 1, now[n - 1]] = key
+        if position >= first:
+            source = np.int64(-1)
+            for n in range(min(most, position), least - 1, -1):
+                source = follows[n - 1, now[n - 1]]
+                if source >= 0:
+                    break
+            offered = _offered(position, source, K, most, llama)
+            drafted = K if pads and position > 0 else offered
+            row = position - first
+            reach = min(K, budget - row) if at_budget else K
+            recorded = K if drafted >= reach else drafted
+            agreed, equal = 0, True
+            for i in range(min(drafted, reach)):
+                token = tokens[source + i] if i < offered else tokens[position - 1]
+                is_end = draft_end > 0 and _holds(ends, token)
+                if is_end and draft_end == 2:
+                    recorded = i
+                    break
+                equal = equal and position + i < total and token == tokens[position + i]
+                agreed += equal
+                if is_end:
+                    recorded = i + 1
+                    break
+            depth[row], run[row] = recorded, agreed
+        # what the n-grams continue with; llama.cpp does not search the context's last token
+        slots, at = (before, position - 1) if llama else (now, position)
+        for n in range(1, min(most, at) + 1):
+            if llama and at <= n:
+                continue
+            if not match_first or follows[n - 1, slots[n - 1]] < 0:
+                follows[n - 1, slots[n - 1]] = at
+        before[:] = now
+
+
+@cached_njit
+def _holds(values, value):
+    for other in values:  # noqa: SIM110 (numba compiles no generator)
+        if other == value:
+            return True
+    return False

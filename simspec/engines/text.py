@@ -1,0 +1,208 @@
+"""Recordings from text alone: n-gram drafts along texts that an engine or a log has written.
+
+At temperature 0 a draft token is accepted if and only if it is the text's token. A text sampled at
+a temperature accepts a draft without probabilities with the same frequency as the engine does: the
+target's token equals the draft with probability p(draft). So such a recording has rule "coupled".
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simspec.engines.ngram import NgramRule, drafted_text
+from simspec.trace.meta import TraceMeta
+from simspec.trace.trace import Trace
+
+MOST_BYTES = 1 << 30
+"""Bytes of a file of texts."""
+MOST_LINE = 16 << 20
+"""Bytes of a line."""
+MOST_TOKENS = 1 << 17
+"""Tokens of a prompt with its output."""
+MOST_TOKEN_ID = (1 << 31) - 1
+KEYS = "id", "task", "prompt", "output", "max_tokens", "temperature"
+
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenText:
+    """A prompt and the output that an engine wrote for it.
+
+    | field | meaning |
+    | --- | --- |
+    | id, task | names; the line's number and "text" where it gives none |
+    | prompt, output | int32 token ids; the output has at least one |
+    | budget | new tokens that were allowed, at least the output's |
+    | temperature | of the sampling; 0: greedy |
+    """
+
+    id: str
+    task: str
+    prompt: np.ndarray
+    output: np.ndarray
+    budget: int
+    temperature: float = 0.0
+
+
+def read_texts(path: str | Path, encode: Encode | None = None) -> list[WrittenText]:
+    """Reads JSON lines {"prompt", "output", "id"?, "task"?, "max_tokens"?, "temperature"?}.
+
+    prompt and output are lists of token ids, or strings for `encode`; lines with an empty output
+    are left out. ValueError with the line for anything else, and where no text is left.
+    """
+    texts = []
+    for number, line in _lines(Path(path)):
+        try:
+            text = _text(json.loads(line), number, encode)
+        except (ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} line {number}: {reason}") from None
+        if len(text.output):
+            texts.append(text)
+    if not texts:
+        raise ValueError(f'{path} holds no text, expected JSON lines with "prompt" and "output"')
+    return texts
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of the lines that are not blank; sizes are checked before a line is parsed."""
+    try:
+        with open(path, "rb") as file:
+            read, number = 0, 0
+            while line := file.readline(MOST_LINE + 1):
+                number, read = number + 1, read + len(line)
+                if len(line) > MOST_LINE or read > MOST_BYTES:
+                    raise ValueError(
+                        f"{path} line {number}: expected at most {MOST_LINE:,} bytes a line and "
+                        f"{MOST_BYTES:,} a file: split it"
+                    )
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _text(data: Any, number: int, encode: Encode | None) -> WrittenText:
+    if not isinstance(data, dict):
+        raise ValueError(f"it is a {type(data).__name__}, expected one JSON object")
+    if missing := [key for key in ("prompt", "output") if key not in data]:
+        raise ValueError(f"it lacks {' and '.join(missing)}, expected prompt and output")
+    prompt, output = (_tokens(data[key], key, encode) for key in ("prompt", "output"))
+    if len(prompt) + len(output) > MOST_TOKENS:
+        raise ValueError(
+            f"it has {len(prompt) + len(output):,} tokens, expected at most {MOST_TOKENS:,}"
+        )
+    budget = data.get("max_tokens", max(len(output), 1))
+    if type(budget) is not int or not len(output) <= budget <= MOST_TOKEN_ID:
+        raise ValueError(
+            f"max_tokens is {budget!r}, expected a whole number of at least {len(output)}, the "
+            "output's tokens"
+        )
+    temperature = data.get("temperature", 0.0)
+    known = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
+    if not known or not 0 <= temperature < float("inf"):
+        raise ValueError(f"temperature is {temperature!r}, expected a finite number >= 0")
+    name, task = data.get("id", str(number)), data.get("task", "text")
+    if not (isinstance(name, str | int) and isinstance(task, str)):
+        raise ValueError("id and task are no texts")
+    return WrittenText(str(name), task, prompt, output, budget, float(temperature))
+
+
+def _tokens(value: Any, key: str, encode: Encode | None) -> np.ndarray:
+    if isinstance(value, str):
+        if encode is None:
+            raise ValueError(f"{key} is a string: give token ids, or --tokenizer FOLDER")
+        value = list(encode(value))
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is a {type(value).__name__}, expected token ids or a string")
+    if not all(type(token) is int and 0 <= token <= MOST_TOKEN_ID for token in value):
+        raise ValueError(f"{key} holds other values than token ids 0 to {MOST_TOKEN_ID}")
+    return np.array(value, np.int32)
+
+
+def record_texts(
+    texts: Sequence[WrittenText],
+    rule: NgramRule,
+    K: int = 16,
+    end_tokens: Sequence[int] = (),
+    sampled: bool = False,
+    source: str = "",
+) -> Trace:
+    """A recording of this rule along these texts; no target runs.
+
+    end_tokens end a text: one before its last token is an error, and a text that ends with none
+    was cut at its length. sampled allows texts of one temperature above 0. ValueError for such
+    texts without it, for several temperatures, and for K outside 1..255.
+    """
+    if not 1 <= K <= 255:
+        raise ValueError(f"the depth is {K}, expected 1 to 255")
+    temperatures = sorted({text.temperature for text in texts})
+    if temperatures[-1] > 0 and not sampled:
+        raise ValueError(
+            f"texts were sampled at temperature {temperatures[-1]:g}, and a recording of them "
+            "holds for it alone: give --sampled to label it so, or texts of temperature 0"
+        )
+    if len(temperatures) > 1:
+        raise ValueError(
+            f"texts have {len(temperatures)} temperatures, {temperatures[0]:g} to "
+            f"{temperatures[-1]:g}, expected one: split the file"
+        )
+    budgets = [_budget(text, end_tokens) for text in texts]
+    drafted = [
+        drafted_text(text.prompt, text.output, rule, K, budget, end_tokens)
+        for text, budget in zip(texts, budgets)
+    ]
+    fixed_depth = "; holds for draft length K = depth alone" if rule.simple else ""
+    meta = TraceMeta(
+        rule="coupled" if temperatures[0] else "greedy",
+        temperature=temperatures[0],
+        target=source or "text",
+        drafter=rule.name if rule.name == "prompt_lookup" else f"ngram {rule.text}",
+        K=K,
+        end_tokens=tuple(end_tokens),
+        tasks=tuple(text.task for text in texts),
+        ids=tuple(text.id for text in texts),
+        notes=f"recorded from text alone by the rule {rule.text}{fixed_depth}",
+    )
+    return Trace(
+        offset=_offsets([len(text.output) for text in texts]),
+        budget=np.array(budgets, np.int64),
+        token=np.concatenate([text.output for text in texts]),
+        depth=np.concatenate([part.depth for part in drafted]),
+        run=np.concatenate([part.run for part in drafted]),
+        prompt_offset=_offsets([len(text.prompt) for text in texts]),
+        prompt=np.concatenate([text.prompt for text in texts]),
+        meta=meta,
+    )
+
+
+def texts_of(trace: Trace) -> list[WrittenText]:
+    """The prompts and outputs of a recording."""
+    parts = zip(trace.prompt_offset, trace.prompt_offset[1:], trace.offset, trace.offset[1:])
+    return [
+        WrittenText(
+            trace.meta.ids[s], trace.meta.tasks[s], trace.prompt[a:b], trace.token[c:d],
+            int(trace.budget[s]), trace.meta.temperature,
+        )
+        for s, (a, b, c, d) in enumerate(parts)
+    ]  # fmt: skip
+
+
+def _budget(text: WrittenText, end_tokens: Sequence[int]) -> int:
+    """New tokens allowed; the text's length where it does not end with an end token."""
+    ends = np.flatnonzero(np.isin(text.output, end_tokens))
+    if len(ends) and ends[0] < len(text.output) - 1:
+        raise ValueError(
+            f"text {text.id!r} holds end token {text.output[ends[0]]} at {ends[0] + 1} of "
+            f"{len(text.output)} tokens: leave --end-token {text.output[ends[0]]} out, or cut it"
+        )
+    return text.budget if len(ends) else len(text.output)
+
+
+def _offsets(lengths: Sequence[int]) -> np.ndarray:
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
