@@ -8,11 +8,11 @@ from simspec import CostModel, synthetic
 from simspec.exports.choice import Choice, Schedule
 from simspec.exports.evidence import Evidence
 from simspec.exports.request import Request, Settings
-from simspec.numerics.stats import Interval
+from simspec.numerics.stats import Estimate
 
 SETTINGS = Settings(method=None, model="a draft's path", engine_version="1.3.0", captured=512)
 TRACE = synthetic.iid(0.6, 2, 20, 12, seed=1)
-GAIN = Interval(1.0, 1.0, 1.0, 0.95, 9)
+GAIN = Estimate(1.0, 1.0, 1.0, 0.95, 9)
 
 
 @st.composite

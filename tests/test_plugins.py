@@ -120,10 +120,10 @@ def read(source, options):
 
 FORMATS = (ImportFormat("lengths", read),)
 ''',
-    "simspec/claims/newcomer.py": '''
+    "simspec/papers/newcomer.py": '''
 """A claim of its own."""
 
-from simspec.claims.claim import EESD, Claim
+from simspec.papers.claim import EESD, Claim
 
 
 def test(inputs, price):

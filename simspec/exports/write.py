@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from simspec.cost.model import CostModel
+from simspec.evaluate.evaluation import covers
 from simspec.exports.choice import Choice, choose
 from simspec.exports.evidence import Evidence, gather
 from simspec.exports.request import Format, Request, Settings
 from simspec.output.files import check_output, replacing, write_json
 from simspec.plugins import plugins
-from simspec.reports.intervals import covers, interval_data
 from simspec.trace.recordings import cost_beside
 
 NOT_COVERED = (
@@ -60,7 +60,7 @@ def provenance(
         "target": evidence.target,
         "drafter": evidence.drafter,
         "predicted": [
-            {"batch": size, "policy": policy, "speedup": interval_data(gain)}
+            {"batch": size, "policy": policy, "speedup": gain.to_dict()}
             for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
         ],
         "level": choice.gains[0].level,
