@@ -29,7 +29,7 @@ from matplotlib.colors import ListedColormap
 
 import simspec
 from simspec.policy.predictor import brier, examples, fit_predictor, reliability, split_by_task
-from simspec.reports.drafters import depth_acceptance
+from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.quantization import decode, table
 from simspec.trace.recordings import recordings
 

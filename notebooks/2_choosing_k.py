@@ -33,8 +33,8 @@ from simspec.numerics import stats
 from simspec.policies import fixed, make
 from simspec.policy.predictor import split_by_task
 from simspec.replay.metrics import summary
-from simspec.reports.drafters import depth_acceptance
 from simspec.reports.oracle_gap import score
+from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.recordings import cost_beside, recordings
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so

@@ -27,11 +27,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
+from simspec.evaluate.evaluation import evaluate
 from simspec.numerics import stats
 from simspec.policies import fixed
-from simspec.reports.drafters import by_depth
-from simspec.reports.intervals import prompt_seconds
-from simspec.trace.acceptance import expected_accepted
+from simspec.trace.acceptance import by_depth, expected_accepted
 from simspec.trace.recordings import CHECKOUT, costs_of
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
@@ -144,10 +143,9 @@ draws = 2 if FAST else 8
 seconds, tokens = {}, {}
 for key, trace in traces.items():
     lengths = [fixed(k) for k in range(min(trace.K, 8) + 1)]
-    times, tokens[key] = prompt_seconds(
-        trace, lengths, costs[key], 1 if trace.ratio is None else draws, seed=0
-    )
-    seconds[key] = np.array([times[policy.name] for policy in lengths])
+    found = evaluate(trace, lengths, costs[key], 1 if trace.ratio is None else draws)
+    tokens[key] = found.tokens
+    seconds[key] = np.array([found.times[policy.name] for policy in lengths])
 best_k = {key: int(times.sum(axis=1).argmin()) for key, times in seconds.items()}
 speedup = {
     key: tokens[key].sum() * costs[key].baseline / times.sum(axis=1)

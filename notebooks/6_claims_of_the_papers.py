@@ -25,12 +25,12 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, formulas
+from simspec.evaluate.evaluation import evaluate
 from simspec.numerics import stats
 from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
 from simspec.policy.predictor import split_by_task
-from simspec.reports.drafters import depth_acceptance
-from simspec.reports.intervals import prompt_seconds
 from simspec.reports.reachable import reachable
+from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.trace.synthetic import iid
 from simspec.validation.paper_tables import (
@@ -169,7 +169,7 @@ for cell in misfits:
 def best_by_prompt(trace, cost):
     """The fixed K of least time on each prompt, int64[S]."""
     lengths = [fixed(k) for k in range(9)]
-    times, _ = prompt_seconds(trace, lengths, cost, 1, 0)
+    times = evaluate(trace, lengths, cost, 1).times
     return np.array([times[policy.name] for policy in lengths]).argmin(axis=0)
 
 
@@ -215,9 +215,7 @@ for axis, name in zip(axes, ("eagle, greedy", "eagle, coupled")):
         unit = CostModel.from_ratio(c, traces[name].K)
         lengths = [fixed(k) for k in range(traces[name].K + 1)]
         policies = [policy.resolve(traces[name], unit) for policy in contestants.values()]
-        times, _ = prompt_seconds(
-            traces[name], [*lengths, *policies], unit, 1 if FAST else 4, seed=0
-        )
+        times = evaluate(traces[name], [*lengths, *policies], unit, 1 if FAST else 4).times
         best = min(lengths, key=lambda policy: times[policy.name][fit].sum())
         for label, policy in zip(contestants, policies):
             over = stats.ratio(

@@ -39,8 +39,8 @@ from simspec.engines.request import Settings
 from simspec.engines.source import ImportOptions
 from simspec.policies import fixed
 from simspec.reports.batches import BatchPlan, batch_rows, crossings
-from simspec.reports.drafters import depth_acceptance
 from simspec.reports.transport import published_errors, transport
+from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.recordings import CHECKOUT
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer sizes and resamples; the suite runs it so

@@ -26,10 +26,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
+from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import ratio
 from simspec.policies import fixed, make
 from simspec.published import speed_tables
-from simspec.reports.intervals import prompt_seconds
 from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.validation.published_costs import MEASURES, published_batches, published_costs
 
@@ -190,8 +190,8 @@ print(
 )
 
 policies = [fixed(int(k)) for k in lengths]
-times, tokens = prompt_seconds(trace, policies, cost, 1, 0)
-over = [ratio(tokens * cost.baseline, times[policy.name]) for policy in policies]
+found = evaluate(trace, policies, cost, 1)
+over = [ratio(found.plain, found.times[policy.name]) for policy in policies]
 runs = [simspec.replay(trace, policy) for policy in policies]
 random, drawn = np.random.default_rng(0), []
 level = 1.96  # half widths of 95% intervals in standard deviations

@@ -14,7 +14,7 @@ from real.pair import TINY, load_pair
 from real.progress import Progress, quiet
 from real.rerun import evenly_spaced, rule_of
 from simspec import CostModel, load_trace, sweep
-from simspec.numerics.stats import Interval
+from simspec.numerics.stats import Estimate
 
 TRACES = Path(__file__).parent.parent / "traces"
 DRAFTERS = ("model", "early_exit")
@@ -38,7 +38,7 @@ class Demo:
     """
 
     table: DataFrame
-    intervals: dict[str, dict[str, Interval]]
+    intervals: dict[str, dict[str, Estimate]]
     best: str
     outcomes: dict[str, Outcome]
 

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from simspec import CostModel, synthetic
 from simspec.engines.choice import Choice, Evidence, Schedule
 from simspec.engines.request import Request, Settings
-from simspec.numerics.stats import Interval
+from simspec.numerics.stats import Estimate
 
 SETTINGS = Settings(method=None, model="a draft's path", engine_version="1.3.0", captured=512)
 TRACE = synthetic.iid(0.6, 2, 20, 12, seed=1)
-GAIN = Interval(1.0, 1.0, 1.0, 0.95, 9)
+GAIN = Estimate(1.0, 1.0, 1.0, 0.95, 9)
 
 
 @st.composite

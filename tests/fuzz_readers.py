@@ -45,11 +45,11 @@ from real.pair import TINY
 from real.prompts.reading import read_rows
 from real.train.corpus import documents
 from simspec import replay
-from simspec.claims.card import read_card
 from simspec.cost.speed_table import read_speed_tables
 from simspec.cost.table import CostTable, load_cost
 from simspec.engines.formats import read_import
 from simspec.engines.import_report import import_report
+from simspec.papers.card import read_card
 from simspec.policies import fixed
 from simspec.policy.predictor import ScalarPredictor
 from simspec.replay.kept import KeptResults

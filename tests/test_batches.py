@@ -12,10 +12,10 @@ from shell import refused, simspec
 from simspec import CostModel, policies, replay, synthetic
 from simspec.cost.batch import TokenCost
 from simspec.cost.table import CostTable
+from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import ratio
 from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
 from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
-from simspec.reports.intervals import prompt_seconds
 from simspec.validation.published_costs import published_batches
 
 TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
@@ -44,17 +44,17 @@ def test_drafting_stops_paying_where_a_linear_scan_says():
     (crossing,) = crossings(TRACE, COST, BatchPlan(), rows)
     best = [max(speedup(K, batch) for K in range(1, 5)) for batch in range(1, 65)]
     last = max(batch for batch, value in enumerate(best, 1) if value >= 1)
-    assert crossing.last[0] == last
-    assert crossing.first[0] == last + 1
-    assert crossing.last[2] == pytest.approx(best[last - 1])
-    assert crossing.first[2] < 1 <= crossing.last[2]
+    assert crossing.last.batch == last
+    assert crossing.first.batch == last + 1
+    assert crossing.last.speedup == pytest.approx(best[last - 1])
+    assert crossing.first.speedup < 1 <= crossing.last.speedup
 
 
 def test_contexts_share_the_cache_between_plain_and_drafted_steps():
     """With more cached tokens a step's rows matter less: drafting pays in larger batches."""
     plan = BatchPlan(context=(0, 2000, 20000))
     found = crossings(TRACE, COST, plan, batch_rows(TRACE, COST, plan))
-    lasts = [crossing.last[0] for crossing in found]
+    lasts = [crossing.last.batch for crossing in found]
     assert lasts == sorted(lasts)
     assert found[0].first is not None
     assert found[-1].first is None
@@ -76,16 +76,16 @@ def test_dear_drafts_never_pay():
     (crossing,) = crossings(TRACE, cost, BatchPlan(), rows)
     assert [row.best for row in rows] == [0, 0]
     assert crossing.last is None
-    assert crossing.first[0] == 1
+    assert crossing.first.batch == 1
 
 
 def test_intervals_at_batch_one_are_those_of_a_sweep():
     cost = CostModel.from_ratio(0.2, 4)
     names = ["fixed:2", "confidence:0.5"]
     (row,) = batch_rows(TRACE, cost, BatchPlan((1,), policies=names))
-    seconds, tokens = prompt_seconds(TRACE, names, cost, 1, 0)
+    found = evaluate(TRACE, names, cost, 1)
     for name in names:
-        assert row.speedup[name] == ratio(tokens * cost.baseline, seconds[name])
+        assert row.speedup[name] == ratio(found.plain, found.times[name])
 
 
 def test_intervals_of_batches_are_as_wide_as_resampled_batches():
@@ -117,7 +117,7 @@ def test_tables_are_priced_at_their_own_sizes():
     rows = batch_rows(TRACE, table, BatchPlan())
     assert [(row.batch, row.context) for row in rows] == [(1, 100), (8, 100), (1, 900), (8, 900)]
     found = crossings(TRACE, table, BatchPlan(), rows)
-    assert [(c.last[0], c.first[0]) for c in found] == [(1, 8), (1, 8)]
+    assert [(c.last.batch, c.first.batch) for c in found] == [(1, 8), (1, 8)]
     assert "measured at batch sizes 1, 8" in batch_notes(table, BatchPlan())[0]
 
 

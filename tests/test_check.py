@@ -14,8 +14,8 @@ from simspec import formulas, policies, synthetic
 from simspec.cost.model import CostModel
 from simspec.replay import metrics
 from simspec.replay import replay as simulate
-from simspec.reports.drafters import depth_acceptance
 from simspec.trace import rounds
+from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.trace import Trace
 from simspec.validation import check as check_module
 from simspec.validation import checks as checks_module

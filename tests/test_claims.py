@@ -11,26 +11,27 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from simspec import CostModel, synthetic
-from simspec.claims.acceptance import by_confidence, first_depth, later_depths
-from simspec.claims.catalogue import CLAIMS
-from simspec.claims.claim import Claim, Inputs
-from simspec.claims.draft_lengths import correlation, higher_hm_lower_speedup
-from simspec.claims.evidence import POSITIVE, Evidence, Source, excess, jackknife, observe
-from simspec.claims.recorded import MEASURED, PRICES, Recorded, Recordings
-from simspec.claims.thompson import SYNTHETIC, against_best_fixed, others_at_best, others_at_ten
-from simspec.claims.trees import EAGLE_TREE
-from simspec.claims.verdict import (
+from simspec.numerics.stats import Estimate, jackknife
+from simspec.papers.acceptance import by_confidence, first_depth, later_depths
+from simspec.papers.catalogue import CLAIMS
+from simspec.papers.claim import (
     BY_CONSTRUCTION,
     FAILED,
     HELD,
     UNDECIDED,
+    Claim,
+    Inputs,
     Verdict,
     decided,
     summary,
     verdict_rows,
     verdicts_on,
 )
-from simspec.numerics.stats import Interval
+from simspec.papers.draft_lengths import correlation, higher_hm_lower_speedup
+from simspec.papers.evidence import POSITIVE, Evidence, Source, excess, observe
+from simspec.papers.recorded import MEASURED, PRICES, Recorded, Recordings
+from simspec.papers.thompson import SYNTHETIC, against_best_fixed, others_at_best, others_at_ten
+from simspec.papers.trees import EAGLE_TREE
 from simspec.policies.fixed import fixed
 
 TRACES = ROOT / "traces"
@@ -42,7 +43,7 @@ def claim(test, prices=()):
 
 
 def piece(value, error, bounds=POSITIVE, excluded="", prompts=PROMPTS):
-    interval = Interval(value, -math.inf, math.inf, 0.95, prompts)
+    interval = Estimate(value, -math.inf, math.inf, 0.95, prompts)
     return Evidence("an effect", Source("r", excluded=excluded), "", interval, error, bounds)
 
 
@@ -260,7 +261,7 @@ def test_what_holds_by_construction_is_not_held_and_can_still_fail():
 
 def test_a_verdict_counts_the_recordings_on_which_the_effect_lies_where_claimed():
     def at(name, value, excluded=""):
-        interval = Interval(value, value - 1, value + 1, 0.95, PROMPTS)
+        interval = Estimate(value, value - 1, value + 1, 0.95, PROMPTS)
         return Evidence("an effect", Source(name, excluded=excluded), "", interval, 0.5, POSITIVE)
 
     found = cell(at("a", 2), at("b", 2), at("b", 0.5), at("c", -2), at("d", 2, "repetitive"))

@@ -11,7 +11,8 @@ from numba.core import config
 from shell import simspec
 
 from simspec import replay
-from simspec.claims.ablations import (
+from simspec.numerics.stats import ratio, ratio_difference
+from simspec.papers.ablations import (
     exit_depth,
     features_or_tokens,
     layer_lengthens,
@@ -22,12 +23,10 @@ from simspec.claims.ablations import (
     target_cache,
     upper_layers,
 )
-from simspec.claims.card import find_cards, read_card
-from simspec.claims.catalogue import CLAIMS
-from simspec.claims.claim import REFERENCES, Inputs
-from simspec.claims.recorded import MEASURED, PRICES, Recordings, repeated_8grams
-from simspec.claims.verdict import BEGIN, END, renew
-from simspec.numerics.stats import ratio, ratio_difference
+from simspec.papers.card import find_cards, read_card
+from simspec.papers.catalogue import CLAIMS
+from simspec.papers.claim import BEGIN, END, REFERENCES, Inputs, renew
+from simspec.papers.recorded import MEASURED, PRICES, Recordings, repeated_8grams
 from simspec.policies.thompson import beta_ts
 from simspec.trace.trace import Trace, load_trace
 

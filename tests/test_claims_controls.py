@@ -10,14 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simspec import CostModel, synthetic
-from simspec.claims.claim import Claim, Inputs
-from simspec.claims.evidence import excess, observe
-from simspec.claims.recorded import MEASURED, PRICES, Recorded, Recordings
-from simspec.claims.sorted_exits import cascades
-from simspec.claims.thompson import EESD_ACCEPTANCE, SYNTHETIC, VANILLA_ACCEPTANCE, raised
-from simspec.claims.trees import BLIND, beam_search, one_size, sizes_by_confidence, tree_attention
-from simspec.claims.verdict import HELD, UNDECIDED, verdicts_on
 from simspec.numerics.formulas import expected_committed
+from simspec.papers.claim import HELD, UNDECIDED, Claim, Inputs, verdicts_on
+from simspec.papers.evidence import excess, observe
+from simspec.papers.recorded import MEASURED, PRICES, Recorded, Recordings
+from simspec.papers.s2d import cascades
+from simspec.papers.thompson import EESD_ACCEPTANCE, SYNTHETIC, VANILLA_ACCEPTANCE, raised
+from simspec.papers.trees import BLIND, beam_search, one_size, sizes_by_confidence, tree_attention
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import cape, sets
 from simspec.reports.cascades import default_thresholds

@@ -11,15 +11,10 @@ from shell import run
 from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
+from simspec.output.table import plain
 from simspec.policies import fixed
-from simspec.reports.drafters import (
-    ALL,
-    by_depth,
-    compare_drafters,
-    depth_acceptance,
-    markdown,
-    table,
-)
+from simspec.reports.drafters import ALL, compare_drafters, frame, table
+from simspec.trace.acceptance import by_depth, depth_acceptance
 from simspec.trace.recordings import recordings
 from simspec.validation.check import recording_checks
 
@@ -77,7 +72,7 @@ def test_figures_exist_for_every_recording(trace, cost):
         assert np.isnan(row.speedup.low) == (row.prompts < 8) == bool(row.note)
         reached = [not np.isnan(estimate.value) for estimate in row.alpha]
         assert reached == sorted(reached, reverse=True)
-        json.dumps(row.to_dict(), allow_nan=False)
+        json.dumps(plain(row), allow_nan=False)
 
 
 def test_iid_acceptance_is_the_rate_at_every_depth():
@@ -178,18 +173,18 @@ def test_useless_drafter_is_best_at_zero_length():
     assert row.expected.value == row.speedup.value == 1.0
     assert row.alpha[0].value == 0
     assert all(np.isnan(estimate.value) for estimate in row.alpha[1:])
-    assert row.to_dict()["alpha"][1] == {"value": None, "low": None, "high": None}
-    assert "| - |" in markdown([row])
+    assert plain(row)["alpha"][1] == {"value": None, "low": None, "high": None}
+    assert "| - |" in table([row]).markdown()
 
 
 def test_data_frame_holds_every_row():
     rows = compare_drafters({"x": recording(), "y": recording(1, K=2)}, 0.1)
-    frame = table(rows)
-    assert len(frame) == len(rows)
-    assert {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(frame)
-    assert frame["alpha_1"].tolist() == [row.alpha[0].value for row in rows]
-    assert frame[frame.recording == "y"]["alpha_3"].isna().all()
-    assert list(frame)[-1] == "note"
+    columns = frame(rows)
+    assert len(columns) == len(rows)
+    assert {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(columns)
+    assert columns["alpha_1"].tolist() == [row.alpha[0].value for row in rows]
+    assert columns[columns.recording == "y"]["alpha_3"].isna().all()
+    assert list(columns)[-1] == "note"
 
 
 @pytest.fixture

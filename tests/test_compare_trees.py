@@ -10,12 +10,13 @@ from shell import command, refused, run
 from tree_strategies import ordered, ranked
 
 from simspec import CostModel, DeferredPolicy, load_trace, policies, synthetic
+from simspec.output.table import plain
 from simspec.policies import fixed
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.trees import sets
 from simspec.replay.metrics import summary
 from simspec.replay.replay import replay
-from simspec.reports.trees import compare_trees, markdown, table
+from simspec.reports.trees import compare_trees, frame, tables
 from simspec.trace.recordings import recordings
 from simspec.tree.replay import replay_tree, tree_seconds
 from simspec.tree.search import draft_room
@@ -168,13 +169,13 @@ def test_tables_hold_every_row():
     lines, _ = compare_trees(
         {"x": recording(), "y": recording(order=False)}, COST, (4,), resamples=100
     )
-    flat = table(lines)
+    flat = frame(lines)
     assert len(flat) == len(lines)
     assert {"tau_low", "gain_high", "alpha_4", "budget"} <= set(flat)
-    text = markdown(lines)
+    text = "\n\n".join(table.markdown() for table in tables(lines))
     assert text.count("**x**") == text.count("**y**") == 1
     assert len({row.count("|") for row in text.splitlines() if "|" in row}) == 1
-    json.dumps([line.to_dict() for line in lines], allow_nan=False)
+    json.dumps(plain(lines), allow_nan=False)
 
 
 def test_trees_command_prints_json_csv_and_markdown(files, capsys):

@@ -14,7 +14,7 @@ from shell import command
 from statsmodels.stats.multitest import multipletests
 
 from simspec import CostModel, replay, synthetic
-from simspec.numerics.stats import Interval
+from simspec.numerics.stats import Estimate, holm
 from simspec.policies import BUILTIN
 from simspec.reports.comparison import (
     Comparison,
@@ -22,8 +22,7 @@ from simspec.reports.comparison import (
     compare,
     compare_seconds,
     corrected,
-    holm,
-    jackknife_error,
+    difference_error,
     verdict,
 )
 
@@ -108,7 +107,7 @@ def test_error_is_the_jackknife_by_its_definition(seed, prompts):
         )
     spread = sum((d - sum(without) / prompts) ** 2 for d in without)
     wanted = math.sqrt((prompts - 1) / prompts * spread)
-    assert jackknife_error(plain, ours, theirs) == pytest.approx(wanted, rel=1e-6)
+    assert difference_error(plain, ours, theirs) == pytest.approx(wanted, rel=1e-6)
 
 
 @settings(max_examples=20)
@@ -134,8 +133,8 @@ def test_holms_correction_by_hand():
     ],
 )
 def test_verdicts(low, high, p, says):
-    one = Interval(1.0, 1.0, 1.0, 0.95, 9)
-    difference = Interval((low + high) / 2, low, high, 0.95, 9)
+    one = Estimate(1.0, 1.0, 1.0, 0.95, 9)
+    difference = Estimate((low + high) / 2, low, high, 0.95, 9)
     row = Comparison("r", "a", "b", one, one, difference, 0.1, p, "", 0.1, None)
     assert verdict(row, p, Question()) == says
 

@@ -25,9 +25,14 @@ from simspec import (
 from simspec.numerics import rng
 from simspec.numerics.rng import ACCEPT
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
-from simspec.reports.drafters import by_depth, compare_drafters
+from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
-from simspec.trace.acceptance import drawn_trace, expected_accepted, expected_accepted_length
+from simspec.trace.acceptance import (
+    by_depth,
+    drawn_trace,
+    expected_accepted,
+    expected_accepted_length,
+)
 from simspec.validation.check import recording_checks
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)

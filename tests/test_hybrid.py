@@ -14,7 +14,7 @@ from simspec.policies import cali_ts, model_only, sampling_only
 from simspec.policies.calibrated import DEFAULTS, theta_weight
 from simspec.policy.predictor import split_by_task
 from simspec.reports import hybrid_search
-from simspec.reports.hybrid import CHARGED, FREE, gains, weight_rows
+from simspec.reports.hybrid import CHARGED, FREE, gains, weight_table
 from simspec.reports.hybrid_search import Constants, predictors, search, weights
 from simspec.trace.recordings import recordings
 
@@ -66,7 +66,7 @@ def test_shipped_defaults_weigh_both_sides():
 
 
 def test_weight_table_is_the_function():
-    for row, (sigma_m, sigma_s, _) in zip(weight_rows(), DEFAULTS.values()):
+    for row, (sigma_m, sigma_s, _) in zip(weight_table().rows, DEFAULTS.values()):
         assert [float(cell) for cell in row[4:]] == pytest.approx(
             list(weights(sigma_m, sigma_s).values()), abs=5e-4
         )

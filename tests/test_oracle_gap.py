@@ -76,7 +76,7 @@ def test_no_gap_has_no_share(trace):
     assert result["speedup_oracle"] == pytest.approx(1)
     assert row["share"] is row["low"] is row["high"] is None
     assert row["regret_fixed"] > 0
-    assert "| fixed:2 | - |" in score.markdown([result])
+    assert "| fixed:2 | - |" in score.share_table([result]).markdown()
 
 
 def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
@@ -87,7 +87,7 @@ def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
     row = result["policies"][0]
     assert row["share"] < 1
     assert row["low"] is row["high"] is None
-    assert "[no interval]" in score.markdown([result])
+    assert "[no interval]" in score.share_table([result]).markdown()
 
 
 def test_defaults_leave_out_missing_features(trace):

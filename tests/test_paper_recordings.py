@@ -8,7 +8,7 @@ from record_for_papers import RECORDED
 
 from real.pair import TINY, load_pair
 from simspec import replay
-from simspec.claims.recorded import Recordings
+from simspec.papers.recorded import Recordings
 from simspec.policies.fixed import fixed
 from simspec.trace.trace import load_trace
 

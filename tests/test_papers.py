@@ -9,13 +9,20 @@ from numba.core import config
 from shell import simspec
 
 from simspec import CostModel, replay
-from simspec.claims.card import Card, find_cards
-from simspec.claims.claim import Inputs
-from simspec.claims.exit_costs import ExitForm, exit_cost, layer_and_head
-from simspec.claims.recorded import MEASURED, PRICES, Recordings
-from simspec.claims.sorted_exits import SortedRecording, alone, cascades
+from simspec.output.table import plain
+from simspec.papers.card import Card, find_cards
 from simspec.papers.catalogue import TABLES
+from simspec.papers.claim import Inputs
 from simspec.papers.eesd import phases
+from simspec.papers.recorded import (
+    MEASURED,
+    PRICES,
+    ExitForm,
+    Recordings,
+    exit_cost,
+    layer_and_head,
+)
+from simspec.papers.s2d import SortedRecording, alone, cascades
 from simspec.papers.table import Figure, at, hm, learned, speedup, tasks_of
 from simspec.policies.calibrated import cali_ts
 from simspec.policies.fixed import fixed
@@ -122,7 +129,7 @@ def test_hm_and_speedup_are_their_definitions(few):
     assert hm(recorded, fixed(3), few, everyone) == pytest.approx(100 * 2 * v * r / (v + r))
     found = speedup(flat, flat.seconds(fixed(3), MEASURED), few, everyone)
     expected = recorded.trace.rows / (len(rounds) + 0.1 * drafted)
-    assert found.interval.value == pytest.approx(expected)
+    assert found.estimate.value == pytest.approx(expected)
 
 
 def test_tasks_are_the_prompts_of_these_names(few):
@@ -146,10 +153,10 @@ def figures(table):
 def test_a_batch_of_one_decodes_at_the_measured_speed(few):
     found = figures(TABLES["glide-4"](few))
     for recorded in few.recordings.of("glide"):
-        only = found[recorded.name, "1", "only"].interval.value
+        only = found[recorded.name, "1", "only"].estimate.value
         assert only == pytest.approx(1 / recorded.cost.baseline, rel=1e-6)
-        best = found[recorded.name, "1", "+GLIDE, best length"].interval.value
-        assert best >= found[recorded.name, "1", "+GLIDE, 5 tokens"].interval.value
+        best = found[recorded.name, "1", "+GLIDE, best length"].estimate.value
+        assert best >= found[recorded.name, "1", "+GLIDE, 5 tokens"].estimate.value
 
 
 def test_larger_batches_decode_at_the_speed_of_the_batch_command(few):
@@ -158,9 +165,9 @@ def test_larger_batches_decode_at_the_speed_of_the_batch_command(few):
     (row,) = batch_rows(recorded.trace, recorded.cost, plan)
     found = figures(TABLES["glide-4"](few))
     only, drafted = (found[recorded.name, "4", h] for h in ("only", "+GLIDE, 5 tokens"))
-    assert 4 * only.interval.value == pytest.approx(row.plain_tokens_per_second)
+    assert 4 * only.estimate.value == pytest.approx(row.plain_tokens_per_second)
     speedup = row.fixed(5).value
-    assert drafted.interval.value / only.interval.value == pytest.approx(speedup)
+    assert drafted.estimate.value / only.estimate.value == pytest.approx(speedup)
 
 
 def test_trees_add_the_difference_of_both_columns(few):
@@ -168,7 +175,7 @@ def test_trees_add_the_difference_of_both_columns(few):
     names = {key[:2] for key in found}
     assert len(names) == 4
     for name in names:
-        chain, tree, added = (found[*name, h].interval for h in ("chain", "tree", "added"))
+        chain, tree, added = (found[*name, h].estimate for h in ("chain", "tree", "added"))
         assert added.value == pytest.approx(tree.value - chain.value)
         assert chain.low <= chain.value <= chain.high
 
@@ -178,7 +185,7 @@ def test_beta_ts_is_in_the_table_what_it_is_in_a_replay(few):
     name = "papers/self_skip-k10-coupled"
     (recorded,) = (r for r in few.recordings.deep("self_skip", 10) if r.name == name)
     seconds = recorded.seconds(beta_ts(K=10), MEASURED, 0, 1).sum()
-    value = found[name, "+ Beta-TS", "all"].interval.value
+    value = found[name, "+ Beta-TS", "all"].estimate.value
     assert value == pytest.approx(recorded.trace.rows * recorded.cost.baseline / seconds)
 
 
@@ -200,7 +207,7 @@ def test_speculation_of_beams_is_timed_and_replayed(few):
     row = rows["tiny-glide-coupled"]
     rounds = replay_tree(searched.trace, beams())
     tokens = searched.trace.rows / len(rounds)
-    assert row["tokens: Beam 8"].interval.value == pytest.approx(tokens)
+    assert row["tokens: Beam 8"].estimate.value == pytest.approx(tokens)
     assert float(row["GLIDE"]) < float(row["Beam 4"]) < float(row["Beam 8"])
     further = float(row["Beam 8"]) - float(row["GLIDE"])
     assert further == pytest.approx(1000 * 7 * 4 * searched.cost.node, abs=0.011)
@@ -240,7 +247,7 @@ def test_every_table_names_its_figure_and_prints(few):
         assert number in table.title
         assert all(len(row) == len(table.headings) for row in table.rows)
         assert table.markdown().count("\n| ") == len(table.rows) + 2  # headings and rule
-        assert json.loads(json.dumps(table.to_dict()))["title"] == table.title
+        assert json.loads(json.dumps(plain(table)))["title"] == table.title
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,10 @@ def read_length(source, options):
 EXPORTS = (ExportFormat("lengths", export, validate),)
 IMPORTS = (ImportFormat("lengths", read_length),)
 ''',
-    "simspec/claims/newcomer.py": '''
+    "simspec/papers/newcomer.py": '''
 """A claim of its own."""
 
-from simspec.claims.claim import EESD, Claim
+from simspec.papers.claim import EESD, Claim
 
 
 def test(inputs, price):

@@ -12,19 +12,21 @@ from scipy import stats as scipy_stats
 from shell import run
 
 from simspec import CostModel, policies, synthetic
-from simspec.claims.evidence import Source, excess, observe
-from simspec.claims.recorded import MEASURED, Price, Recorded
 from simspec.cost.table import load_cost
 from simspec.engines.choice import Evidence, choose
+from simspec.evaluate.evaluation import covers, covers_text, evaluate
 from simspec.numerics import stats
-from simspec.papers.table import PaperTable, figure, quotient
+from simspec.numerics.stats import quotient
+from simspec.output.table import Table
+from simspec.papers.evidence import Source, excess, observe
+from simspec.papers.recorded import MEASURED, Price, Recorded
+from simspec.papers.table import covered, figure
 from simspec.policies.fixed import fixed
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import ReplayJob, replay, sequence_seconds
 from simspec.reports.comparison import Question, comparisons, paired_p
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.drift import drift
-from simspec.reports.intervals import covers, covers_text, prompt_seconds, replicated_seconds
 from simspec.reports.oracle_gap import score
 from simspec.reports.trees import compare_trees
 from simspec.trace.rounds import Rounds
@@ -176,15 +178,15 @@ def test_trees_are_priced_as_the_cost_model_prices_them():
 def test_policies_plan_with_the_costs_as_measured():
     """A replay at a replicate would be another one; control: the oracle there is another."""
     trace, cost = costs()
-    seconds, _ = replicated_seconds(trace, ["oracle", "cost_ts"], cost, 2, 0)
+    seconds = evaluate(trace, ["oracle", "cost_ts"], cost, 2).seconds
     bare = load_cost(f"{FILE}.cost.json")
-    exact, _ = prompt_seconds(trace, ["oracle", "cost_ts"], bare, 2, 0)
+    exact = evaluate(trace, ["oracle", "cost_ts"], bare, 2).times
     for name, spent in seconds.items():
         assert (spent[:, 0] == exact[name]).all()
     for r, replicate in enumerate(cost.replicates):
         job = ReplayJob("", "", trace, cost, policies.make("oracle", trace, bare), 0, 0)
         assert (seconds["oracle"][:, 1 + r] == sequence_seconds(job)[:, 1 + r]).all()
-        again, _ = prompt_seconds(trace, ["oracle"], replicate, 1, 0)
+        again = evaluate(trace, ["oracle"], replicate, 1).times
         assert again["oracle"].sum() < seconds["oracle"][:, 1 + r].sum()
 
 
@@ -194,7 +196,7 @@ def test_comparisons_price_both_policies_by_the_same_replicates():
     tokens = np.diff(trace.offset)
     names = ("confidence:0.4", "fixed:3")
     models = (load_cost(f"{FILE}.cost.json"), *cost.replicates)
-    each = [prompt_seconds(trace, names, model, 1, 0)[0] for model in models]
+    each = [evaluate(trace, names, model, 1).times for model in models]
     ours, theirs = (np.stack([of[name] for of in each], -1) for name in names)
     plain = tokens * cost.baseline
     options = {"resamples": QUICK.resamples, "seed": QUICK.seed}
@@ -233,7 +235,7 @@ def test_reports_widen_and_keep_their_figures():
         drafter = compare_drafters({"t": trace}, {"t": cost})[0]
         gain = choose(Evidence({"t": trace}, (1,), {"t": (cost,)})).gains[0]
         (row,) = scored["policies"]
-        seconds, _ = replicated_seconds(trace, ["fixed:2", "fixed:3"], cost, 1, 0)
+        seconds = evaluate(trace, ["fixed:2", "fixed:3"], cost, 1).seconds
         claim = observe("", Source("t"), "", stats.stacked(*seconds.values()), excess)
         (drifted,) = drift("t", trace, ["beta_ts"], cost, orders=2)
         shown = drafter.speedup, gain, claim.interval, drifted.blocks, drifted.switching
@@ -260,10 +262,10 @@ def test_trees_and_papers_widen_and_keep_their_figures():
         columns = recorded.tokens, seconds
         cell = figure(columns, quotient)
         assert recorded.priced_seconds(fixed(3), flat).shape == seconds.shape
-        assert cell.prices == (seconds.shape[1] > 1)
-        table = PaperTable("", ("a", "b"), (("-", cell),))
-        assert table.to_dict()["covers"] == covers([cost])
-        intervals = [rows[-1].speedup, rows[-1].gain, cell.interval]
+        assert ("prices" in cell.estimate.covers) == (seconds.shape[1] > 1)
+        table = Table(("a", "b"), (("-", cell),))
+        assert covered(table) == covers([cost])
+        intervals = [rows[-1].speedup, rows[-1].gain, cell.estimate]
         return rows[-1], [(one.value, one.high - one.low) for one in intervals]
 
     (row, wide), (exact, narrow) = found(cost), found(bare)

@@ -81,11 +81,11 @@ def test_tables_have_names_down_and_prices_across():
     cells = {label: {"r": {"p": label[:6]}} for label in regimes(COST, TRACE)}
     cells["c=0.05, flat"]["r"]["q"] = "only"
     flat, measured = regime_tables("policy", cells)
-    assert flat[1] == ("policy", "measured", "c=0.05", "c=0.10", "c=0.15")
-    assert flat[2] == [
+    assert flat.headings == ("policy", "measured", "c=0.05", "c=0.10", "c=0.15")
+    assert flat.rows == [
         ("p", "measur", "c=0.05", "c=0.10", "c=0.15"), ("q", "-", "only", "-", "-"),
     ]  # fmt: skip
-    assert "as measured" in measured[0]
+    assert "as measured" in measured.title
 
 
 def test_commands_print_every_regime(tmp_path, capsys):

@@ -44,8 +44,13 @@ from simspec import CostModel, PolicyError, Trace, TraceMeta, load_trace, polici
 from simspec.numerics import rng
 from simspec.numerics.rng import ACCEPT, DRAFT
 from simspec.policies import make
-from simspec.reports.drafters import by_depth, compare_drafters
-from simspec.trace.acceptance import drawn_trace, expected_accepted, expected_accepted_length
+from simspec.reports.drafters import compare_drafters
+from simspec.trace.acceptance import (
+    by_depth,
+    drawn_trace,
+    expected_accepted,
+    expected_accepted_length,
+)
 
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 

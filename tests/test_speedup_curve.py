@@ -7,7 +7,7 @@ import pytest
 from shell import run
 
 from simspec import CostModel, policies, replay, summary, sweep, synthetic
-from simspec.numerics.stats import Interval, ratio
+from simspec.numerics.stats import Estimate, ratio
 from simspec.reports.speedup_curve import Point, plot_curves, speedup_curve
 
 COST = CostModel.from_ratio(0.2, 5)
@@ -70,7 +70,7 @@ def test_fixed_policies_are_points_of_the_curve():
 
 
 def test_plot_has_a_panel_per_recording(tmp_path):
-    points = [Point(f"fixed:{k}", k, Interval(1.0 + k, 0.5 + k, 1.5 + k, 0.9, 9)) for k in (1, 0)]
+    points = [Point(f"fixed:{k}", k, Estimate(1.0 + k, 0.5 + k, 1.5 + k, 0.9, 9)) for k in (1, 0)]
     plot_curves(
         {"a/b.parquet": points, "b": [*points, Point("oracle", None, points[0].speedup)]},
         tmp_path / "c.png",

@@ -5,8 +5,7 @@ import runpy
 import pytest
 from documents import ROOT
 
-from simspec.output.terminal import markdown_table
-from simspec.reports.hybrid import WEIGHT_HEADINGS, weight_rows
+from simspec.reports.hybrid import weight_table
 
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 PAGE = "# Title\n\n<!-- table: simspec show -->\n\n{}\n\n<!-- table: end -->\n\ntext\n"
@@ -47,4 +46,4 @@ def test_pages_name_their_commands():
 
 def test_weights_of_the_page_are_those_of_the_defaults():
     page = (ROOT / "docs" / "hybrid.md").read_text(encoding="utf-8")
-    assert markdown_table(WEIGHT_HEADINGS, weight_rows()) in page
+    assert weight_table().markdown() in page

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from simspec.output.terminal import print_fields, print_table, print_text
+from simspec.output.table import print_table
+from simspec.output.terminal import print_fields, print_text
 
 WIDTHS = (60, 80, 120, 200, None)
 

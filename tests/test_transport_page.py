@@ -4,7 +4,6 @@ import pytest
 from documents import ROOT, printed_by
 from numba.core import config
 
-from simspec.reports.intervals import interval_text
 from simspec.reports.transport import transport
 from simspec.trace.recordings import locate
 from simspec.validation.published_costs import published_costs
@@ -35,8 +34,8 @@ def test_accepted_lengths_of_bundled_recordings_are_todays():
             first.errors[f"table@{last.K}"],
             *(last.errors[stand_in] for stand_in in ("iid@1", "iid@3", "teacher-forced")),
         )
-        texts = (interval_text(error, "+.1%") for error in errors)
-        cells = (name, str(last.K), interval_text(last.length), *texts)
+        texts = (error.text("+.1%") for error in errors)
+        cells = (name, str(last.K), last.length.text(), *texts)
         assert f"| {' | '.join(cells)} |" in PAGE
 
 

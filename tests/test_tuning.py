@@ -11,10 +11,9 @@ from documents import ROOT, blocks
 from shell import command, refused
 
 from simspec import CostModel, replay, synthetic
-from simspec.numerics.stats import Interval
+from simspec.numerics.stats import Estimate, holm
 from simspec.policies import CLAIRVOYANT, KINDS, make, parse
 from simspec.policy.predictor import split_by_task
-from simspec.reports.comparison import holm
 from simspec.reports.tuning import Half, Search, Tuned, corrected, default_text, policy_text, tune
 from simspec.trace.recordings import recordings
 from simspec.trace.trace import Trace, load_trace
@@ -124,7 +123,7 @@ def test_one_setting_serves_all_recordings_by_the_mean_of_their_logarithms():
 
 
 def half(p, value=0.1):
-    interval = Interval(value, value - 0.05, value + 0.05, 0.95, 12)
+    interval = Estimate(value, value - 0.05, value + 0.05, 0.95, 12)
     return Half(interval, interval, interval, p)
 
 

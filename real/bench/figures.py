@@ -13,9 +13,9 @@ from real.files import replacing
 from real.measure.latency_grid import LatencyGrid
 from real.prompts import ALL, LOW_REPEAT
 from simspec import CostModel, Trace
-from simspec.numerics.stats import Interval, ratio
+from simspec.evaluate.evaluation import evaluate
+from simspec.numerics.stats import Estimate
 from simspec.output.names import label_text
-from simspec.reports.intervals import replicated_seconds
 
 
 def draw_race(rows: Sequence[RaceRow], device: str, path: Path) -> None:
@@ -63,18 +63,17 @@ def speedup_intervals(
     policies: Sequence[str],
     costs: Mapping[str, CostModel],
     replicates: int = 4,
-) -> dict[str, dict[str, Interval]]:
+) -> dict[str, dict[str, Estimate]]:
     """recording -> policy -> speedup with its 95% interval over prompts and prices."""
-    intervals: dict[str, dict[str, Interval]] = {}
+    intervals: dict[str, dict[str, Estimate]] = {}
     for name, trace in traces.items():
-        seconds, tokens = replicated_seconds(trace, policies, costs[name], replicates, 0)
-        plain = tokens * costs[name].baseline
-        intervals[name] = {policy: ratio(plain, spent) for policy, spent in seconds.items()}
+        found = evaluate(trace, policies, costs[name], replicates)
+        intervals[name] = {policy: found.speedup(policy) for policy in found.seconds}
     return intervals
 
 
 def draw_speedups(
-    intervals: Mapping[str, Mapping[str, Interval]], measured: Mapping[str, Measured], path: Path
+    intervals: Mapping[str, Mapping[str, Estimate]], measured: Mapping[str, Measured], path: Path
 ) -> None:
     """Writes a PNG: per recording the modeled speedups, the largest on top, and stars for runs."""
     from matplotlib.figure import Figure
@@ -98,7 +97,7 @@ def draw_speedups(
 
 
 def _draw_panel(
-    panel, recording: str, policies: Mapping[str, Interval], measured: Measured | None
+    panel, recording: str, policies: Mapping[str, Estimate], measured: Measured | None
 ) -> None:
     names = sorted(policies, key=lambda name: policies[name].value)
     values = [policies[name].value for name in names]

@@ -8,7 +8,8 @@ import typer
 
 from real.cli.options import Json, Seed, show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most
-from simspec.output.terminal import print_table, print_text
+from simspec.output.table import print_table
+from simspec.output.terminal import print_text
 
 PANEL = "Run and verify"
 

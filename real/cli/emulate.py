@@ -20,7 +20,7 @@ from real.cli.options import (
     show_progress,
 )
 from simspec.cli.options import at_most
-from simspec.output.terminal import print_table
+from simspec.output.table import print_table
 
 PANEL = "Benchmark"
 

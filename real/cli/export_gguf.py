@@ -38,5 +38,6 @@ def export_gguf(
     else:
         cut = f", draft vocabulary {card['draft_vocab']:,}" if card["draft_vocab"] else ""
         print_text(
-            f"wrote {out}: {card['weights']:,} weights in {dtype}{cut}; sha256 {card['sha256'][:12]}"
+            f"wrote {out}: {card['weights']:,} weights in {dtype}{cut}; sha256 "
+            f"{card['sha256'][:12]}"
         )

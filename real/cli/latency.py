@@ -8,7 +8,7 @@ import typer
 
 from real.cli.options import MOST_TOKENS, MOST_WIDTH, Device, Json, Seed, show_progress
 from simspec.cli.options import MOST_BATCH, MOST_REPEATS, at_most
-from simspec.output.terminal import print_table
+from simspec.output.table import print_table
 
 PANEL = "Record"
 

@@ -29,7 +29,8 @@ from real.cli.options import (
 )
 from simspec import CostModel
 from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_REPEATS, at_most
-from simspec.output.terminal import print_table, print_text
+from simspec.output.table import print_table
+from simspec.output.terminal import print_text
 from simspec.tree.tree import MAX_NODES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from simspec.output.files import read_json
-from simspec.output.terminal import markdown_table
+from simspec.output.table import markdown_table
 
 PANEL = "Benchmark"
 

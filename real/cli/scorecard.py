@@ -22,7 +22,8 @@ from real.cli.options import (
     show_progress,
 )
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
-from simspec.output.terminal import print_table, print_text
+from simspec.output.table import print_table
+from simspec.output.terminal import print_text
 
 PANEL = "Benchmark"
 

@@ -1,13 +1,11 @@
 """simspec cascade: a sorted drafter's recording at other thresholds."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from simspec.cli.options import Json, check_seed
+from simspec.cli.options import Json, check_seed, print_result
 
 PANEL = "Simulate"
 
@@ -39,7 +37,7 @@ def cascade(
     Example: simspec cascade out/sorted.parquet --thresholds 0.75/0.7 --thresholds 0.9/0.8
     """
     from simspec.output.files import check_output
-    from simspec.reports.cascades import RATIOS, compare_thresholds, parse_thresholds
+    from simspec.reports.cascades import RATIOS, cascade_table, compare_thresholds, parse_thresholds
     from simspec.trace.exits import cascade as derive
     from simspec.trace.exits import exits_path, read_exits
     from simspec.trace.trace import load_trace
@@ -54,29 +52,5 @@ def cascade(
     rows = compare_thresholds(recorded, drafts, chosen, policy, ratio or RATIOS, seed)
     if out is not None:
         derive(recorded, drafts, chosen[0])[0].save(out)
-    if as_json:
-        print(json.dumps({"layers": drafts.layers, "rows": [row.to_dict() for row in rows]}))
-    else:
-        _print(rows, drafts.layers, policy)
-
-
-def _print(rows: Sequence[Any], layers: Sequence[int], policy: str) -> None:
-    from simspec.output.terminal import print_table, print_text
-
-    headings = ("thresholds", *(f"exit {layer}" for layer in layers), "drafted", "committed")
-    cells = [
-        (
-            "/".join(f"{value:g}" for value in row.thresholds),
-            *(f"{share:.0%}" for share in row.shares),
-            f"{row.drafted:.2f}",
-            f"{row.committed:.3f}",
-            *(f"{value:.3f}x" for value in row.speedups.values()),
-        )
-        for row in rows
-    ]
-    speedups = (f"c = {c}" for c in rows[0].speedups)
-    print_table((*headings, *speedups), cells, title=f"{policy}, by the thresholds of the exits")
-    print_text(
-        "exit l: share of drafted tokens that left behind l layers. drafted, committed: a round. "
-        "c: a step through all exits over a target step; a token pays for its layers."
-    )
+    data = {"layers": drafts.layers, "rows": rows}
+    print_result(data, [cascade_table(rows, drafts.layers, policy)], as_json)

@@ -51,7 +51,8 @@ def check(
 
 
 def _print(report: dict[str, Any]) -> None:
-    from simspec.output.terminal import print_table, print_text
+    from simspec.output.table import print_table
+    from simspec.output.terminal import print_text
 
     checks = report["checks"]
     families: dict[str, list[dict[str, Any]]] = {}
@@ -76,7 +77,8 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _print_recordings(recordings: list[dict[str, Any]]) -> None:
-    from simspec.output.terminal import print_table, print_text
+    from simspec.output.table import print_table
+    from simspec.output.terminal import print_text
 
     headings = ("recording", "k", "alpha", "tokens/round")
     rows = [
@@ -120,7 +122,8 @@ def _print_papers(papers: dict[str, Any]) -> None:
 
 
 def _print_published(report: dict[str, Any]) -> None:
-    from simspec.output.terminal import print_table, print_text
+    from simspec.output.table import print_table
+    from simspec.output.terminal import print_text
 
     print_table(
         ("table", "target", "drafter", "batch", "a round, plain steps", "source"),

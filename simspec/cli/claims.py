@@ -1,17 +1,15 @@
 """simspec claims: the papers' claims, tested on recordings and cards."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simspec.cli.options import Json, Markdown, Replicates, at_most, check_seed
+from simspec.cli.options import Json, Markdown, Replicates, Seed, at_most, print_result
 
 if TYPE_CHECKING:
-    from simspec.claims.claim import Claim, Inputs
-    from simspec.claims.verdict import Verdict
+    from simspec.papers.claim import Claim, Inputs, Verdict
 
 PANEL = "Simulate"
 
@@ -39,9 +37,7 @@ def claims(  # noqa: PLR0913
         ),
     ] = None,
     replicates: Replicates = 4,
-    seed: Annotated[
-        int, typer.Option(callback=check_seed, help="Seed of draws and resamples.")
-    ] = 0,
+    seed: Seed = 0,
     write: Annotated[
         Path | None,
         typer.Option(
@@ -65,12 +61,11 @@ def claims(  # noqa: PLR0913
 
     Example: simspec claims --claim 1 --claim 16
     """
-    from simspec.claims.card import find_cards
-    from simspec.claims.claim import Inputs
-    from simspec.claims.recorded import Recordings
-    from simspec.claims.verdict import markdown, renew
     from simspec.numerics.stats import MIN_PROMPTS
     from simspec.output.files import check_output
+    from simspec.papers.card import find_cards
+    from simspec.papers.claim import Inputs, markdown, renew, verdict_tables
+    from simspec.papers.recorded import Recordings
     from simspec.trace.recordings import CHECKOUT
 
     chosen = _chosen(claim)
@@ -89,15 +84,15 @@ def claims(  # noqa: PLR0913
     if write is not None:
         renew(write, markdown(verdicts, evidence=False))
     if as_json:
-        print(json.dumps(_report(chosen, verdicts, inputs)))
+        print_result(_report(chosen, verdicts, inputs), (), as_json)
     elif as_markdown:
         print(markdown(verdicts, evidence))
     elif write is None:
-        _print(verdicts)
+        print_result({}, verdict_tables(verdicts), as_json)
 
 
 def _chosen(numbers: list[int] | None) -> "list[Claim]":
-    from simspec.claims.catalogue import CLAIMS
+    from simspec.papers.catalogue import CLAIMS
 
     known = {claim.number for claim in CLAIMS}
     unknown = [number for number in numbers or () if number not in known]
@@ -110,7 +105,7 @@ def _tested(chosen: "Sequence[Claim]", inputs: "Inputs") -> "list[Verdict]":
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from simspec.claims.verdict import verdicts_on
+    from simspec.papers.claim import verdicts_on
 
     columns = (
         TextColumn("testing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -129,7 +124,7 @@ def _tested(chosen: "Sequence[Claim]", inputs: "Inputs") -> "list[Verdict]":
 def _report(
     chosen: "Sequence[Claim]", verdicts: "Sequence[Verdict]", inputs: "Inputs"
 ) -> dict[str, Any]:
-    from simspec.claims.verdict import ALPHA, COVERED
+    from simspec.papers.claim import ALPHA, COVERED
 
     return {
         "seed": inputs.seed,
@@ -147,23 +142,7 @@ def _report(
                     "construction",
                 )
             }
-            | {"verdicts": [v.to_dict() for v in verdicts if v.claim is claim]}
+            | {"verdicts": [v for v in verdicts if v.claim is claim]}
             for claim in chosen
         ],
     }  # fmt: skip
-
-
-def _print(verdicts: "Sequence[Verdict]") -> None:
-    from simspec.claims.claim import REFERENCES
-    from simspec.claims.verdict import COVERED, headings, summary, verdict_rows
-    from simspec.output.terminal import print_table, print_text
-
-    for paper in REFERENCES:
-        of = [verdict for verdict in verdicts if verdict.claim.paper == paper]
-        if of:
-            print_table(headings(), verdict_rows(of), names=2, title=paper, optional=("where",))
-    print_text(
-        f"{summary(verdicts)} (m of n): on m of the n recordings that count the 95% interval lies "
-        f"where claimed. flat: verification costs a plain step; rows: as measured. {COVERED} "
-        "--json has figures and intervals."
-    )

@@ -1,7 +1,6 @@
 """simspec compare: policies against one of them, paired by prompt."""
 
-import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,13 +11,11 @@ from simspec.cli.options import (
     Markdown,
     MixedCosts,
     Replicates,
+    Seed,
     Traces,
-    check_seed,
     print_notes,
+    print_result,
 )
-
-if TYPE_CHECKING:
-    from simspec.reports.comparison import Comparison
 
 PANEL = "Simulate"
 
@@ -41,9 +38,7 @@ def compare(  # noqa: PLR0913
     ] = 0.8,
     level: Level = 0.95,
     replicates: Replicates = 4,
-    seed: Annotated[
-        int, typer.Option(callback=check_seed, help="Seed of draws and resamples.")
-    ] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:
@@ -55,9 +50,8 @@ def compare(  # noqa: PLR0913
     Example: simspec compare tiny-model-greedy --policy cost_ts --policy confidence:0.5
     """
     from simspec.cli.selection import servable_groups
-    from simspec.output.terminal import markdown_table, print_table, print_text
-    from simspec.reports.comparison import Question, comparisons, corrected
-    from simspec.reports.intervals import covers, covers_text
+    from simspec.evaluate.evaluation import covers, covers_text
+    from simspec.reports.comparison import Question, comparison_table, comparisons, corrected
     from simspec.trace.recordings import comparable_costs, locate
 
     if not policy:
@@ -72,34 +66,7 @@ def compare(  # noqa: PLR0913
         for comparison in comparisons(group, served, costs, against, replicates, question)
     ]
     rows = corrected(found, question)
-    if as_json:
-        options: dict[str, Any] = {"level": level, "margin": margin, "power": power, "seed": seed}
-        options["covers"] = covers(costs.values())
-        print(json.dumps(options | {"comparisons": [row.to_dict() for row in rows]}))
-        return
-    headings = (
-        "recording", "policy", "against", "speedup", "baseline",
-        f"difference [{level:.0%}]", "error", "p", "verdict", "detectable", "prompts needed",
-    )  # fmt: skip
-    cells = [_cells(row) for row in rows]
-    if as_markdown:
-        print(markdown_table(headings, cells))
-        return
-    print_table(
-        headings, cells, names=3, optional=("error", "p", "baseline", "detectable", "speedup")
-    )
-    print_text(
-        f"{len(rows)} comparisons, paired by prompt; p by Holm over all of them. tie: the interval "
-        f"lies within {margin:.1%} of the baseline. detectable: found with a chance of {power:.0%}."
-    )
-    print_text(covers_text(costs.values(), level))
-
-
-def _cells(row: "Comparison") -> tuple[str, ...]:
-    d = row.difference
-    return (
-        row.recording, row.policy, row.against, f"{row.speedup.value:.3f}",
-        f"{row.baseline.value:.3f}", f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]",
-        f"{row.error:.3f}", f"{row.p:.2g}", row.verdict, f"{row.detectable:.3f}",
-        "-" if row.prompts_needed is None else f"{row.prompts_needed:,}",
-    )  # fmt: skip
+    covered = covers_text(costs.values(), level)
+    about = {"level": level, "margin": margin, "power": power, "seed": seed}
+    data = about | {"covers": covers(costs.values()), "comparisons": rows}
+    print_result(data, [comparison_table(rows, question, covered)], as_json, as_markdown)

@@ -206,7 +206,7 @@ def _report_tokens(tables: Any, fit: Any, out: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
     from simspec.cost.fit import speedup_error
-    from simspec.output.terminal import print_table
+    from simspec.output.table import print_table
 
     if as_json:
         data = {"terms": asdict(fit.tokens), "cost": fit.cost.to_dict()}
@@ -234,7 +234,7 @@ def _report_tokens(tables: Any, fit: Any, out: Path, as_json: bool) -> None:
 
 
 def _print(table: Any, fitted: Any, out: Path) -> None:
-    from simspec.output.terminal import print_table
+    from simspec.output.table import print_table
 
     print_table(
         ("task", "K", "accepted length", "round, plain steps", "speedup", "fitted", "error"),

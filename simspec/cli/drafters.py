@@ -1,7 +1,6 @@
 """simspec drafters: drafters compared by their recordings."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +16,12 @@ from simspec.cli.options import (
     Markdown,
     MixedCosts,
     Regimes,
+    Seed,
     Traces,
     at_most,
-    check_seed,
     print_notes,
+    print_result,
 )
-from simspec.cli.regimes import print_regimes, recordings_of
 
 PANEL = "Simulate"
 
@@ -59,7 +58,7 @@ def drafters(  # noqa: PLR0913
             "the tokens that each learned are shown. Default: the cards of bundled recordings."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(callback=check_seed, help="Seed of the bootstrap.")] = 0,
+    seed: Seed = 0,
     regimes: Regimes = False,
     as_json: Json = False,
     as_markdown: Markdown = False,
@@ -71,18 +70,18 @@ def drafters(  # noqa: PLR0913
 
     Example: simspec drafters traces/smollm2/greedy/*.parquet --cards traces/smollm2/drafters
     """
+    from simspec.evaluate.evaluation import covers, covers_text
     from simspec.output.files import check_output, write_csv
     from simspec.reports.drafters import (
         ALL,
         bundled_cards,
         check_depth,
         compare_drafters,
-        markdown,
+        frame,
         table,
         tokens_learned,
     )
-    from simspec.reports.intervals import covers, covers_text
-    from simspec.reports.regimes import at_regimes, drafter_cells
+    from simspec.reports.regimes import at_regimes, drafter_cells, regime_tables
     from simspec.trace.recordings import comparable_costs, locate
 
     check_depth(depth)
@@ -94,8 +93,7 @@ def drafters(  # noqa: PLR0913
     costs, notes = comparable_costs(paths, cost, mixed=mixed)
     print_notes(notes)
 
-    def compared(names: Sequence[str], priced: Mapping[str, Any]) -> list[Any]:
-        chosen = recordings_of(paths, names)
+    def compared(chosen: Mapping[str, Any], priced: Mapping[str, Any]) -> list[Any]:
         rows = compare_drafters(chosen, priced, longest, level, seed=seed)
         folders = {name: cards or bundled_cards(path) for name, path in paths.items()}
         return [
@@ -108,47 +106,16 @@ def drafters(  # noqa: PLR0913
         raise ValueError("--csv holds one price: drop --regimes, or take --json")
     if regimes:
         results = at_regimes(paths, costs, compared)
-        data_of = (lambda of: [row.to_dict() for row in of]) if as_json else None
-        print_regimes("recording", results, drafter_cells, data_of, as_markdown)
+        cells = {label: drafter_cells(of) for label, of in results.items()}
+        print_result({"regimes": results}, regime_tables("recording", cells), as_json, as_markdown)
         return
-    rows = compared(list(paths), costs)
+    rows = compared(paths, costs)
     for row in rows:
         if row.task == ALL and row.note:
             print_notes([f"{row.recording}: {row.note}"])
     if out is not None:
-        write_csv(table(rows), out)
+        write_csv(frame(rows), out)
+    data = {"seed": seed, "level": level, "covers": covers(costs.values()), "drafters": rows}
     shown = [row for row in rows if by_task or row.task == ALL]
-    if as_json:
-        data = [row.to_dict() for row in rows]
-        about = {"seed": seed, "level": level, "covers": covers(costs.values())}
-        print(json.dumps(about | {"drafters": data}))
-    elif as_markdown:
-        print(markdown(shown, depth))
-    else:
-        _print(shown, depth, covers_text(costs.values(), level))
-
-
-def _print(rows: list[Any], depth: int, covered: str) -> None:
-    from simspec.numerics.stats import MIN_PROMPTS
-    from simspec.output.terminal import print_table, print_text
-    from simspec.reports.drafters import cells, headings, tells_training
-
-    learned = tells_training(rows)
-    print_table(
-        headings(depth, learned),
-        [cells(row, depth, alpha_limits=False, learned=learned) for row in rows],
-        names=3,
-        optional=("expected", "then", *(f"a{j}" for j in range(depth, 1, -1)), "c"),
-    )
-    print_text(
-        "a1, a2 ..: acceptance by depth, given the tokens before. "
-        "c, then: the first draft step and a further one, in plain steps."
-    )
-    print_text(
-        "speedup: at the best K in hindsight, replayed at the recording's costs; "
-        "expected: by GLIDE's formula from a1, a2 .."
-    )
-    print_text(
-        f"Speedups: {covered} None for fewer than {MIN_PROMPTS} prompts; those of a1, a2 .., over "
-        "prompts, with --json, --csv and --markdown."
-    )
+    covered = covers_text(costs.values(), level)
+    print_result(data, [table(shown, depth, as_markdown, covered)], as_json, as_markdown)

@@ -123,7 +123,8 @@ def _integers(text: str | None) -> list[int] | None:
 
 
 def _print(origin: dict[str, Any], out: Path) -> None:
-    from simspec.output.terminal import print_table, print_text
+    from simspec.output.table import print_table
+    from simspec.output.terminal import print_text
 
     rows = [
         (str(row["batch"]), row["policy"], *_cells(row["speedup"])) for row in origin["predicted"]

@@ -1,7 +1,7 @@
 """simspec hybrid: Cali-TS's predictor beside its sampling side."""
 
-import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -13,9 +13,10 @@ from simspec.cli.options import (
     Markdown,
     MixedCosts,
     Replicates,
+    Seed,
     Traces,
-    check_seed,
     print_notes,
+    print_result,
 )
 
 PANEL = "Simulate"
@@ -35,9 +36,7 @@ def hybrid(  # noqa: PLR0913
     mixed: MixedCosts = False,
     replicates: Replicates = 4,
     level: Level = 0.95,
-    seed: Annotated[
-        int, typer.Option(callback=check_seed, help="Seed of draws and of the bootstrap.")
-    ] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:
@@ -47,9 +46,10 @@ def hybrid(  # noqa: PLR0913
 
     Example: simspec hybrid --search --predictor fitted
     """
-    from simspec.reports.hybrid import gains, markdown
-    from simspec.reports.hybrid_search import predictors
-    from simspec.reports.intervals import covers, covers_text
+    from simspec.evaluate.evaluation import covers, covers_text
+    from simspec.policies.calibrated import DEFAULTS
+    from simspec.reports.hybrid import choice_table, gain_table, gains, weight_table
+    from simspec.reports.hybrid_search import predictors, weights
     from simspec.trace.recordings import comparable_costs, locate
     from simspec.trace.trace import load_trace
 
@@ -62,31 +62,27 @@ def hybrid(  # noqa: PLR0913
     }
     if search:
         choices = _search(recordings, predictor, replicates, seed)
-        _print_choices(choices, seed, as_json, as_markdown)
+        print_result(
+            {"seed": seed, "choices": choices}, [choice_table(choices)], as_json, as_markdown
+        )
         return
     served = {name: path for name, path in paths.items() if name in recordings}
     costs, notes = comparable_costs(served, cost, mixed=mixed)
     print_notes(notes)
     found = gains(recordings, costs, predictor or (), replicates, level, seed)
-    if as_json:
-        print(json.dumps(_data(found, level, seed) | {"covers": covers(costs.values())}))
-    elif as_markdown:
-        print(markdown(found))
-    else:
-        _print(found, level, covers_text(costs.values(), level))
-
-
-def _data(found: list[Any], level: float, seed: int) -> dict[str, Any]:
-    from simspec.policies.calibrated import DEFAULTS
-    from simspec.reports.hybrid_search import weights
-
     names = ("sigma_m", "sigma_s", "theta0")
     defaults = {
         kind: dict(zip(names, constants)) | {"weight": weights(*constants[:2])}
         for kind, constants in DEFAULTS.items()
     }
-    gains = [row.to_dict() for row in found]
-    return {"seed": seed, "level": level, "defaults": defaults, "gains": gains}
+    data = {"seed": seed, "level": level, "defaults": defaults, "gains": found}
+    note = (
+        f"Speedups on prompts that nothing was chosen on; differences with {level:.0%} intervals, "
+        "paired by prompt. features: what reading them costs is charged, or free. "
+        f"Measured prices: {covers_text(costs.values(), level)}"
+    )
+    shown = [weight_table(), replace(gain_table(found), notes=(note,))]
+    print_result(data | {"covers": covers(costs.values())}, shown, as_json, as_markdown)
 
 
 def _search(
@@ -97,32 +93,3 @@ def _search(
     there = dict.fromkeys(head for trace in recordings.values() for head in predictors(trace))
     heads = [*(predictor or there), ""]
     return [search(recordings, head, replicates, seed) for head in heads]
-
-
-def _print_choices(choices: list[Any], seed: int, as_json: bool, as_markdown: bool) -> None:
-    from simspec.output.terminal import markdown_table, print_table, print_text
-    from simspec.reports.hybrid import CHOICE_HEADINGS, choice_rows
-
-    if as_json:
-        print(json.dumps({"seed": seed, "choices": [choice.to_dict() for choice in choices]}))
-    elif as_markdown:
-        print(markdown_table(CHOICE_HEADINGS, choice_rows(choices)))
-    else:
-        print_table(CHOICE_HEADINGS, choice_rows(choices), names=2, optional=("reading", "n=10"))
-        print_text(
-            "Every second prompt of each task at c = 0.05, 0.10 and 0.15; n: weight of theta after "
-            "so many rounds. chosen: the least committed within one standard error of the best."
-        )
-
-
-def _print(found: list[Any], level: float, covered: str) -> None:
-    from simspec.output.terminal import print_table, print_text
-    from simspec.reports.hybrid import GAIN_HEADINGS, WEIGHT_HEADINGS, gain_rows, weight_rows
-
-    print_table(WEIGHT_HEADINGS, weight_rows(), title="Weight of theta after n verified rounds")
-    print_table(GAIN_HEADINGS, gain_rows(found), names=4, optional=("cali_ts",))
-    print_text(
-        f"Speedups on prompts that nothing was chosen on; differences with {level:.0%} intervals, "
-        "paired by prompt. features: what reading them costs is charged, or free. "
-        f"Measured prices: {covered}"
-    )

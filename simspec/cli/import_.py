@@ -124,7 +124,7 @@ def _print_rows(
     rows: list[dict[str, Any]], keys: tuple[str, ...], names: int, headings: dict[str, str]
 ) -> None:
     """A table of these keys, less those that no row has."""
-    from simspec.output.terminal import print_table
+    from simspec.output.table import print_table
 
     kept = [key for key in keys if any(row[key] not in (None, "") for row in rows)]
     if kept:

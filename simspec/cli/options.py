@@ -1,10 +1,14 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and how they print a result."""
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from simspec.output.table import Table
 
 LONGEST_DRAFT = 255
 """Tokens of a draft: recordings hold lengths in a byte."""
@@ -92,6 +96,9 @@ Replicates = Annotated[
     ),
 ]
 Level = Annotated[float, typer.Option(callback=check_level, help="Level of the intervals.")]
+Seed = Annotated[
+    int, typer.Option(callback=check_seed, help="Seed of all draws and of the bootstrap.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 Csv = Annotated[
     Path | None, typer.Option("--out", "--csv", help="Write every row to this CSV file.")
@@ -105,3 +112,18 @@ def print_notes(notes: Iterable[str]) -> None:
 
     for note in notes:
         print_note(note)
+
+
+def print_result(
+    data: Mapping[str, Any], tables: "Iterable[Table]", as_json: bool, as_markdown: bool = False
+) -> None:
+    """Print records as one JSON object, or their tables as Markdown or as text."""
+    from simspec.output.table import plain
+
+    if as_json:
+        print(json.dumps(plain(data)))
+    elif as_markdown:
+        print("\n\n".join(table.markdown() for table in tables))
+    else:
+        for table in tables:
+            table.print()

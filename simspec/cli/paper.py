@@ -1,12 +1,12 @@
 """simspec paper: tables in the shape of the papers', on this project's recordings."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from simspec.cli.options import Json, Markdown, Replicates, check_seed, print_notes
+from simspec.cli.options import Json, Markdown, Replicates, Seed, print_notes, print_result
 
 PANEL = "Simulate"
 
@@ -28,9 +28,7 @@ def paper(
         ),
     ] = None,
     replicates: Replicates = 4,
-    seed: Annotated[
-        int, typer.Option(callback=check_seed, help="Seed of draws and resamples.")
-    ] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
     as_markdown: Markdown = False,
 ) -> None:
@@ -41,12 +39,12 @@ def paper(
 
     Example: simspec paper eesd-5
     """
-    from simspec.claims.card import find_cards
-    from simspec.claims.claim import Inputs
-    from simspec.claims.recorded import Recordings
     from simspec.cost.comparison import warning_notes
-    from simspec.output.terminal import print_table, print_text
+    from simspec.papers.card import find_cards
     from simspec.papers.catalogue import TABLES
+    from simspec.papers.claim import Inputs
+    from simspec.papers.recorded import Recordings
+    from simspec.papers.table import covered
     from simspec.trace.recordings import CHECKOUT
 
     names = tables or list(TABLES)
@@ -61,13 +59,11 @@ def paper(
     found = {name: TABLES[name](inputs) for name in names}
     print_notes(warning_notes(inputs.recordings.costs))
     if as_json:
-        data = {name: table.to_dict() for name, table in found.items()}
-        print(json.dumps({"seed": seed, "level": 0.95, "tables": data}))
+        data = {name: table.to_dict() | {"covers": covered(table)} for name, table in found.items()}
+        print_result({"seed": seed, "level": 0.95, "tables": data}, (), as_json)
     elif as_markdown:
-        print("\n\n".join(table.markdown() for table in found.values()))
+        print("\n\n".join("\n\n".join((t.markdown(), " ".join(t.notes))) for t in found.values()))
     else:
         for table in found.values():
-            print_table(table.headings, table.texts(), names=table.names, title=table.title)
-            print_text(
-                " ".join((*table.notes, f"95% intervals over {' and '.join(table.covers)}."))
-            )
+            over = f"95% intervals over {' and '.join(covered(table))}."
+            replace(table, notes=(" ".join((*table.notes, over)),)).print()

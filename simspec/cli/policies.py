@@ -26,7 +26,7 @@ def policies(
 
     Example: simspec policies --group features
     """
-    from simspec.output.terminal import print_table
+    from simspec.output.table import print_table
     from simspec.policies import KINDS
     from simspec.policy_kind import GROUPS
 

@@ -11,9 +11,9 @@ from simspec.cli.options import (
     Level,
     MixedCosts,
     Replicates,
+    Seed,
     Traces,
     at_most,
-    check_seed,
     print_notes,
 )
 
@@ -31,9 +31,7 @@ def report(  # noqa: PLR0913
     mixed: MixedCosts = False,
     level: Level = 0.95,
     replicates: Replicates = 4,
-    seed: Annotated[
-        int, typer.Option(callback=check_seed, help="Seed of draws and resamples.")
-    ] = 0,
+    seed: Seed = 0,
     jobs: Annotated[
         int, typer.Option(callback=at_most(MOST_THREADS), help="Processes; 0: one for each core.")
     ] = 0,

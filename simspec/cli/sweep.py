@@ -173,7 +173,7 @@ def _plot_curves(
 
 
 def _print(table: Any) -> None:
-    from simspec.output.terminal import print_table
+    from simspec.output.table import print_table
     from simspec.reports.summaries import FIGURES, NAMES, sweep_means
 
     sweep_rows = [

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from simspec.cost.comparison import check_comparable, warning_notes
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable, load_cost
-from simspec.numerics.stats import MIN_PROMPTS, Interval, joined, ratio
+from simspec.evaluate.evaluation import DRAWS, evaluate
+from simspec.numerics.stats import Estimate, estimate, joined, quotient, stacked
 from simspec.policies import parse
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.sweep import cost_model
-from simspec.reports.drafters import DRAWS
-from simspec.reports.intervals import replicated_seconds
 from simspec.trace.recordings import cost_beside
 from simspec.trace.trace import Trace, load_trace
 
@@ -253,7 +252,7 @@ class Choice:
     | -------- | ----------------- | ---------------------------------------------------------- |
     | policies | (str,) [n]        | name of the policy at each of the evidence's batch sizes   |
     | schedule | Schedule or None  | their draft lengths; None where a policy adapts its own    |
-    | gains    | (Interval,) [n]   | speedup over plain decoding at each; NaN limits: unknown   |
+    | gains    | (Estimate,) [n]   | speedup over plain decoding at each; NaN limits: unknown   |
     | chosen   | bool              | whether lengths are the best by replay, not given          |
 
     speedup = sum over prompts of plain seconds / sum of modelled seconds, resampled by prompt and
@@ -263,7 +262,7 @@ class Choice:
 
     policies: tuple[str, ...]
     schedule: Schedule | None
-    gains: tuple[Interval, ...]
+    gains: tuple[Estimate, ...]
     chosen: bool = False
 
 
@@ -324,9 +323,9 @@ def _times(
     for name, trace in evidence.traces.items():
         random = any(isinstance(policy, Policy) and policy.random for policy in policies)
         cost, draws = evidence.costs[name][size], DRAWS if random or trace.ratio is not None else 1
-        seconds, tokens = replicated_seconds(trace, policies, cost, draws, seed)
-        plain.append(tokens * cost.baseline)
-        spent.append(list(seconds.values()))
+        found = evaluate(trace, policies, cost, draws, seed)
+        plain.append(found.plain)
+        spent.append(list(found.seconds.values()))
     return np.concatenate(plain), np.stack([joined(of_policy) for of_policy in zip(*spent)])
 
 
@@ -341,14 +340,11 @@ def _best_lengths(evidence: Evidence, limits: Limits, seed: int) -> tuple[int, .
 
 def _gains(
     evidence: Evidence, policies: Sequence[Policy | DeferredPolicy], level: float, seed: int
-) -> tuple[Interval, ...]:
+) -> tuple[Estimate, ...]:
     """The speedup of each batch size's policy."""
     times = (_times(evidence, i, [policy], seed) for i, policy in enumerate(policies))
     return tuple(_gain(plain, spent[0], level, seed) for plain, spent in times)
 
 
-def _gain(plain: Array, spent: Array, level: float, seed: int) -> Interval:
-    if len(plain) < MIN_PROMPTS:
-        value = float(plain.sum() / spent[:, 0].sum())
-        return Interval(value, np.nan, np.nan, level, len(plain))
-    return ratio(plain, spent, level=level, seed=seed)
+def _gain(plain: Array, spent: Array, level: float, seed: int) -> Estimate:
+    return estimate(stacked(plain, spent), quotient, level=level, seed=seed)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simspec.evaluate.evaluation import DRAWS
 from simspec.policies.fixed import fixed
 from simspec.replay.replay import replay
-from simspec.reports.drafters import DRAWS
 from simspec.trace.trace import Trace
 
 

@@ -14,9 +14,9 @@ from simspec.engines.choice import Choice, Evidence, choose, gather
 from simspec.engines.import_kinds import Import
 from simspec.engines.request import ExportFormat, Request, Settings
 from simspec.engines.source import ImportFormat, ImportOptions, read_source
+from simspec.evaluate.evaluation import covers
 from simspec.output.files import LONGEST_REASON, check_output, replacing, write_json
 from simspec.plugins import plugins
-from simspec.reports.intervals import covers, interval_data
 from simspec.trace.recordings import cost_beside
 
 NOT_COVERED = (
@@ -63,7 +63,7 @@ def provenance(
         "target": evidence.target,
         "drafter": evidence.drafter,
         "predicted": [
-            {"batch": size, "policy": policy, "speedup": interval_data(gain)}
+            {"batch": size, "policy": policy, "speedup": gain.to_dict()}
             for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
         ],
         "level": choice.gains[0].level,

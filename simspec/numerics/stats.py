@@ -16,18 +16,49 @@ MIN_PROMPTS = 8
 METHODS = ("bca", "percentile")
 
 
+OVER_PROMPTS: tuple[str, ...] = ("prompts",)
+OVER_PRICES: tuple[str, ...] = ("prompts", "prices")
+"""What intervals cover: the draw of prompts, or that and replicates of the costs."""
+
+
 @dataclass(frozen=True)
-class Interval:
-    """A figure with its confidence interval at `level`, e.g. 0.95, and the number of prompts."""
+class Estimate:
+    """A figure with its confidence interval at `level`, e.g. 0.95, over a number of prompts.
+
+    low and high are NaN where there is no interval; covers: OVER_PROMPTS or OVER_PRICES.
+    """
 
     value: float
     low: float
     high: float
     level: float
     prompts: int
+    covers: tuple[str, ...] = OVER_PROMPTS
 
     def __contains__(self, value: Any) -> bool:
         return self.low <= value <= self.high
+
+    def text(self, form: str = ".2f", limits: bool = True, unit: str = "") -> str:
+        """'value [low, high]'; the value alone without limits, '-' for NaN."""
+        if math.isnan(self.value):
+            return "-"
+        text = f"{self.value:{form}}{unit}"
+        if limits and not math.isnan(self.low):
+            text += f" [{self.low:{form}}, {self.high:{form}}]"
+        return text
+
+    def to_dict(self) -> dict[str, float | None]:
+        """{value, low, high} for JSON, which has no NaN: None."""
+        figures = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: None if math.isnan(x) else x for name, x in figures.items()}
+
+    def columns(self, name: str) -> dict[str, float]:
+        """{name, name_low, name_high} for a data frame."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
+
+
+class NoInterval(ValueError):
+    """Too few prompts, or a resample without the figure."""
 
 
 def bootstrap(
@@ -37,7 +68,7 @@ def bootstrap(
     resamples: int = 4000,
     seed: int = 0,
     method: str = "bca",
-) -> Interval:
+) -> Estimate:
     """Interval of a figure that is a function of sums over prompts, by resampling prompts, and
     prices where columns hold replicates of them.
 
@@ -79,7 +110,7 @@ def bootstrap(
             parts[r :: len(priced)] = weights[r :: len(priced)] @ of_replicate
         drawn = np.asarray(statistic(parts))
     if not (np.isfinite(value) and np.isfinite(measured).all() and np.isfinite(drawn).all()):
-        raise ValueError(
+        raise NoInterval(
             "the figure is not finite in every resample: a denominator is 0 there, leave this "
             "figure out"
         )
@@ -89,7 +120,23 @@ def bootstrap(
     if method == "bca":
         z = _bca(z, value, measured, np.asarray(statistic(totals - columns)), of_prices)
     low, high = np.quantile(drawn, ndtr(z))
-    return Interval(value, float(low), float(high), level, prompts)
+    return Estimate(
+        value, float(low), float(high), level, prompts, OVER_PRICES if len(priced) else OVER_PROMPTS
+    )
+
+
+def estimate(columns: Any, statistic: Callable[..., Any], **options: Any) -> Estimate:
+    """As `bootstrap`, but of a figure without an interval the value alone.
+
+    It has none of fewer than 8 prompts, and where some resample has no figure.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        try:
+            return bootstrap(columns, statistic, **options)
+        except NoInterval:
+            totals = np.asarray(columns, np.float64).sum(axis=0)
+            value = float(statistic(totals if totals.ndim == 1 else totals[:, 0]))
+            return Estimate(value, math.nan, math.nan, options.get("level", 0.95), len(columns))
 
 
 def stacked(*parts: Any) -> Any:
@@ -118,27 +165,50 @@ def _repeated(part: Any, width: int) -> Any:
     return part[:, [0, *later]]
 
 
-def price_deviation(columns: Any, statistic: Callable[..., Any]) -> float:
-    """Standard deviation of the figure over the replicates of its prices; 0 without them."""
-    _, priced = _priced(columns)
-    return float(np.std(statistic(priced.sum(axis=1)), ddof=1)) if len(priced) else 0.0
+def jackknife(columns: Any, statistic: Callable[..., Any]) -> tuple[float, float]:
+    """(the figure, its standard error) of sums over prompts, leaving out one prompt at a time.
+
+    error = sqrt((P - 1) / P sum_i (d_i - mean)^2), d_i the figure without prompt i (Efron 1982, Ch.
+    3); of columns [P, C, 1 + R] in quadrature with the deviation over the R replicates.
+    """
+    columns, of_prices = np.asarray(columns, np.float64), 0.0
+    if columns.ndim == 3:
+        at_replicates = np.moveaxis(columns[..., 1:].sum(axis=0), -1, 0)
+        if len(at_replicates):
+            of_prices = float(np.std(statistic(at_replicates), ddof=1))
+        columns = columns[..., 0]
+    totals, P = columns.sum(axis=0), len(columns)
+    value, without = float(statistic(totals)), np.asarray(statistic(totals - columns))
+    error = math.sqrt((P - 1) / P * float(((without - without.mean()) ** 2).sum()))
+    # a difference of equal sums keeps rounding errors, which are no spread
+    return value, math.hypot(error if error > 1e-12 * max(1.0, abs(value)) else 0.0, of_prices)
 
 
-def ratio(numerator: Any, denominator: Any, **options: Any) -> Interval:
+def quotient(totals: Any) -> Any:
+    """a / b of totals [..., 2]."""
+    return totals[..., 0] / totals[..., 1]
+
+
+def difference(totals: Any) -> Any:
+    """a / b - c / d of totals [..., 4]."""
+    return totals[..., 0] / totals[..., 1] - totals[..., 2] / totals[..., 3]
+
+
+def ratio(numerator: Any, denominator: Any, **options: Any) -> Estimate:
     """Interval of sum(numerator) / sum(denominator), parts as for `stacked`; options as for
     `bootstrap`.
     """
-    return bootstrap(stacked(numerator, denominator), lambda t: t[..., 0] / t[..., 1], **options)
+    return bootstrap(stacked(numerator, denominator), quotient, **options)
 
 
 def ratio_difference(
     numerator_a: Any, denominator_a: Any, numerator_b: Any, denominator_b: Any, **options: Any
-) -> Interval:
+) -> Estimate:
     """Interval of the ratio of a minus that of b, paired: both are resampled by the same
     prompts.
     """
     columns = stacked(numerator_a, denominator_a, numerator_b, denominator_b)
-    return bootstrap(columns, lambda t: t[..., 0] / t[..., 1] - t[..., 2] / t[..., 3], **options)
+    return bootstrap(columns, difference, **options)
 
 
 def swap_test(
@@ -192,6 +262,18 @@ def monte_carlo_test(values: Any) -> float:
     return float((values >= values[0] - 1e-12 * abs(values[0])).mean())
 
 
+def holm(p: Any) -> Any:
+    """Holm's adjusted p-values [m]: the i-th smallest is max_{j <= i} (m - j + 1) p_(j), at most 1.
+
+    Rejecting where they are at most alpha errs in any of the m with probability alpha (Holm 1979).
+    """
+    order = np.argsort(p, kind="stable")
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(steps, 1)
+    return adjusted
+
+
 def _priced(columns: Any) -> tuple[Any, Any]:
     """(columns [P, C] at the prices as measured, those at the replicates [R, P, C])."""
     columns = np.asarray(columns, dtype=np.float64)
@@ -212,7 +294,7 @@ def _columns(columns: Any) -> Any:
             "parts]"
         )
     if len(columns) < MIN_PROMPTS:
-        raise ValueError(
+        raise NoInterval(
             f"{len(columns)} prompts are too few for an interval over prompts: give at least "
             f"{MIN_PROMPTS}"
         )

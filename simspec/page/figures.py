@@ -12,20 +12,19 @@ from simspec.cost.model import CostModel
 from simspec.engines.choice import Evidence, best_length, choose
 from simspec.engines.formats import EXPORTS
 from simspec.engines.request import Request, Settings
-from simspec.numerics.stats import MIN_PROMPTS, Interval
+from simspec.evaluate.evaluation import evaluate, priced_recordings
+from simspec.numerics.stats import MIN_PROMPTS, Estimate
 from simspec.policies import make
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policy.predictor import examples, reliability
 from simspec.replay.replay import replay
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds, corrected
-from simspec.reports.drafters import depth_acceptance
-from simspec.reports.intervals import replicated_seconds
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
 from simspec.reports.reachable import reachable
-from simspec.reports.speedup_curve import Point, speedup_of
+from simspec.reports.speedup_curve import Point, point
 from simspec.reports.transport import TransportRow, transport
-from simspec.trace.acceptance import drawn_trace
+from simspec.trace.acceptance import depth_acceptance, drawn_trace
 from simspec.trace.trace import Trace
 
 LEAST_BIN = 40
@@ -99,8 +98,7 @@ def figures_of(
 
     ValueError for what cannot run.
     """
-    if not isinstance(cost, CostModel):
-        cost = CostModel.from_ratio(cost, trace.K)
+    ((_, _, cost),) = priced_recordings({name: trace}, cost)
     cost = cost.truncate(trace.K) if cost.K > trace.K else cost
     adaptive = [make(policy, trace, cost) for policy in policies or DEFAULT_POLICIES]
     if not policies:
@@ -108,35 +106,33 @@ def figures_of(
         adaptive = [policy for policy in adaptive if features.issuperset(policy.reads)]
     lengths = [fixed(k) for k in range(min(trace.K, cost.K) + 1)]
     every = {policy.name: policy for policy in (*lengths, *adaptive)}
-    chosen, seed = list(every.values()), question.seed
-    seconds, tokens = replicated_seconds(trace, chosen, cost, replicates, seed)
-    plain = tokens.astype(np.float64) * cost.baseline
-
-    def point(policy: str, K: int | None, spent: NDArray[np.float64]) -> Point:
-        return Point(policy, K, speedup_of(plain, spent, question.level, question.seed))
-
-    curve = tuple(point(p.name, k, seconds[p.name]) for k, p in enumerate(lengths))
+    chosen, options = list(every.values()), (question.level, question.seed)
+    found = evaluate(trace, chosen, cost, replicates, question.seed)
+    curve = tuple(point(found, p.name, k, *options) for k, p in enumerate(lengths))
     others = [
-        point(policy, None, spent)
-        for policy, spent in seconds.items()
+        point(found, policy, None, *options)
+        for policy in found.seconds
         if not policy.startswith("fixed:")
     ]
     draw = drawn_trace(trace, question.seed)
     ideal = oracle.resolve(draw, cost)
-    planned, _ = replicated_seconds(draw, [ideal], cost, 1, seed)
-    clairvoyant = point(ideal.name, None, planned[ideal.name])
+    planned = evaluate(draw, [ideal], cost, 1, question.seed)
+    clairvoyant = point(planned, ideal.name, None, *options)
     best = best_length([1 / length.speedup.value for length in curve])
     fitted = reachable(trace, cost, question.seed)
     known = [fitted.hindsight, *(other.speedup.value for other in others)]
     rounds = replay(draw, fixed(best), question.seed)
     compared: list[Comparison] = []
     if trace.sequences >= MIN_PROMPTS:
-        baseline = fixed(best).name, seconds[fixed(best).name]
+        baseline = fixed(best).name
         compared = [
-            compare_seconds(name, plain, (policy.name, seconds[policy.name]), baseline, question)
+            compare_seconds(
+                name, found.plain, (policy.name, found.seconds[policy.name]),
+                (baseline, found.seconds[baseline]), question,
+            )
             for policy in adaptive
-            if policy.name != baseline[0]
-        ]
+            if policy.name != baseline
+        ]  # fmt: skip
     return RecordingFigures(
         name,
         trace,
@@ -242,7 +238,7 @@ class Recommendation:
     gain: Comparison | None
 
     @property
-    def speedup(self) -> Interval:
+    def speedup(self) -> Estimate:
         """Of the fixed length over plain decoding."""
         return self.figures.best.speedup
 
@@ -266,8 +262,7 @@ class Recommendation:
         )
         if self.gain is None:
             return f"{text} No policy that adapts its length is clearly faster there."
-        d = self.gain.difference
-        return f"{text} {self.gain.policy} adds {d.value:.2f} [{d.low:.2f}, {d.high:.2f}] to that."
+        return f"{text} {self.gain.policy} adds {self.gain.difference.text()} to that."
 
 
 def recommend(figures: Sequence[RecordingFigures], question: Question) -> list[Recommendation]:
@@ -291,6 +286,6 @@ def recommend(figures: Sequence[RecordingFigures], question: Question) -> list[R
     return [Recommendation(key, f, gains.get(f.name)) for key, f in fastest.items()]
 
 
-def times(speedup: Interval) -> str:
+def times(speedup: Estimate) -> str:
     """'1.39x [1.36, 1.43]'."""
-    return f"{speedup.value:.2f}x [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return speedup.text(unit="x")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.numerics.stats import Interval
+from simspec.numerics.stats import Estimate
 from simspec.output.names import html_text, label_text
 from simspec.reports.speedup_curve import Point
 from simspec.reports.transport import TransportRow
@@ -85,17 +85,6 @@ def charts(items: Iterable[tuple[str, str]]) -> str:
     return f'<div class="charts">{"".join(figures)}</div>'
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
-    """A table that scrolls by itself; the first `names` columns are text, the others numbers."""
-    kinds = ["" if i < names else " class=n" for i in range(len(headings))]
-    head = "".join(f"<th{kind}>{html_text(cell)}</th>" for kind, cell in zip(kinds, headings))
-    body = "".join(
-        "<tr>" + "".join(f"<td{kind}>{html_text(c)}</td>" for kind, c in zip(kinds, row)) + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-
 def code(text: str) -> str:
     """Text that is copied as it is."""
     return f"<pre>{html_text(text)}</pre>"
@@ -144,7 +133,7 @@ def curve_chart(curve: Sequence[Point], oracle: Point, best_k: int) -> str:
     return svg(draw, 3.1)
 
 
-def policy_chart(points: Sequence[tuple[str, Interval, str]]) -> str:
+def policy_chart(points: Sequence[tuple[str, Estimate, str]]) -> str:
     """(label, speedup, kind) from the top down, as points with intervals.
 
     kind: best (the best fixed length), policy or oracle.

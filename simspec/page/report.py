@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simspec.numerics.stats import Interval
+from simspec.evaluate.evaluation import covers_text
+from simspec.numerics.stats import Estimate
+from simspec.output.table import Table
 from simspec.page import layout
-from simspec.page import layout as charts
 from simspec.page.figures import (
     Recommendation,
     RecordingFigures,
@@ -18,7 +19,6 @@ from simspec.page.figures import (
     times,
 )
 from simspec.reports.comparison import DEFAULTS, Question
-from simspec.reports.intervals import covers_text, interval_text
 from simspec.trace.trace import Trace, load_trace
 
 SHOWN = 10
@@ -121,7 +121,7 @@ def _drafters(figures: Sequence[RecordingFigures]) -> str:
         "recording", "drafter", "rule", "best K", "speedup", "tokens a round", "best policy",
         "its speedup", "oracle",
     )  # fmt: skip
-    return layout.table(headings, rows, names=3)
+    return Table(headings, rows, names=3).html()
 
 
 def _recording(f: RecordingFigures, question: Question) -> list[str]:
@@ -138,14 +138,14 @@ def _recording(f: RecordingFigures, question: Question) -> list[str]:
     ]
     shown.sort(key=lambda row: -row[1].value)
     drawn = [
-        ("Draft length", charts.curve_chart(f.curve, f.oracle, f.best_k)),
-        ("Policies", charts.policy_chart(shown)),
-        ("Acceptance by depth, over all positions", charts.depth_chart(f.acceptance)),
+        ("Draft length", layout.curve_chart(f.curve, f.oracle, f.best_k)),
+        ("Policies", layout.policy_chart(shown)),
+        ("Acceptance by depth, over all positions", layout.depth_chart(f.acceptance)),
     ]
     if f.calibration is not None and len(f.calibration) > 1:
-        drawn.append(("Calibration of confidence", charts.calibration_chart(f.calibration)))
+        drawn.append(("Calibration of confidence", layout.calibration_chart(f.calibration)))
     if f.transport:
-        drawn.append(("What a table of another length says", charts.transport_chart(f.transport)))
+        drawn.append(("What a table of another length says", layout.transport_chart(f.transport)))
     parts = [
         layout.heading(short_name(f.name), anchor=short_name(f.name)),
         layout.paragraph(about, quiet=True),
@@ -157,9 +157,9 @@ def _recording(f: RecordingFigures, question: Question) -> list[str]:
             f"{f.crossed:.2f}x. The rest of the gap needs to know the future."
         ),
         layout.heading(f"Where the time goes at K = {f.best_k}", 3),
-        layout.table(
+        Table(
             tuple(f.shares), [tuple(f"{share:.1%}" for share in f.shares.values())], names=0
-        ),
+        ).html(),
         layout.folded(f"All policies against fixed:{f.best_k}", [_comparisons(f, question)]),
     ]
     if lines := engine_lines(f):
@@ -172,17 +172,17 @@ def _recording(f: RecordingFigures, question: Question) -> list[str]:
     return parts
 
 
-def _exact(value: float, like: Interval) -> Interval:
+def _exact(value: float, like: Estimate) -> Estimate:
     return replace(like, value=value, low=value, high=value)
 
 
 def _comparisons(f: RecordingFigures, question: Question) -> str:
     rows = [
         (
-            c.policy, interval_text(c.speedup), f"{c.difference.value:+.3f}",
+            c.policy, c.speedup.text(), f"{c.difference.value:+.3f}",
             f"[{c.difference.low:+.3f}, {c.difference.high:+.3f}]", f"{c.error:.3f}",
         )
         for c in sorted(f.comparisons, key=lambda c: -c.difference.value)
     ]  # fmt: skip
     headings = ("policy", "speedup", "difference", f"{question.level:.0%}", "standard error")
-    return layout.table(headings, rows)
+    return Table(headings, rows).html()

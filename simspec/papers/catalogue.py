@@ -1,27 +1,29 @@
-"""The tables by name, in the order of the papers."""
+"""Claims and tables of the papers, collected from the files that declare them.
+
+A file of this folder declares its claims in `CLAIMS`, and its tables in `TABLES`.
+"""
 
 from collections.abc import Callable
 
-from simspec.claims.claim import Inputs
-from simspec.papers import eagle, eesd, glide, s2d
-from simspec.papers.table import PaperTable
+from simspec.output.table import Table
+from simspec.papers.claim import Claim, Inputs
+from simspec.plugins import plugins
 
-TABLES: dict[str, Callable[[Inputs], PaperTable]] = {
-    "eesd-4": eesd.table_4,
-    "eesd-5": eesd.table_5,
-    "eesd-6": eesd.table_6,
-    "eesd-7": eesd.table_7,
-    "eesd-8": eesd.table_8,
-    "eesd-figure-4": eesd.figure_4,
-    "eesd-figure-5": eesd.figure_5,
-    "glide-3": glide.table_3,
-    "glide-4": glide.table_4,
-    "glide-figure-4": glide.figure_4,
-    "glide-figure-7": glide.figure_7,
-    "eagle-1": eagle.table_1,
-    "eagle-5": eagle.table_5,
-    "eagle-figure-10": eagle.figure_10,
-    "s2d-4": s2d.table_4,
-    "s2d-figure-3": s2d.figure_3,
+CLAIMS: tuple[Claim, ...] = tuple(
+    sorted(
+        (
+            claim
+            for file in plugins("simspec.papers", "CLAIMS", besides=("catalogue",)).values()
+            for claim in file.CLAIMS
+        ),
+        key=lambda claim: (claim.number, claim.part),
+    )
+)
+"""All claims, in the order of the list that the project set out to test."""
+
+TABLES: dict[str, Callable[[Inputs], Table]] = {
+    name: table
+    for file in plugins("simspec.papers", "TABLES", besides=("catalogue",)).values()
+    for name, table in file.TABLES.items()
 }
-"""A published table or figure: one entry here, and one function."""
+"""Published tables and figures by name."""

@@ -1,23 +1,15 @@
 """Tables 1 and 5 and Figure 10 of EAGLE (arXiv 2401.15077)."""
 
-from simspec.claims.claim import Inputs
-from simspec.claims.evidence import Array, difference
-from simspec.claims.recorded import MEASURED, Recorded
-from simspec.claims.trees import EAGLE_TREE
-from simspec.papers.table import (
-    MISSING,
-    Cell,
-    Figure,
-    PaperTable,
-    card_of,
-    figure,
-    learned,
-    plain,
-    quotient,
-)
+from simspec.numerics.stats import difference, quotient
+from simspec.output.table import Table
+from simspec.papers.claim import Inputs
+from simspec.papers.evidence import Array
+from simspec.papers.recorded import MEASURED, Recorded
+from simspec.papers.table import MISSING, Cell, Figure, card_of, figure, learned, plain
+from simspec.papers.trees import EAGLE_TREE
 from simspec.policies.fixed import fixed
-from simspec.reports.drafters import by_depth
 from simspec.reports.tree_rows import ROUNDS, TOKENS, prompt_figures
+from simspec.trace.acceptance import by_depth
 from simspec.tree.policy import TreePolicy
 
 ALPHAS = range(5)
@@ -25,7 +17,7 @@ TREE = TreePolicy("eagle_tree", "static", tree=EAGLE_TREE)
 INPUTS = ("eagle-shifted", "eagle-unshifted", "eagle-feature", "eagle-token")
 
 
-def table_1(inputs: Inputs) -> PaperTable:
+def table_1(inputs: Inputs) -> Table:
     """tau and n-alpha."""
     rows = []
     for recorded in inputs.recordings.of("eagle"):
@@ -38,11 +30,11 @@ def table_1(inputs: Inputs) -> PaperTable:
         ]
         chain, tree = (_tau(x, inputs) for x in _tokens_and_rounds(recorded))
         rows.append((recorded.name, _temperature(recorded), tree, chain, *alphas))
-    return PaperTable(
-        "EAGLE Tables 1 to 3: average acceptance length and acceptance rates",
-        ("recording", "T", "tau, tree", "tau, chain", *(f"{n}-alpha" for n in ALPHAS)),
-        tuple(rows),
-        (
+    return Table(
+        title="EAGLE Tables 1 to 3: average acceptance length and acceptance rates",
+        headings=("recording", "T", "tau, tree", "tau, chain", *(f"{n}-alpha" for n in ALPHAS)),
+        rows=tuple(rows),
+        notes=(
             "tau: tokens committed a round, by EAGLE's tree of 25 nodes and by a chain as deep. "
             "n-alpha: along a chain, as in the paper. In coupled recordings both models share "
             "their noise.",
@@ -51,7 +43,7 @@ def table_1(inputs: Inputs) -> PaperTable:
     )
 
 
-def table_5(inputs: Inputs) -> PaperTable:
+def table_5(inputs: Inputs) -> Table:
     """tau of a chain and of the published tree."""
     rows = []
     for recorded in inputs.recordings.of("eagle"):
@@ -60,11 +52,11 @@ def table_5(inputs: Inputs) -> PaperTable:
         rows.append(
             (recorded.name, _temperature(recorded), _tau(chain, inputs), _tau(tree, inputs), gain)
         )
-    return PaperTable(
-        "EAGLE Table 5: tau with and without tree attention",
-        ("recording", "T", "chain", "tree", "added"),
-        tuple(rows),
-        (
+    return Table(
+        title="EAGLE Table 5: tau with and without tree attention",
+        headings=("recording", "T", "chain", "tree", "added"),
+        rows=tuple(rows),
+        notes=(
             f"EAGLE's tree of 25 nodes against a chain as deep, {EAGLE_TREE.levels}; the paper's "
             "trees add 0.6 to 0.8.",
         ),
@@ -72,7 +64,7 @@ def table_5(inputs: Inputs) -> PaperTable:
     )
 
 
-def figure_10(inputs: Inputs) -> PaperTable:
+def figure_10(inputs: Inputs) -> Table:
     """The four inputs of the draft head, trained alike."""
     rows: list[tuple[Cell, ...]] = []
     for name in INPUTS:
@@ -86,11 +78,11 @@ def figure_10(inputs: Inputs) -> PaperTable:
         shares = [*shown["by_depth"], *[None] * len(ALPHAS)][: len(ALPHAS)]
         alphas = ["-" if share is None else plain(float(share)) for share in shares]
         rows.append((str(card.setting("inputs")), *lengths, *alphas))
-    return PaperTable(
-        "EAGLE Figure 10: inputs of the draft head",
-        ("inputs", "held-out text", "sampled outputs", *(f"{n}-alpha" for n in ALPHAS)),
-        tuple(rows),
-        (
+    return Table(
+        title="EAGLE Figure 10: inputs of the draft head",
+        headings=("inputs", "held-out text", "sampled outputs", *(f"{n}-alpha" for n in ALPHAS)),
+        rows=tuple(rows),
+        notes=(
             "Accepted length of drafts of 5 from every position; n-alpha on sampled outputs. All "
             "learned the same windows. The paper shows speedups.",
             *learned(inputs, *INPUTS),
@@ -114,3 +106,6 @@ def _tau(columns: Array, inputs: Inputs) -> Figure:
 
 def _temperature(recorded: Recorded) -> str:
     return f"{recorded.trace.meta.temperature:g}"
+
+
+TABLES = {"eagle-1": table_1, "eagle-5": table_5, "eagle-figure-10": figure_10}

@@ -4,16 +4,15 @@ from functools import partial
 
 import numpy as np
 
-from simspec.claims.card import Card
-from simspec.claims.claim import Inputs
-from simspec.claims.exit_costs import target_of
-from simspec.claims.recorded import MEASURED, Recorded, crossed
+from simspec.output.table import Table
+from simspec.papers.card import Card
+from simspec.papers.claim import Inputs
+from simspec.papers.recorded import MEASURED, Recorded, crossed, target_of
 from simspec.papers.table import (
     MISSING,
+    AtPrice,
     Cell,
     Mask,
-    PaperTable,
-    Source,
     at,
     bundled,
     card_of,
@@ -49,7 +48,7 @@ LAYERS_NOTE = (
 )
 
 
-def table_4(inputs: Inputs) -> PaperTable:
+def table_4(inputs: Inputs) -> Table:
     """Ablations of EESD's components at K = 10."""
     recorded = bundled(inputs, "early_exit", RECORDING)
     vanilla = bundled(inputs, "model", "tiny-model-coupled")
@@ -57,7 +56,7 @@ def table_4(inputs: Inputs) -> PaperTable:
         of_card(inputs, f"early_exit-{name}") for name in ("n1-x1", "n1-x0", "text")
     )
     beta = beta_ts(K=K)
-    methods: list[tuple[str, str, Source, Policy]] = [
+    methods: list[tuple[str, str, AtPrice, Policy]] = [
         ("Vanilla SD", "tiny-model-coupled", vanilla, fixed(K)),
         ("EESD (Beta-TS)", "early_exit-n1-x1", full, beta),
         ("w/o Early-exiting Layer", "early_exit-n1-x0", bare, beta),
@@ -73,11 +72,11 @@ def table_4(inputs: Inputs) -> PaperTable:
         (method, name, *speed_cells(source, policy, inputs))
         for method, name, source, policy in methods
     ]
-    return PaperTable(
-        "EESD Table 4: components, K = 10",
-        ("method", "drafter", *speed_headings()),
-        tuple(rows),
-        (
+    return Table(
+        title="EESD Table 4: components, K = 10",
+        headings=("method", "drafter", *speed_headings()),
+        rows=tuple(rows),
+        notes=(
             TASK_NOTE,
             "Rows of early_exit-* are ablations of one budget; Cali-TS needs the predictor of the "
             "bundled early exit, which learned more, as did the vanilla drafter.",
@@ -88,7 +87,7 @@ def table_4(inputs: Inputs) -> PaperTable:
     )
 
 
-def table_5(inputs: Inputs) -> PaperTable:
+def table_5(inputs: Inputs) -> Table:
     """Beta-TS on all drafters, against drafts of 10 tokens."""
     rows: list[tuple[Cell, ...]] = []
     for drafter, method in METHODS.items():
@@ -103,11 +102,11 @@ def table_5(inputs: Inputs) -> PaperTable:
                 policies.append(("+ Cali-TS", cali_ts(predictor="theta", K=longest)))
             for name, policy in policies:
                 rows.append((recorded.name, name, *speed_cells(source, policy, inputs)))
-    return PaperTable(
-        "EESD Table 5: Thompson sampling on other drafters",
-        ("recording", "method", *speed_headings()),
-        tuple(rows),
-        (
+    return Table(
+        title="EESD Table 5: Thompson sampling on other drafters",
+        headings=("recording", "method", *speed_headings()),
+        rows=tuple(rows),
+        notes=(
             TASK_NOTE,
             "The paper has the first two. Cali-TS reads the recorded predictor where there is one, "
             "and is charged for it. Medusa and Hydra have 4 heads, and sampled recordings of "
@@ -118,7 +117,7 @@ def table_5(inputs: Inputs) -> PaperTable:
     )
 
 
-def table_6(inputs: Inputs) -> PaperTable:
+def table_6(inputs: Inputs) -> Table:
     """Training efficiency: what a step loads, trains and takes."""
     methods = {
         "Vanilla SD": ("model", "model"),
@@ -130,14 +129,14 @@ def table_6(inputs: Inputs) -> PaperTable:
         rows.append(("tiny", method, *_training(card_of(inputs, ablation))))
         real = [c for c in inputs.cards if c.name.endswith(f"smollm2/drafters/{drafter}.json")]
         rows += [("smollm2", method, *_training(card)) for card in real]
-    return PaperTable(
-        "EESD Table 6: training efficiency",
-        (
+    return Table(
+        title="EESD Table 6: training efficiency",
+        headings=(
             "target", "method", "sequence length", "loaded parameters", "trained parameters",
             "batch size", "tokens learned", "time per batch", "target's features",
         ),
-        tuple(sorted(rows, key=lambda row: str(row[0]))),
-        (
+        rows=tuple(sorted(rows, key=lambda row: str(row[0]))),
+        notes=(
             "Seconds of one step. tiny: one thread of an AMD EPYC, nothing else running; smollm2: "
             "two threads of a Xeon, as trained. The paper's are of GPUs. "
             "stored: read from disk, so that the target's layers are neither loaded nor run.",
@@ -164,7 +163,7 @@ def _training(card: Card | None) -> tuple[str, ...]:
     )
 
 
-def table_7(inputs: Inputs) -> PaperTable:
+def table_7(inputs: Inputs) -> Table:
     """Tree attention beside Thompson sampling and the best fixed length."""
     rows: list[tuple[Cell, ...]] = []
     for recorded in inputs.recordings.of("early_exit"):
@@ -187,11 +186,11 @@ def table_7(inputs: Inputs) -> PaperTable:
 
         rows.append((recorded.name, "EESD (best fixed K)", *cells(source, best)))
         rows.append((recorded.name, "+ Tree Attention", *cells(source, tree)))
-    return PaperTable(
-        "EESD Table 7: tree attention",
-        ("recording", "method", *speed_headings()),
-        tuple(rows),
-        (
+    return Table(
+        title="EESD Table 7: tree attention",
+        headings=("recording", "method", *speed_headings()),
+        rows=tuple(rows),
+        notes=(
             TASK_NOTE,
             "The fixed K, and Sequoia's tree with its size, are chosen on the other half of the "
             "prompts, plain decoding among both. A tree takes the place of Thompson sampling. The "
@@ -205,7 +204,7 @@ def table_7(inputs: Inputs) -> PaperTable:
     )
 
 
-def table_8(inputs: Inputs) -> PaperTable:
+def table_8(inputs: Inputs) -> Table:
     """Seconds of the parts of all rounds, at measured costs."""
     rows: list[tuple[Cell, ...]] = []
     for recorded in inputs.recordings.of("early_exit"):
@@ -217,11 +216,11 @@ def table_8(inputs: Inputs) -> PaperTable:
         ):
             parts = phases(recorded, policy, inputs)
             rows.append((recorded.name, name, *(f"{part:.3f} s" for part in (*parts, sum(parts)))))
-    return PaperTable(
-        "EESD Table 8: time by phase",
-        ("recording", "method", "Drafting", "Verification", "Sampling", "Others", "total"),
-        tuple(rows),
-        (
+    return Table(
+        title="EESD Table 8: time by phase",
+        headings=("recording", "method", "Drafting", "Verification", "Sampling", "Others", "total"),
+        rows=tuple(rows),
+        notes=(
             "Modelled seconds of all 120 prompts at measured costs. Sampling: reading theta; the "
             "draws themselves are not measured apart.",
         ),
@@ -242,7 +241,7 @@ def phases(recorded: Recorded, policy: Policy, inputs: Inputs) -> tuple[float, .
     return tuple(float(part) / len(seeds) for part in parts)
 
 
-def figure_4(inputs: Inputs) -> PaperTable:
+def figure_4(inputs: Inputs) -> Table:
     """The first N layers, with one layer behind them."""
     rows = [
         (
@@ -252,11 +251,15 @@ def figure_4(inputs: Inputs) -> PaperTable:
         )
         for n in (1, 2, 3)
     ]
-    return PaperTable(
-        "EESD Figure 4: the first N layers, Beta-TS",
-        ("N", "of the target's layers", *speed_headings()),
-        tuple(rows),
-        (TASK_NOTE, LAYERS_NOTE, *learned(inputs, *(f"early_exit-n{n}-x1" for n in (1, 2, 3)))),
+    return Table(
+        title="EESD Figure 4: the first N layers, Beta-TS",
+        headings=("N", "of the target's layers", *speed_headings()),
+        rows=tuple(rows),
+        notes=(
+            TASK_NOTE,
+            LAYERS_NOTE,
+            *learned(inputs, *(f"early_exit-n{n}-x1" for n in (1, 2, 3))),
+        ),
     )
 
 
@@ -267,20 +270,31 @@ def share(inputs: Inputs, n: int) -> str:
     return MISSING if target is None else f"{n / target.layers:.0%}"
 
 
-def figure_5(inputs: Inputs) -> PaperTable:
+def figure_5(inputs: Inputs) -> Table:
     """New layers behind the first."""
     rows = [
         (str(x), *speed_cells(of_card(inputs, f"early_exit-n1-x{x}"), beta_ts(K=K), inputs))
         for x in (0, 1, 2)
     ]
-    return PaperTable(
-        "EESD Figure 5: layers behind the first, Beta-TS",
-        ("new layers", *speed_headings()),
-        tuple(rows),
-        (
+    return Table(
+        title="EESD Figure 5: layers behind the first, Beta-TS",
+        headings=("new layers", *speed_headings()),
+        rows=tuple(rows),
+        notes=(
             TASK_NOTE,
             LAYERS_NOTE,
             *learned(inputs, *(f"early_exit-n1-x{x}" for x in (0, 1, 2))),
             "Without a layer the head alone is trained.",
         ),
     )
+
+
+TABLES = {
+    "eesd-4": table_4,
+    "eesd-5": table_5,
+    "eesd-6": table_6,
+    "eesd-7": table_7,
+    "eesd-8": table_8,
+    "eesd-figure-4": figure_4,
+    "eesd-figure-5": figure_5,
+}

@@ -5,21 +5,14 @@ from pathlib import Path
 
 import numpy as np
 
-from simspec.claims.ablations import layer_of
-from simspec.claims.card import Card, Lengths
-from simspec.claims.claim import Inputs
-from simspec.claims.evidence import Array, difference
-from simspec.claims.recorded import MEASURED, Recorded
-from simspec.papers.table import (
-    MISSING,
-    Cell,
-    Figure,
-    PaperTable,
-    card_of,
-    figure,
-    learned,
-    quotient,
-)
+from simspec.numerics.stats import difference, quotient
+from simspec.output.table import Table
+from simspec.papers.ablations import layer_of
+from simspec.papers.card import Card, Lengths
+from simspec.papers.claim import Inputs
+from simspec.papers.evidence import Array
+from simspec.papers.recorded import MEASURED, Recorded
+from simspec.papers.table import MISSING, Cell, Figure, card_of, figure, learned
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import beams, cape
 from simspec.policy.policy import Policy
@@ -35,7 +28,7 @@ LENGTHS = range(1, 7)
 TOP_LAYER, BLIND = "glide-layer9", "glide-blind"
 
 
-def table_3(inputs: Inputs) -> PaperTable:
+def table_3(inputs: Inputs) -> Table:
     """Milliseconds of drafting 5 tokens, and tokens a round: chain, beams, CAPE."""
     rows: list[tuple[Cell, ...]] = []
     searched = {
@@ -58,11 +51,11 @@ def table_3(inputs: Inputs) -> PaperTable:
             (recorded.name, f"{chain:.2f}", *times, f"{chain:.2f}", ends[0], *tokens, ends[1])
         )
     ways = "GLIDE", *(f"Beam {width}" for width in BEAMS), "+CAPE"
-    return PaperTable(
-        "GLIDE Table 3: milliseconds of the draft model's speculation, 5 tokens",
-        ("recording", *ways, *(f"tokens: {way}" for way in ways)),
-        tuple(rows),
-        (
+    return Table(
+        title="GLIDE Table 3: milliseconds of the draft model's speculation, 5 tokens",
+        headings=("recording", *ways, *(f"tokens: {way}" for way in ways)),
+        rows=tuple(rows),
+        notes=(
             "From measured passes: a beam search of width w passes w rows from its second level "
             "on. Copying and sorting beams, which the paper finds slow, and taking CAPE's sets are "
             "not priced. tokens: committed a round, of replays; the paper has none. A dash: "
@@ -76,7 +69,7 @@ def _tokens(recorded: Recorded, policy: Policy | TreePolicy, inputs: Inputs) -> 
     return figure((columns[:, TOKENS], columns[:, ROUNDS]), quotient, seed=inputs.seed)
 
 
-def table_4(inputs: Inputs) -> PaperTable:
+def table_4(inputs: Inputs) -> Table:
     """Tokens a second by batch size: GLIDE at 5 tokens, at its best length, and the target only."""
     rows: list[tuple[Cell, ...]] = []
     for recorded in inputs.recordings.of("glide"):
@@ -90,11 +83,18 @@ def table_4(inputs: Inputs) -> PaperTable:
             # every slot of a batch decodes all sequences
             speeds = [figure((recorded.tokens, s), quotient, ".1f", inputs.seed) for s in seconds]
             rows.append((recorded.name, str(batch), *speeds, f"{k}"))
-    return PaperTable(
-        "GLIDE Table 4: tokens a second of each sequence, by batch size",
-        ("recording", "batch", "+GLIDE, 5 tokens", "+GLIDE, best length", "only", "best length"),
-        tuple(rows),
-        (
+    return Table(
+        title="GLIDE Table 4: tokens a second of each sequence, by batch size",
+        headings=(
+            "recording",
+            "batch",
+            "+GLIDE, 5 tokens",
+            "+GLIDE, best length",
+            "only",
+            "best length",
+        ),
+        rows=tuple(rows),
+        notes=(
             "Sequences run in lock step; costs of one sequence are extrapolated by its rows. The "
             "paper writes a batch of 2 as 2 * 108.2. The best length is chosen in hindsight.",
         ),
@@ -115,7 +115,7 @@ def _best_length(recorded: Recorded, batch: int) -> tuple[Array, int]:
     return shares[k], k
 
 
-def figure_4(inputs: Inputs) -> PaperTable:
+def figure_4(inputs: Inputs) -> Table:
     """Acceptance rate with the target's cache and without, by task."""
     cards = [card_of(inputs, name) for name in (TOP_LAYER, BLIND)]
     rows: list[tuple[Cell, ...]] = []
@@ -123,11 +123,11 @@ def figure_4(inputs: Inputs) -> PaperTable:
         rates = [figure(tuple(rate.T), quotient, ".3f", inputs.seed) for rate in (other, one)]
         gain = figure((*one.T, *other.T), difference, "+.3f", inputs.seed)
         rows.append((task, *rates, gain))
-    return PaperTable(
-        "GLIDE Figure 4: acceptance rate without and with the target's cache",
-        ("task", "without", "layer 9", "gain"),
-        tuple(rows) or ((MISSING, MISSING, MISSING, MISSING),),
-        (
+    return Table(
+        title="GLIDE Figure 4: acceptance rate without and with the target's cache",
+        headings=("task", "without", "layer 9", "gain"),
+        rows=tuple(rows) or ((MISSING, MISSING, MISSING, MISSING),),
+        notes=(
             RATE_NOTE,
             "GLIDE's own figure: 5.4 to 23.5 percentage points.",
             *learned(inputs, TOP_LAYER, BLIND),
@@ -135,7 +135,7 @@ def figure_4(inputs: Inputs) -> PaperTable:
     )
 
 
-def figure_7(inputs: Inputs) -> PaperTable:
+def figure_7(inputs: Inputs) -> Table:
     """Acceptance rate by the layer of the target's cache."""
     found = [c for c in inputs.cards if c.drafter == "glide" and c.setting("cross") is True]
     found = [c for c in found if "ablations/glide-layer" in c.name]
@@ -145,11 +145,11 @@ def figure_7(inputs: Inputs) -> PaperTable:
         for task, rates in _by_task(inputs, cards)
     ]
     headings = [f"layer {layer_of(str(card.setting('reads'))):g}" for card in cards]
-    return PaperTable(
-        "GLIDE Figure 7: acceptance rate by layer of the target's cache",
-        ("task", *(headings or ["layer"])),
-        tuple(rows) or ((MISSING,) * (1 + len(headings or [""])),),
-        (RATE_NOTE, *learned(inputs, *(Path(card.name).stem for card in cards))),
+    return Table(
+        title="GLIDE Figure 7: acceptance rate by layer of the target's cache",
+        headings=("task", *(headings or ["layer"])),
+        rows=tuple(rows) or ((MISSING,) * (1 + len(headings or [""])),),
+        notes=(RATE_NOTE, *learned(inputs, *(Path(card.name).stem for card in cards))),
     )
 
 
@@ -185,3 +185,11 @@ def _tasks(inputs: Inputs, recording: str, sequences: int) -> Array:
             tasks: Array = np.array(recorded.trace.meta.tasks or ["prompts"] * sequences)
             return tasks
     return np.array(["prompts"] * sequences)
+
+
+TABLES = {
+    "glide-3": table_3,
+    "glide-4": table_4,
+    "glide-figure-4": figure_4,
+    "glide-figure-7": figure_7,
+}

@@ -1,26 +1,160 @@
-"""Table 4 and Figure 3 of S2D (arXiv 2407.01955)."""
+"""S2D (arXiv 2407.01955): seconds of a cascade of exits, its claims, Table 4 and Figure 3."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from simspec.claims.claim import Inputs
-from simspec.claims.evidence import Array
-from simspec.claims.recorded import PRICES, Price, Recorded, by_prompt, crossed
-from simspec.claims.sorted_exits import SortedRecording, alone, cascades, sorted_recording
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import quotient
+from simspec.output.table import Table
+from simspec.papers.card import Card, pairs
+from simspec.papers.claim import S2D, Claim, Inputs
+from simspec.papers.evidence import Array, Evidence, Source, excess, observe
+from simspec.papers.recorded import (
+    PRICES,
+    Price,
+    Recorded,
+    by_prompt,
+    crossed,
+    layer_and_head,
+    repetition,
+    target_of,
+)
 from simspec.papers.table import (
     FLAT,
     MISSING,
     Cell,
     Figure,
-    PaperTable,
     bundled,
     card_of,
     figure,
     learned,
     plain,
-    quotient,
 )
 from simspec.policies.fixed import fixed
+from simspec.replay.replay import replay
+from simspec.reports.cascades import default_thresholds
+from simspec.trace.exits import ExitDrafts, cascade, exits_path, read_exits
 from simspec.trace.trace import Trace, load_trace
+
+Thresholds = tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SortedRecording:
+    """A sorted drafter's recording with all of its exits, and what its steps cost.
+
+    | field | meaning |
+    | --- | --- |
+    | trace, drafts | the recording and its exits |
+    | cost | of verification and overhead |
+    | layer, head | seconds of a layer and of the vocabulary head |
+    """
+
+    trace: Trace
+    drafts: ExitDrafts
+    cost: CostModel
+    layer: float
+    head: float
+
+    def run(self, thresholds: Thresholds, k: int) -> tuple[Array, Array]:
+        """(seconds, rounds), float64[S] each, of drafts of k tokens.
+
+        A token runs the layers up to its exit, and the head at every exit on the way that some
+        threshold opens. Rows that catch up with deeper layers ride in later passes.
+        """
+        derived, exits = cascade(self.trace, self.drafts, thresholds)
+        rounds = replay(derived, fixed(k), cost=CostModel.from_ratio(0.0, self.trace.K))
+        opened = np.array([value < 1 for value in thresholds] + [True])
+        steps = self.layer * np.array(self.drafts.layers) + self.head * np.cumsum(opened)
+        drafted = np.arange(exits.shape[1]) < rounds.computed[:, None]
+        place = np.minimum(exits[rounds.row], len(steps) - 1)
+        drafting = np.where(drafted, steps[place], 0.0).sum(axis=1)
+        seconds = drafting + self.cost.verify[rounds.drafted] + self.cost.overhead
+        return by_prompt(seconds, rounds), np.diff(rounds.offset).astype(np.float64)
+
+    def all_lengths(self, thresholds: Sequence[Thresholds]) -> tuple[Array, Array]:
+        """(seconds, rounds), float64[T K, S], at each thresholds and each length from 1 to K."""
+        lengths = range(1, self.trace.K + 1)
+        found = [self.run(values, k) for values in thresholds for k in lengths]
+        return np.stack([seconds for seconds, _ in found]), np.stack(
+            [rounds for _, rounds in found]
+        )
+
+    def last_exit(self, trace: Trace) -> tuple[Array, Array]:
+        """The same of another recording, float64[K, S], whose every token its last exit drafts."""
+        step = self.layer * self.drafts.layers[-1] + self.head
+        found = []
+        for k in range(1, trace.K + 1):
+            rounds = replay(trace, fixed(k), cost=CostModel.from_ratio(0.0, trace.K))
+            seconds = step * rounds.computed + self.cost.verify[rounds.drafted] + self.cost.overhead
+            found.append((by_prompt(seconds, rounds), np.diff(rounds.offset).astype(np.float64)))
+        return np.stack([seconds for seconds, _ in found]), np.stack(
+            [rounds for _, rounds in found]
+        )
+
+
+def alone(exits: int, exit: int) -> Thresholds:
+    """The thresholds at which one exit drafts every token."""
+    return tuple(1.0 if i < exit else 0.0 for i in range(exits - 1))
+
+
+def cascades(exits: int) -> list[Thresholds]:
+    """The default thresholds that let several exits draft."""
+    return default_thresholds(exits)[exits:]
+
+
+def sorted_recording(card: Card, inputs: Inputs, price: Price) -> SortedRecording | None:
+    """The recording beside a sorted drafter's card, at this price; None without it or costs.
+
+    At a ratio c a token through all layers of the drafter costs c plain steps, and heads nothing
+    of their own. At measured costs layer and head are those of the target's measured early exit.
+    """
+    target, path = target_of(card.target), card.recording
+    if target is None or not (path.is_file() and exits_path(path).is_file()):
+        return None
+    measured = [r for r in inputs.recordings.of("early_exit") if r.target == target.name]
+    if not measured:
+        return None
+    trace = load_trace(path)
+    drafts, cost = read_exits(exits_path(path), trace), price.of(measured[0].cost)
+    if price.ratio is None:
+        layer, head = layer_and_head(cost, target.exit, target.layers)
+    else:
+        layer, head = price.ratio * cost.baseline / drafts.layers[-1], 0.0
+    return SortedRecording(trace, drafts, cost, layer, head)
+
+
+def sorted_training(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 18a: how much slower a drafter trained at its last exit alone is than a cascade of
+    exits trained together, each at its best length, and thresholds, of the other half."""
+    found = []
+    allowed = {"loss.together", "settings.thresholds"}
+    for together, single in pairs(inputs.cards, "sorted", allowed):
+        if together.setting("together") is not True or single.setting("together") is not False:
+            continue
+        own = sorted_recording(together, inputs, price)
+        if own is None or not single.recording.is_file():
+            continue
+        other = load_trace(single.recording)
+        if not np.array_equal(own.trace.token, other.token):
+            continue
+        theirs, _ = own.last_exit(other)
+        ours, _ = own.all_lengths(cascades(own.drafts.exits))
+        columns = np.stack([crossed(x, own.trace)[0] for x in (theirs, ours)], -1)
+        names = " / ".join(Path(card.name).stem for card in (together, single))
+        source = Source(names, own.trace.meta.device, repetition(own.trace))
+        part = "time of the last exit alone over that of the cascade, less 1"
+        found.append(observe(part, source, price.name, columns, excess, seed=inputs.seed))
+    return found
+
+
+def by_size(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 18b: no recording of a sorted drafter on targets of several sizes is bundled."""
+    return []
+
 
 SHOWN = tuple(price for price in PRICES if price.ratio is None or price.flat)
 DRAFTED = 4
@@ -29,24 +163,24 @@ COST_NOTE = (
     "At c a token through all layers of the sorted drafter costs c plain steps, and verification "
     "one; measured: layers and heads as in the target's measured early exit."
 )
-Outcome = tuple[Array, Array, Trace, float]
+MethodRun = tuple[Array, Array, Trace, float]
 """(seconds, rounds) float64[C, S] of C choices, their recording, and a plain step's seconds."""
 
 
-def table_4(inputs: Inputs) -> PaperTable:
+def table_4(inputs: Inputs) -> Table:
     """A model of its own, single exits, and the cascade: speedup and mean accepted tokens."""
-    by_price = [(price, _outcomes(inputs, price)) for price in SHOWN]
+    by_price = [(price, _method_runs(inputs, price)) for price in SHOWN]
     shown_mat = dict(by_price)[FLAT]
     rows: list[tuple[Cell, ...]] = []
     for name in shown_mat:
         speeds = [_speed_and_mat(of[name], inputs)[0] for _, of in by_price if name in of]
         rows.append((name, *speeds, _speed_and_mat(shown_mat[name], inputs)[1]))
     names = [MISSING] * (len(SHOWN) + 1)
-    return PaperTable(
-        "S2D Table 4: speedup and mean accepted tokens (MAT)",
-        ("method", *(price.name for price in SHOWN), f"MAT at {FLAT.name}"),
-        tuple(rows) or (("SoFT + S2D", *names),),
-        (
+    return Table(
+        title="S2D Table 4: speedup and mean accepted tokens (MAT)",
+        headings=("method", *(price.name for price in SHOWN), f"MAT at {FLAT.name}"),
+        rows=tuple(rows) or (("SoFT + S2D", *names),),
+        notes=(
             COST_NOTE,
             "Draft lengths, and the cascade's thresholds, are chosen on the other half of the "
             "prompts. `model` is as costly as the sorted drafter at c. One target: the paper has "
@@ -56,9 +190,9 @@ def table_4(inputs: Inputs) -> PaperTable:
     )
 
 
-def _outcomes(inputs: Inputs, price: Price) -> dict[str, Outcome]:
-    """Outcomes by method, {} without recordings."""
-    found: dict[str, Outcome] = {}
+def _method_runs(inputs: Inputs, price: Price) -> dict[str, MethodRun]:
+    """MethodRuns by method, {} without recordings."""
+    found: dict[str, MethodRun] = {}
     model = _model(inputs, price)
     if model is not None:
         longest = range(1, min(6, model.trace.K) + 1)
@@ -96,8 +230,8 @@ def _sorted(inputs: Inputs, price: Price) -> SortedRecording | None:
     return None if card is None else sorted_recording(card, inputs, price)
 
 
-def _speed_and_mat(outcome: Outcome, inputs: Inputs) -> tuple[Figure, Figure]:
-    seconds, rounds, trace, baseline = outcome
+def _speed_and_mat(run: MethodRun, inputs: Inputs) -> tuple[Figure, Figure]:
+    seconds, rounds, trace, baseline = run
     tokens = np.diff(trace.offset).astype(np.float64)
     chosen, setting = crossed(seconds, trace)
     counts = rounds[setting, np.arange(trace.sequences)]
@@ -107,7 +241,7 @@ def _speed_and_mat(outcome: Outcome, inputs: Inputs) -> tuple[Figure, Figure]:
     )
 
 
-def figure_3(inputs: Inputs) -> PaperTable:
+def figure_3(inputs: Inputs) -> Table:
     """Speedup by the thresholds of the exits."""
     priced = [(price, own) for price in SHOWN if (own := _sorted(inputs, price)) is not None]
     rows: list[tuple[Cell, ...]] = []
@@ -123,9 +257,29 @@ def figure_3(inputs: Inputs) -> PaperTable:
                 )
             mat = plain(float(tokens.sum() / rounds.sum()))
             rows.append(("/".join(f"{value:g}" for value in values), *cells, mat))
-    return PaperTable(
-        f"S2D Figure 3: speedup by thresholds, drafts of {DRAFTED}",
-        ("thresholds", *(price.name for price in SHOWN), "MAT"),
-        tuple(rows) or (("-", *[MISSING] * (len(SHOWN) + 1)),),
-        (COST_NOTE, "0 always exits, 1 never. The threshold of the last exit is a policy."),
+    return Table(
+        title=f"S2D Figure 3: speedup by thresholds, drafts of {DRAFTED}",
+        headings=("thresholds", *(price.name for price in SHOWN), "MAT"),
+        rows=tuple(rows) or (("-", *[MISSING] * (len(SHOWN) + 1)),),
+        notes=(COST_NOTE, "0 always exits, 1 never. The threshold of the last exit is a policy."),
     )
+
+
+CLAIMS = (
+    Claim(
+        18, "Sorted training with adaptive exits beats one fixed exit.", S2D, "Table 2",
+        sorted_training, part="a", needs="no card",
+        detail="Recordings of drafters trained at all exits and at the last. Lengths, and one "
+        "threshold from 0.05 to 0.95 for all exits, are chosen on the other half.",
+        regime="one sorted drafter for several targets, against drafters of one exit.",
+    ),
+    Claim(
+        18, "Small targets want low thresholds, large ones high.", S2D, "Figure 3",
+        by_size, (), part="b", needs="no recording",
+        detail="Needs one sorted drafter on several targets; sorted recordings have one.",
+        regime="targets of several sizes, one drafter.",
+    ),
+)  # fmt: skip
+
+
+TABLES = {"s2d-4": table_4, "s2d-figure-3": figure_3}

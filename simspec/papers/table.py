@@ -1,4 +1,4 @@
-"""PaperTable: a table in the shape of a published one, with intervals over prompts."""
+"""Cells of tables in the shape of published ones, with intervals over prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,90 +8,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.claims.ablations import exit_recorded
-from simspec.claims.card import Card
-from simspec.claims.claim import Inputs
-from simspec.claims.evidence import LEVEL, Array
-from simspec.claims.recorded import MEASURED, PRICES, Price, Recorded, by_prompt
-from simspec.numerics.stats import Interval, bootstrap, stacked
-from simspec.output.terminal import markdown_table
+from simspec.numerics.stats import OVER_PRICES, OVER_PROMPTS, Estimate, estimate, quotient, stacked
+from simspec.output.table import Table
+from simspec.papers.ablations import exit_recorded
+from simspec.papers.card import Card
+from simspec.papers.claim import Inputs
+from simspec.papers.evidence import LEVEL, Array
+from simspec.papers.recorded import MEASURED, PRICES, Price, Recorded, by_prompt
 from simspec.policy.policy import Policy
-from simspec.reports.intervals import interval_data, interval_text, number_or_none
 
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A cell: a figure with its interval, and further figures behind it.
+    """A cell: an estimate over prompts, and further figures in parentheses.
 
     | field | meaning |
     | --- | --- |
-    | interval | Interval over prompts; bounds NaN: none |
-    | form | of the figure, as '.2f' |
-    | extra | {name: figure} in parentheses |
-    | prices | whether the interval is over prices too |
+    | estimate | Estimate |
+    | form | of the estimate, as '.2f' |
+    | extra | {name: figure} |
     """
 
-    interval: Interval
+    estimate: Estimate
     form: str = ".2f"
     extra: Mapping[str, float] = field(default_factory=dict)
-    prices: bool = False
 
-    @property
-    def text(self) -> str:
+    def __str__(self) -> str:
         words = ", ".join(f"{name} {value:.1f}" for name, value in self.extra.items())
-        return interval_text(self.interval, self.form) + (f" ({words})" if words else "")
+        return self.estimate.text(self.form) + (f" ({words})" if words else "")
 
-    @property
-    def data(self) -> dict[str, float | None]:
-        extra = {name: number_or_none(value) for name, value in self.extra.items()}
-        return interval_data(self.interval) | extra
+    def to_dict(self) -> dict[str, float | None]:
+        """{value, low, high} and the further figures."""
+        return {**self.estimate.to_dict(), **self.extra}
 
 
 Cell = str | Figure
 
 
-@dataclass(frozen=True)
-class PaperTable:
-    """A table; the first `names` columns name the row.
-
-    | field | meaning |
-    | --- | --- |
-    | title | the published table, and what is shown |
-    | headings, rows | columns, and a tuple of cells a row |
-    | notes | what differs from the paper, a sentence each |
-    """
-
-    title: str
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    notes: tuple[str, ...] = ()
-    names: int = 1
-
-    def texts(self) -> list[tuple[str, ...]]:
-        """The rows as text."""
-        return [tuple(c if isinstance(c, str) else c.text for c in row) for row in self.rows]
-
-    @property
-    def covers(self) -> list[str]:
-        """What the intervals of the table cover: prices where those of some figure do."""
-        priced = any(isinstance(cell, Figure) and cell.prices for row in self.rows for cell in row)
-        return ["prompts", "prices"] if priced else ["prompts"]
-
-    def markdown(self) -> str:
-        """Title, table and notes."""
-        parts = [f"**{self.title}**", markdown_table(self.headings, self.texts())]
-        return "\n\n".join([*parts, *([" ".join(self.notes)] if self.notes else [])])
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: a figure is {value, low, high}."""
-        rows = [
-            {h: c if isinstance(c, str) else c.data for h, c in zip(self.headings, row)}
-            for row in self.rows
-        ]
-        about = {"title": self.title, "covers": self.covers}
-        return about | {"rows": rows, "notes": list(self.notes)}
+def covered(table: Table) -> list[str]:
+    """What the intervals of the table cover: prices where those of some figure do."""
+    figures = [cell for row in table.rows for cell in row if isinstance(cell, Figure)]
+    priced = any(figure.estimate.covers == OVER_PRICES for figure in figures)
+    return list(OVER_PRICES if priced else OVER_PROMPTS)
 
 
 def figure(
@@ -103,30 +63,17 @@ def figure(
 ) -> Figure:
     """A figure that is a function of sums over prompts; without bounds where some resample has
     none."""
-    parts = stacked(*columns)
-    priced = parts.ndim == 3 and parts.shape[2] > 1
-    try:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            interval = bootstrap(parts, statistic, LEVEL, RESAMPLES, seed)
-    except ValueError:  # too few prompts, or a denominator of 0
-        totals = parts.sum(axis=0).reshape(len(columns), -1)[:, 0]
-        interval = plain(float(statistic(totals))).interval
-    return Figure(interval, form, extra or {}, priced)
+    options: dict[str, Any] = {"level": LEVEL, "resamples": RESAMPLES, "seed": seed}
+    return Figure(estimate(stacked(*columns), statistic, **options), form, extra or {})
 
 
 def plain(value: float, form: str = ".2f") -> Figure:
     """A figure without an interval."""
-    return Figure(Interval(value, float("nan"), float("nan"), LEVEL, 0), form)
-
-
-def quotient(totals: Array) -> Array:
-    """a / b of totals [..., 2]."""
-    found: Array = totals[..., 0] / totals[..., 1]
-    return found
+    return Figure(Estimate(value, float("nan"), float("nan"), LEVEL, 0), form)
 
 
 Mask = NDArray[np.bool_]
-Source = Callable[[Price], Recorded | None]
+AtPrice = Callable[[Price], Recorded | None]
 """The recording with its costs at a price; None where it is missing."""
 FLAT = next(price for price in PRICES if price.flat and price.ratio == 0.10)
 SHOWN = (MEASURED, FLAT)
@@ -136,13 +83,13 @@ TASKS = {"math": ("math",), "summary": ("summary", "summarization"), "all": ()}
 MISSING = "no card"
 
 
-def bundled(inputs: Inputs, drafter: str, name: str) -> Source:
+def bundled(inputs: Inputs, drafter: str, name: str) -> AtPrice:
     """A bundled recording."""
     found = [r for r in inputs.recordings.of(drafter) if r.name == name]
     return lambda price: at(found[0], price) if found else None
 
 
-def of_card(inputs: Inputs, name: str) -> Source:
+def of_card(inputs: Inputs, name: str) -> AtPrice:
     """The recording beside an early exit's card."""
     card = card_of(inputs, name)
     return lambda price: None if card is None else exit_recorded(card, inputs, price)
@@ -209,12 +156,12 @@ def hm(recorded: Recorded, policy: Policy, inputs: Inputs, chosen: Mask) -> floa
     return float(200 * accepted / (paid + tokens))
 
 
-def speed_cells(source: Source, policy: Policy, inputs: Inputs) -> list[Cell]:
+def speed_cells(source: AtPrice, policy: Policy, inputs: Inputs) -> list[Cell]:
     """Speedups by the columns of TASKS at measured costs, then of all tasks at flat c = .10."""
     return cells(source, lambda recorded, chosen: speed(recorded, policy, inputs, chosen))
 
 
-def cells(source: Source, cell: Callable[[Recorded, Mask], Cell]) -> list[Cell]:
+def cells(source: AtPrice, cell: Callable[[Recorded, Mask], Cell]) -> list[Cell]:
     """The cells of `speed_headings`, by what gives the cell of some prompts."""
     measured, flat = (source(price) for price in SHOWN)
     if measured is None or flat is None:

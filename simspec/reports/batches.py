@@ -11,7 +11,8 @@ from simspec import policies as policy_names
 from simspec.cost.batch import batch_cost
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
-from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio
+from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
+from simspec.output.table import Table
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy, PolicyError
 from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
@@ -55,7 +56,7 @@ class BatchRow:
     | batch, context | context None: each sequence's own |
     | best | the fixed draft length, 0 included, of the least time |
     | drafting | the same among lengths from 1 on |
-    | speedup | {policy: Interval} over plain decoding of the same batch, fixed lengths included |
+    | speedup | {policy: Estimate} over plain decoding of the same batch, fixed lengths included |
     | plain_tokens_per_second | of the whole batch |
     """
 
@@ -63,12 +64,21 @@ class BatchRow:
     context: float | None
     best: int
     drafting: int
-    speedup: dict[str, Interval]
+    speedup: dict[str, Estimate]
     plain_tokens_per_second: float
 
-    def fixed(self, K: int) -> Interval:
+    def fixed(self, K: int) -> Estimate:
         """The speedup of this draft length."""
         return self.speedup[f"fixed:{K}"]
+
+
+@dataclass(frozen=True)
+class BatchSpeedup:
+    """The speedup of the best fixed draft length from 1 on at a batch size."""
+
+    batch: int
+    K: int
+    speedup: float
 
 
 @dataclass(frozen=True)
@@ -78,14 +88,14 @@ class Crossing:
     | field | meaning |
     | --- | --- |
     | context | as in BatchRow |
-    | last | (batch, K, speedup) of the largest size found to pay; None: none does |
-    | first | the same of the smallest size from which on none of the sizes pays; None: the \
+    | last | BatchSpeedup of the largest size found to pay; None: none does |
+    | first | that of the smallest size from which on none of the sizes pays; None: the \
 largest pays |
     """
 
     context: float | None
-    last: tuple[int, int, float] | None
-    first: tuple[int, int, float] | None
+    last: BatchSpeedup | None
+    first: BatchSpeedup | None
 
 
 def batch_rows(trace: Trace, cost: CostModel | CostTable, plan: BatchPlan) -> list[BatchRow]:
@@ -111,18 +121,18 @@ def crossings(
     found = []
     for context in dict.fromkeys(row.context for row in rows):
         points = [
-            (row.batch, row.drafting, row.fixed(row.drafting).value)
+            BatchSpeedup(row.batch, row.drafting, row.fixed(row.drafting).value)
             for row in sorted(rows, key=lambda row: row.batch)
             if row.context == context
         ]
-        paying = [i for i, point in enumerate(points) if point[2] >= 1]
+        paying = [i for i, point in enumerate(points) if point.speedup >= 1]
         last = points[paying[-1]] if paying else None
         after = points[paying[-1] + 1 :] if paying else points
         first = after[0] if after else None
         extrapolated = isinstance(cost, CostModel) or cost.batch == (1,)
-        while extrapolated and last and first and first[0] - last[0] > 1:
-            middle = replays.drafting((last[0] + first[0]) // 2, context)
-            last, first = (middle, first) if middle[2] >= 1 else (last, middle)
+        while extrapolated and last and first and first.batch - last.batch > 1:
+            middle = replays.drafting((last.batch + first.batch) // 2, context)
+            last, first = (middle, first) if middle.speedup >= 1 else (last, middle)
         found.append(Crossing(context, last, first))
     return found
 
@@ -153,6 +163,56 @@ def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
             "cost --kv-verify`"
         )
     return [*notes, *_policy_notes(plan), *cost.warnings]
+
+
+def batch_table(
+    name: str, rows: Sequence[BatchRow], crossed: Sequence[Crossing], notes: Sequence[str]
+) -> Table:
+    """The rows of a recording, where drafting stops paying, and the notes on its costs."""
+    policies = [policy for policy in rows[0].speedup if not policy.startswith("fixed:")]
+    cells = [
+        (
+            row.batch,
+            "own" if row.context is None else f"{row.context:g}",
+            row.best,
+            f"fixed:{row.drafting}",
+            row.fixed(row.drafting).text(),
+            *(row.speedup[policy].text() for policy in policies),
+        )
+        for row in rows
+    ]
+    headings = ("batch", "context", "best K", "best draft", "its speedup", *policies)
+    below = (*map(_crossing_text, crossed), *notes)
+    return Table(headings, cells, names=2, title=name, notes=below)
+
+
+def _crossing_text(crossing: Crossing) -> str:
+    last, first = crossing.last, crossing.first
+    where = "" if crossing.context is None else f" at context {crossing.context:g}"
+    if last is None:
+        return f"drafting pays at none of these batch sizes{where}"
+    if first is None:
+        return (
+            f"drafting pays up to batch {last.batch}, the largest here "
+            f"(fixed:{last.K}, {last.speedup:.2f}){where}"
+        )
+    return (
+        f"drafting pays up to batch {last.batch} (fixed:{last.K}, {last.speedup:.3f}), and stops "
+        f"paying at {first.batch} (fixed:{first.K}, {first.speedup:.3f}){where}"
+    )
+
+
+def conventions(rules: BatchRules) -> tuple[str, str]:
+    """How batches end and what a step verifies, a sentence each."""
+    full = (
+        "the batch is always full" if rules.ends == "refill" else "a batch waits for its last text"
+    )
+    rows = "padded to the longest draft" if rules.padded else "of each sequence's own draft"
+    return (
+        f"Ends: {rules.ends}, {full}. A step verifies the tokens {rows}.",
+        "Speedups over plain decoding of the same batch; intervals over prompts, none for fewer "
+        f"than {MIN_PROMPTS}.",
+    )
 
 
 def _policy_notes(plan: BatchPlan) -> list[str]:
@@ -205,17 +265,17 @@ class _Replays:
             name, share = self._policy(policy, batch, context)
             seconds[name] = share
         tokens = float(plain.load.active.sum() / plain.seconds.sum())
-        speedup = {name: self._interval(plain.share, share) for name, share in seconds.items()}
+        speedup = {name: self._estimate(plain.share, share) for name, share in seconds.items()}
         return BatchRow(batch, context, best, drafting, speedup, tokens)
 
-    def drafting(self, batch: int, context: float | None) -> tuple[int, int, float]:
-        """(batch, K, speedup) of the best fixed length from 1 on."""
+    def drafting(self, batch: int, context: float | None) -> BatchSpeedup:
+        """The best fixed length from 1 on."""
         plain = float(
             plain_steps(self.trace, self.cost, batch, context, self.plan.rules).share.sum()
         )
         times = {K: self._length(K, batch, context).sum() for K in range(1, self.longest + 1)}
         K = min(times, key=lambda K: times[K])
-        return batch, K, plain / float(times[K])
+        return BatchSpeedup(batch, K, plain / float(times[K]))
 
     def _length(self, K: int, batch: int, context: float | None) -> Array:
         policy, shares = fixed(K), []
@@ -249,8 +309,6 @@ class _Replays:
         draws = policy.random or self.trace.ratio is not None
         return self.plan.replicates if draws else 1
 
-    def _interval(self, plain: Array, seconds: Array) -> Interval:
-        if len(plain) < MIN_PROMPTS:
-            value = float(plain.sum() / seconds.sum())
-            return Interval(value, np.nan, np.nan, self.plan.level, len(plain))
-        return ratio(plain, seconds, level=self.plan.level, seed=self.plan.seed)
+    def _estimate(self, plain: Array, seconds: Array) -> Estimate:
+        options: dict[str, Any] = {"level": self.plan.level, "seed": self.plan.seed}
+        return estimate(stacked(plain, seconds), quotient, **options)

@@ -1,11 +1,12 @@
 """Thresholds of a sorted drafter side by side (S2D, Figure 3 and Table 4, arXiv 2407.01955)."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from simspec.cost.model import CostModel
+from simspec.output.table import Table
 from simspec.policies import parse
 from simspec.policy.policy import Policy
 from simspec.replay.replay import replay
@@ -32,10 +33,6 @@ class CascadeRow:
     drafted: float
     committed: float
     speedups: dict[str, float]
-
-    def to_dict(self) -> dict:
-        """The row as `simspec cascade --json` prints it."""
-        return asdict(self)
 
 
 def compare_thresholds(
@@ -90,3 +87,24 @@ def parse_thresholds(text: str) -> tuple[float, ...]:
         raise ValueError(
             f"thresholds {text!r}: expected one number for each exit but the last, such as 0.75/0.7"
         ) from None
+
+
+def cascade_table(rows: Sequence[CascadeRow], layers: Sequence[int], policy: str) -> Table:
+    """The rows, one a tuple of thresholds."""
+    cells = [
+        (
+            "/".join(f"{value:g}" for value in row.thresholds),
+            *(f"{share:.0%}" for share in row.shares),
+            f"{row.drafted:.2f}",
+            f"{row.committed:.3f}",
+            *(f"{value:.3f}x" for value in row.speedups.values()),
+        )
+        for row in rows
+    ]
+    exits, speedups = (f"exit {layer}" for layer in layers), (f"c = {c}" for c in rows[0].speedups)
+    note = (
+        "exit l: share of drafted tokens that left behind l layers. drafted, committed: a round. "
+        "c: a step through all exits over a target step; a token pays for its layers."
+    )
+    headings = "thresholds", *exits, "drafted", "committed", *speedups
+    return Table(headings, cells, title=f"{policy}, by the thresholds of the exits", notes=(note,))

@@ -11,20 +11,22 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from simspec.cost.model import CostModel
+from simspec.evaluate.evaluation import evaluate, priced_recordings
 from simspec.numerics.stats import (
     MIN_PROMPTS,
-    Interval,
-    price_deviation,
+    Estimate,
+    difference,
+    holm,
+    jackknife,
     ratio,
     ratio_difference,
     stacked,
     swap_test,
 )
+from simspec.output.table import Table
 from simspec.policies import make
 from simspec.policies.fixed import fixed
-from simspec.reports.intervals import interval_data, replicated_seconds
-from simspec.trace.trace import Trace, load_trace
-from simspec.tree.tree import MAX_NODES
+from simspec.trace.trace import Trace
 
 BEST_FIXED = "best_fixed"
 """The baseline that is the best fixed draft length in hindsight."""
@@ -67,8 +69,8 @@ class Comparison:
     | field | meaning |
     | --- | --- |
     | recording, policy, against | what was compared |
-    | speedup, baseline | Interval of plain seconds / T, sums over prompts |
-    | difference | Interval of speedup - baseline, paired by prompt |
+    | speedup, baseline | Estimate of plain seconds / T, sums over prompts |
+    | difference | Estimate of speedup - baseline, paired by prompt |
     | error | standard error of the difference, see `difference_error` |
     | p | of `paired_p`; after Holm's step-down over the family |
     | verdict | tie, faster, slower or undecided, see `verdict` |
@@ -79,24 +81,14 @@ class Comparison:
     recording: str
     policy: str
     against: str
-    speedup: Interval
-    baseline: Interval
-    difference: Interval
+    speedup: Estimate
+    baseline: Estimate
+    difference: Estimate
     error: float
     p: float
     verdict: str
     detectable: float
     prompts_needed: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: an interval is {value, low, high}."""
-        intervals = ("speedup", "baseline", "difference")
-        names = ("recording", "policy", "against", "error", "p", "verdict")
-        return (
-            {name: getattr(self, name) for name in names}
-            | {name: interval_data(getattr(self, name)) for name in intervals}
-            | {"detectable": self.detectable, "prompts_needed": self.prompts_needed}
-        )
 
 
 def compare(
@@ -127,11 +119,7 @@ def comparisons(
     prompts.
     """
     found = []
-    for name, source in traces.items():
-        trace = source if isinstance(source, Trace) else load_trace(source)
-        cost = costs[name] if isinstance(costs, Mapping) else costs
-        if not isinstance(cost, CostModel):
-            cost = CostModel.from_ratio(cost, trace.K, MAX_NODES)
+    for name, trace, cost in priced_recordings(traces, costs):
         seconds, plain, baseline = _seconds(
             trace, policies, cost, against, replicates, question.seed
         )
@@ -147,19 +135,16 @@ def _seconds(
     trace: Trace, policies: Sequence[Any], cost: CostModel, against: str, replicates: int, seed: int
 ) -> tuple[dict[str, Array], Array, tuple[str, Array]]:
     """({policy: seconds [P, 1 + R]}, plain decoding's [P], (the baseline, its seconds))."""
-    if replicates < 1:
-        raise ValueError(f"replicates is {replicates}, expected at least 1")
     lengths: list[Any] = []
     if against == BEST_FIXED:
         lengths = [fixed(k) for k in range(trace.K + 1)]
     contestants = [make(policy, trace, cost) for policy in policies]
     others = lengths or [make(against, trace, cost)]
     every = {policy.name: policy for policy in (*contestants, *others)}
-    seconds, tokens = replicated_seconds(trace, list(every.values()), cost, replicates, seed)
-    best = min((policy.name for policy in others), key=lambda name: seconds[name][:, 0].sum())
-    chosen = {policy.name: seconds[policy.name] for policy in contestants}
-    plain: Array = tokens.astype(np.float64) * cost.baseline
-    return chosen, plain, (best, seconds[best])
+    found = evaluate(trace, list(every.values()), cost, replicates, seed)
+    best = found.fastest(policy.name for policy in others)
+    chosen = {policy.name: found.seconds[policy.name] for policy in contestants}
+    return chosen, found.plain, (best, found.seconds[best])
 
 
 def compare_seconds(
@@ -178,7 +163,6 @@ def compare_seconds(
         "resamples": question.resamples,
         "seed": question.seed,
     }
-    difference = ratio_difference(plain, policy[1], plain, baseline[1], **options)
     p = paired_p(plain, policy[1], baseline[1], question.resamples, question.seed)
     return Comparison(
         recording,
@@ -186,7 +170,7 @@ def compare_seconds(
         baseline[0],
         ratio(plain, policy[1], **options),
         ratio(plain, baseline[1], **options),
-        difference,
+        ratio_difference(plain, policy[1], plain, baseline[1], **options),
         difference_error(plain, policy[1], baseline[1]),
         p,
         "",
@@ -196,11 +180,8 @@ def compare_seconds(
 
 
 def difference_error(plain: Array, ours: Array, theirs: Array) -> float:
-    """`jackknife_error`, and the deviation over replicates of the costs, in quadrature."""
-    columns = stacked(plain, ours, plain, theirs)
-    prices = price_deviation(columns, lambda t: t[..., 0] / t[..., 1] - t[..., 2] / t[..., 3])
-    points = (seconds.reshape(len(plain), -1)[:, 0] for seconds in (ours, theirs))
-    return math.hypot(jackknife_error(plain, *points), prices)
+    """Standard error of sum(plain) / sum(ours) - sum(plain) / sum(theirs), see `jackknife`."""
+    return jackknife(stacked(plain, ours, plain, theirs), difference)[1]
 
 
 def paired_p(plain: Array, ours: Array, theirs: Array, resamples: int, seed: int) -> float:
@@ -216,17 +197,6 @@ def paired_p(plain: Array, ours: Array, theirs: Array, resamples: int, seed: int
         return p
     total, a, b = plain.sum(), first[:, 0].sum(), second[:, 0].sum()
     return max(p, float(2 * stdtr(len(plain) - 1, -abs(total / a - total / b) / error)))
-
-
-def jackknife_error(plain: Array, ours: Array, theirs: Array) -> float:
-    """Standard error of sum(plain) / sum(ours) - sum(plain) / sum(theirs), prompts independent.
-
-    sqrt((P - 1) / P sum_i (d_i - mean)^2), d_i the difference without prompt i (Efron 1982, Ch. 3).
-    """
-    left = [values.sum() - values for values in (plain, ours, theirs)]
-    without = left[0] / left[1] - left[0] / left[2]
-    P = len(plain)
-    return float(math.sqrt((P - 1) / P * ((without - without.mean()) ** 2).sum()))
 
 
 def corrected(found: Sequence[Comparison], question: Question) -> list[Comparison]:
@@ -259,18 +229,6 @@ def corrected(found: Sequence[Comparison], question: Question) -> list[Compariso
     return rows
 
 
-def holm(p: Array) -> Array:
-    """Holm's adjusted p-values [m]: the i-th smallest is max_{j <= i} (m - j + 1) p_(j), at most 1.
-
-    Rejecting where they are at most alpha errs in any of the m with probability alpha (Holm 1979).
-    """
-    order = np.argsort(p, kind="stable")
-    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(steps, 1)
-    return adjusted
-
-
 def verdict(comparison: Comparison, p: float, question: Question) -> str:
     """tie: the whole interval is within the margin; else faster or slower at p; else undecided."""
     d, margin = comparison.difference, question.margin * comparison.baseline.value
@@ -279,3 +237,29 @@ def verdict(comparison: Comparison, p: float, question: Question) -> str:
     if p <= 1 - question.level:
         return "faster" if d.value > 0 else "slower"
     return "undecided"
+
+
+def comparison_table(rows: Sequence[Comparison], question: Question, covered: str) -> Table:
+    """The comparisons, with a sentence on what their intervals cover."""
+    headings = (
+        "recording", "policy", "against", "speedup", "baseline",
+        f"difference [{question.level:.0%}]", "error", "p", "verdict", "detectable",
+        "prompts needed",
+    )  # fmt: skip
+    cells = [
+        (
+            row.recording, row.policy, row.against, f"{row.speedup.value:.3f}",
+            f"{row.baseline.value:.3f}", row.difference.text("+.3f"), f"{row.error:.3f}",
+            f"{row.p:.2g}", row.verdict, f"{row.detectable:.3f}",
+            "-" if row.prompts_needed is None else f"{row.prompts_needed:,}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    notes = (
+        f"{len(rows)} comparisons, paired by prompt; p by Holm over all of them. tie: the interval "
+        f"lies within {question.margin:.1%} of the baseline. detectable: found with a chance of "
+        f"{question.power:.0%}.",
+        covered,
+    )
+    optional = "error", "p", "baseline", "detectable", "speedup"
+    return Table(headings, cells, names=3, notes=notes, optional=optional)

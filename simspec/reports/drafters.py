@@ -1,8 +1,7 @@
 """Drafters compared by their recordings: acceptance by depth, cost, best K, training."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,62 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
+from simspec.evaluate.evaluation import DRAWS, evaluate, priced_recordings
 from simspec.numerics.formulas import depthwise_committed
-from simspec.numerics.stats import MIN_PROMPTS, Interval, bootstrap, stacked
+from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
 from simspec.output.files import read_json
-from simspec.output.terminal import markdown_table
+from simspec.output.table import Table
 from simspec.policies.fixed import fixed
-from simspec.reports.intervals import (
-    interval_columns,
-    interval_data,
-    interval_text,
-    number_or_none,
-    replicated_seconds,
-)
+from simspec.trace.acceptance import by_depth
 from simspec.trace.recordings import CHECKOUT
-from simspec.trace.trace import Trace, load_trace
-
-
-def by_depth(trace: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(accepted, tried), float64[S, K]: drafts that begin at each row and are right to depth j.
-
-    n-alpha at depth j is accepted[j] / tried[j]. A row is tried at depth j if its first j - 1
-    drafted tokens are right, and neither `depth` nor the sequence ends before j. Each row counts
-    once, as if a round began there: the figure holds for no draft length in particular.
-    """
-    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    room = np.minimum(trace.depth, left)
-    depth = np.arange(1, trace.K + 1)
-    if trace.ratio is None:
-        right, reached = trace.run[:, None] >= depth, trace.run[:, None] >= depth - 1
-    else:  # acceptance probabilities in place of counts
-        right = trace.ratio.astype(np.float64).cumprod(axis=1)
-        reached = np.concatenate((np.ones((trace.rows, 1)), right[:, :-1]), axis=1)
-    possible = room[:, None] >= depth
-    accepted, tried = (
-        np.add.reduceat(flags * possible, trace.offset[:-1], axis=0, dtype=np.float64)
-        for flags in (right, reached)
-    )
-    return accepted, tried
-
-
-def depth_acceptance(trace: Trace) -> tuple[float, NDArray[np.float64]]:
-    """(alpha, alphas float64[K]): the share of drafted tokens accepted, at any depth and at each.
-
-    All rows count, given that the tokens before are accepted; NaN where no draft reached the depth.
-    """
-    accepted, tried = (counts.sum(axis=0) for counts in by_depth(trace))
-    with np.errstate(invalid="ignore"):
-        return (
-            float(accepted.sum() / max(tried.sum(), 1)),
-            accepted / np.where(tried > 0, tried, np.nan),
-        )
-
+from simspec.trace.trace import Trace
 
 ALL = "all"
-DRAWS = 16
-"""Replays of a recording of the rejection rule that its times are means of."""
-
 Array = NDArray[np.float64]
 
 
@@ -78,12 +32,12 @@ class DrafterRow:
     | recording, drafter, rule | what was recorded |
     | task | the task; ALL: every prompt of the recording |
     | prompts, tokens | counts |
-    | alpha | (Interval,) [K]: n-alpha, see `by_depth`; NaN where no draft reached the depth |
+    | alpha | (Estimate,) [K]: n-alpha, see `by_depth`; NaN where no draft reached the depth |
     | c | draft[1] / baseline: the first draft step over a plain step of the target |
     | marginal | (draft[K] - draft[1]) / ((K - 1) baseline): a further step; NaN at K = 1 |
     | best_k | the fixed K of the least modelled time in hindsight; 0: plain decoding |
-    | speedup | Interval at best_k: replayed, at the cost model's seconds |
-    | expected | Interval at best_k: depthwise_committed(alpha) / (1 + draft[best_k] / baseline) |
+    | speedup | Estimate at best_k: replayed, at the cost model's seconds |
+    | expected | Estimate at best_k: depthwise_committed(alpha) / (1 + draft[best_k] / baseline) |
     | note | why intervals are missing, or '' |
     | learned | tokens that the drafter learned, by its card; None where no card says it |
 
@@ -96,23 +50,14 @@ class DrafterRow:
     task: str
     prompts: int
     tokens: int
-    alpha: tuple[Interval, ...]
+    alpha: tuple[Estimate, ...]
     c: float
     marginal: float
     best_k: int
-    speedup: Interval
-    expected: Interval
+    speedup: Estimate
+    expected: Estimate
     note: str
     learned: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: an interval is {value, low, high}, and NaN None."""
-        return asdict(self) | {
-            "alpha": [interval_data(alpha) for alpha in self.alpha],
-            "speedup": interval_data(self.speedup),
-            "expected": interval_data(self.expected),
-            "marginal": number_or_none(self.marginal),
-        }
 
 
 def compare_drafters(
@@ -134,40 +79,26 @@ def compare_drafters(
         raise ValueError(f"K is {K}, expected at least 1: the longest draft to look at")
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, expected a number in (0, 1), such as 0.95")
-    interval = partial(_interval, level=level, resamples=resamples, seed=seed)
+    options = {"level": level, "resamples": resamples, "seed": seed}
     rows = []
-    for name, source in traces.items():
-        trace = source if isinstance(source, Trace) else load_trace(source)
-        cost = costs[name] if isinstance(costs, Mapping) else costs
-        cost = cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K)
+    for name, trace, cost in priced_recordings(traces, costs):
         longest = trace.K if K is None else min(K, trace.K)
         lengths = [fixed(k) for k in range(longest + 1)]
-        draws = 1 if trace.ratio is None else DRAWS
-        seconds, tokens = replicated_seconds(trace, lengths, cost, draws, seed)
-        times = np.stack([seconds[policy.name] for policy in lengths], axis=1)
+        found = evaluate(trace, lengths, cost, 1 if trace.ratio is None else DRAWS, seed)
+        times = np.stack(list(found.seconds.values()), axis=1)
         accepted, tried = (counts[:, :longest] for counts in by_depth(trace))
         tasks = np.array(trace.task, dtype=object)
         for task in (ALL, *dict.fromkeys(trace.task)):
             chosen = np.ones(len(tasks), bool) if task == ALL else tasks == task
-            counts = accepted[chosen], tried[chosen]
-            figures = _figures(*counts, times[chosen], tokens[chosen], cost, interval)
+            parts = accepted[chosen], tried[chosen], times[chosen], found.tokens[chosen]
+            figures = _figures(*parts, cost, options)
             rows.append(DrafterRow(name, trace.meta.drafter, trace.meta.rule, task, **figures))
     return rows
 
 
-def _interval(parts: Array, figure: Callable[[Array], Any], **options: Any) -> Interval:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        try:
-            return bootstrap(parts, figure, **options)
-        except ValueError:  # too few prompts, or a resample without a single draft so deep
-            totals = parts.sum(axis=0)
-            value = float(figure(totals if parts.ndim == 2 else totals[:, 0]))
-            return Interval(value, np.nan, np.nan, options["level"], len(parts))
-
-
 def _figures(
     accepted: Array, tried: Array, times: Array, tokens: NDArray[np.int64], cost: CostModel,
-    interval: Callable[..., Interval],
+    options: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     K, steps = tried.shape[1], cost.draft / cost.baseline
     best = int(times[..., 0].sum(axis=0).argmin())
@@ -177,27 +108,23 @@ def _figures(
         alphas = np.nan_to_num(totals[..., :best] / totals[..., best:])
         return depthwise_committed(alphas) / (1 + steps[best])
 
+    plain, counts = stacked(tokens * cost.baseline, times[:, best]), zip(accepted.T, tried.T)
+    depths = np.concatenate((accepted[:, :best], tried[:, :best]), axis=1)
     few = f"{len(tokens)} prompts, an interval takes {MIN_PROMPTS}"
     return {
         "prompts": len(tokens),
         "tokens": int(tokens.sum()),
-        "alpha": tuple(interval(np.stack(p, -1), _ratio) for p in zip(accepted.T, tried.T)),
+        "alpha": tuple(estimate(np.stack(p, -1), quotient, **options) for p in counts),
         "c": float(steps[1]),
         "marginal": float((steps[K] - steps[1]) / (K - 1)) if K > 1 else np.nan,
         "best_k": best,
-        "speedup": interval(stacked(tokens * cost.baseline, times[:, best]), _ratio),
-        "expected": interval(
-            np.concatenate((accepted[:, :best], tried[:, :best]), axis=1), expected
-        ),
+        "speedup": estimate(plain, quotient, **options),
+        "expected": estimate(depths, expected, **options),
         "note": few if len(tokens) < MIN_PROMPTS else "",
     }
 
 
-def _ratio(totals: Array) -> Array:
-    return totals[..., 0] / totals[..., 1]
-
-
-def table(rows: Sequence[DrafterRow]) -> Any:
+def frame(rows: Sequence[DrafterRow]) -> Any:
     """The rows as a pandas DataFrame: alpha_1 .. alpha_K, speedup, expected, with _low and _high.
 
     Depths past a row's K are NaN. `learned` is there where a card tells it.
@@ -208,24 +135,42 @@ def table(rows: Sequence[DrafterRow]) -> Any:
     for row in rows:
         columns = {
             key: value
-            for key, value in asdict(row).items()
+            for key, value in vars(row).items()
             if key not in ("alpha", "speedup", "expected", "note", "learned")
         }
-        columns |= interval_columns("speedup", row.speedup)
-        columns |= interval_columns("expected", row.expected)
+        columns |= row.speedup.columns("speedup") | row.expected.columns("expected")
         for depth, alpha in enumerate(row.alpha, 1):
-            columns |= interval_columns(f"alpha_{depth}", alpha)
+            columns |= alpha.columns(f"alpha_{depth}")
         learned = {"learned": row.learned} if tells_training(rows) else {}
         flat.append(columns | learned | {"note": row.note})
-    frame = pandas.DataFrame(flat)
-    return frame[[*(name for name in frame if name != "note"), "note"]]
+    columns = pandas.DataFrame(flat)
+    return columns[[*(name for name in columns if name != "note"), "note"]]
 
 
-def markdown(rows: Sequence[DrafterRow], depth: int = 4) -> str:
-    """The rows as a Markdown table, alpha to `depth`."""
+def table(
+    rows: Sequence[DrafterRow], depth: int = 4, alpha_limits: bool = True, covered: str = ""
+) -> Table:
+    """The rows, alpha to `depth`, with or without its intervals.
+
+    The tokens that the drafters learned are there where a card tells them.
+    """
+    check_depth(depth)
     learned = tells_training(rows)
-    return markdown_table(
-        headings(depth, learned), [cells(row, depth, learned=learned) for row in rows]
+    alphas = [f"a{j}" for j in range(1, depth + 1)]
+    headings = ("drafter", "rule", "domain", *alphas, "c", "then", "best K", "speedup", "expected")
+    return Table(
+        (*headings, *(("tokens learned",) if learned else ())),
+        [_cells(row, depth, alpha_limits, learned) for row in rows],
+        names=3,
+        optional=("expected", "then", *alphas[:0:-1], "c"),
+        notes=(
+            "a1, a2 ..: acceptance by depth, given the tokens before. "
+            "c, then: the first draft step and a further one, in plain steps.",
+            "speedup: at the best K in hindsight, replayed at the recording's costs; "
+            "expected: by GLIDE's formula from a1, a2 ..",
+            f"Speedups: {covered} None for fewer than {MIN_PROMPTS} prompts; those of a1, a2 .., "
+            "over prompts, with --json, --csv and --markdown.",
+        ),
     )
 
 
@@ -240,34 +185,16 @@ def check_depth(depth: int) -> None:
         raise ValueError(f"--depth is {depth}, expected at least 1")
 
 
-def headings(depth: int, learned: bool = False) -> list[str]:
-    """The table's headings, alpha to `depth`; the first three name a row.
-
-    `learned` adds the tokens that the drafter learned.
-    """
-    check_depth(depth)
-    alphas = [f"a{j}" for j in range(1, depth + 1)]
-    return [
-        *("drafter", "rule", "domain"),
-        *alphas,
-        *("c", "then", "best K", "speedup", "expected"),
-        *(("tokens learned",) if learned else ()),
-    ]
-
-
-def cells(
-    row: DrafterRow, depth: int, alpha_limits: bool = True, learned: bool = False
-) -> list[str]:
-    """The row's cells, alpha to `depth`, with or without alpha's intervals."""
-    alphas = [interval_text(alpha, limits=alpha_limits) for alpha in row.alpha]
+def _cells(row: DrafterRow, depth: int, alpha_limits: bool, learned: bool) -> list[str]:
+    alphas = [alpha.text(limits=alpha_limits) for alpha in row.alpha]
     return [
         *(row.drafter, row.rule, row.task),
         *[*alphas, *["-"] * depth][:depth],
         f"{row.c:.2f}",
         "-" if np.isnan(row.marginal) else f"{row.marginal:.2f}",
         str(row.best_k),
-        interval_text(row.speedup),
-        interval_text(row.expected),
+        row.speedup.text(),
+        row.expected.text(),
         *(("-" if row.learned is None else f"{row.learned:,}",) if learned else ()),
     ]
 

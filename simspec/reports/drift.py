@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.numerics.stats import Interval, ratio, ratio_difference
+from simspec.numerics.stats import Estimate, ratio, ratio_difference
+from simspec.output.table import Table
 from simspec.policies import CLAIRVOYANT, make
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy, PolicyError
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import replay
-from simspec.reports.intervals import interval_data
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.rounds import committed
 from simspec.trace.trace import Trace
@@ -39,10 +39,10 @@ class Drift:
 
     | field | meaning |
     | --- | --- |
-    | blocks | Interval of the speedup: state kept, task after task |
+    | blocks | Estimate of the speedup: state kept, task after task |
     | mixed | the same with tasks in turn |
     | reset | the same with fresh state for each sequence |
-    | switching | Interval of blocks - mixed, paired by prompt |
+    | switching | Estimate of blocks - mixed, paired by prompt |
     | after_switch | regret by rounds since a switch, in bins from STARTS on; blocks |
     | after_start | the same by rounds since the stream's start |
     | after_text | the same since a text's start, where the task goes on: what no switch explains |
@@ -54,10 +54,10 @@ class Drift:
 
     recording: str
     policy: str
-    blocks: Interval
-    mixed: Interval
-    reset: Interval
-    switching: Interval
+    blocks: Estimate
+    mixed: Estimate
+    reset: Estimate
+    switching: Estimate
     after_switch: tuple[float | None, ...]
     after_start: tuple[float | None, ...]
     after_text: tuple[float | None, ...]
@@ -65,11 +65,6 @@ class Drift:
     recovered: int | None
     idle: float
     longest_idle: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        intervals = ("blocks", "mixed", "reset", "switching")
-        return vars(self) | {name: interval_data(getattr(self, name)) for name in intervals}
 
 
 @dataclass(frozen=True)
@@ -252,3 +247,40 @@ def _stream(
         np.arange(len(rounds)) - rounds.offset[local],
         rounds.computed[possible] == 0,
     )
+
+
+def drift_tables(rows: Sequence[Drift], covered: str) -> list[Table]:
+    """Speedups and spells without drafts, then the regret since switches and new texts."""
+    headings = (
+        "recording", "policy", "task by task", "in turn", "reset", "by task - in turn [95%]",
+        "settled", "from start", "idle", "longest idle",
+    )  # fmt: skip
+    cells = [
+        (
+            row.recording, row.policy,
+            *(f"{value.value:.3f}" for value in (row.blocks, row.mixed, row.reset)),
+            row.switching.text("+.3f"),
+            *("-" if count is None else str(count) for count in (row.settled, row.recovered)),
+            f"{row.idle:.1%}", str(row.longest_idle),
+        )
+        for row in rows
+    ]  # fmt: skip
+    legend = (
+        f"settled: rounds since a switch from which the time is within {WITHIN:.0%} of the task's "
+        "best fixed length; from start: since a cold start; -: never. idle: rounds without a draft."
+    )
+    later = [*(f"{a}-{b - 1}" for a, b in zip(STARTS, STARTS[1:])), f"{STARTS[-1]}-"]
+    regret = [
+        (row.recording, row.policy, since, *("-" if r is None else f"{r:+.1%}" for r in bins))
+        for row in rows
+        for since, bins in (("switch", row.after_switch), ("text", row.after_text))
+    ]
+    title = (
+        "Time over the task's best fixed length, by rounds since a switch, or since a text of the "
+        "same task began"
+    )
+    optional = "from start", "longest idle", "reset"
+    return [
+        Table(headings, cells, names=2, notes=(legend, covered), optional=optional),
+        Table(("recording", "policy", "since", *later), regret, names=3, title=title),
+    ]

@@ -1,33 +1,21 @@
 """Cali-TS as a hybrid: what its predictor weighs, and what it adds to Beta-TS and to sampling."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simspec.cost.model import CostModel
-from simspec.numerics.stats import Interval, ratio, ratio_difference
-from simspec.output.terminal import markdown_table
+from simspec.evaluate.evaluation import evaluate, priced_recordings
+from simspec.numerics.stats import Estimate
+from simspec.output.table import Table
 from simspec.policies.calibrated import DEFAULTS, cali_ts, sampling_only
 from simspec.policies.thompson import beta_ts
 from simspec.policy.predictor import fit_predictor, split_by_task
-from simspec.reports.hybrid_search import FITTED, WEIGHT_ROUNDS, Choice, predictors, weights
-from simspec.reports.intervals import interval_data, interval_text, replicated_seconds
+from simspec.reports.hybrid_search import FITTED, WEIGHT_ROUNDS, SearchResult, predictors, weights
 from simspec.reports.regimes import FLAT, MEASURED, RATIOS, regime_label
 from simspec.trace.trace import Trace
-from simspec.tree.tree import MAX_NODES
 
 CHARGED, FREE = "charged", "free"
-WEIGHT_HEADINGS = (
-    "predictor", "sigma_m", "sigma_s", "theta0", *(f"n={n}" for n in WEIGHT_ROUNDS),
-)  # fmt: skip
-GAIN_HEADINGS = (
-    "recording", "predictor", "price", "features", "cali_ts", "over beta_ts",
-    "over sampling_only",
-)  # fmt: skip
-CHOICE_HEADINGS = (
-    "predictor", "", "sigma_m", "sigma_s", "theta0", "reading", "n=1", "n=10", "speedup",
-    "inside the grid",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,22 +27,17 @@ class Gain:
     | recording, predictor | what was replayed; FITTED: fitted to the other prompts |
     | price | measured, or a label of `regimes` |
     | features | CHARGED, or FREE: reading them takes no time; at a ratio they are free |
-    | speedup | Interval over plain decoding |
-    | over_beta_ts, over_sampling | Intervals of the difference, paired by prompt |
+    | speedup | Estimate over plain decoding |
+    | over_beta_ts, over_sampling | Estimates of the difference, paired by prompt |
     """
 
     recording: str
     predictor: str
     price: str
     features: str
-    speedup: Interval
-    over_beta_ts: Interval
-    over_sampling: Interval
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        names = ("speedup", "over_beta_ts", "over_sampling")
-        return asdict(self) | {name: interval_data(getattr(self, name)) for name in names}
+    speedup: Estimate
+    over_beta_ts: Estimate
+    over_sampling: Estimate
 
 
 def gains(
@@ -68,12 +51,11 @@ def gains(
     """A Gain per recording, predictor (`chosen`, default all it has) and price.
 
     Counted on every second prompt of each task, those that `hybrid_search.search` leaves out.
-    Prices are the recording's own, features charged and free, and c in RATIOS. ValueError for
-    fewer than 8 such prompts, and where no recording has a predictor.
+    Prices are the recording's own, features charged and free, and c in RATIOS. Fewer than 8 such
+    prompts have no interval. ValueError where no recording has a predictor.
     """
     rows = []
-    for name, trace in traces.items():
-        cost = costs[name] if isinstance(costs, Mapping) else costs
+    for name, trace, cost in priced_recordings(traces, costs):
         heads = [head for head in predictors(trace) if not chosen or head in chosen]
         for head in heads:
             fit, report = split_by_task(trace)
@@ -81,16 +63,15 @@ def gains(
             policies = [cali_ts(predictor=predictor), beta_ts(), sampling_only()]
             held = trace.select(report)
             for (price, features), priced in _prices(cost, trace).items():
-                seconds, tokens = replicated_seconds(held, policies, priced, replicates, seed)
-                ours, beta, sampling = (seconds[policy.name] for policy in policies)
-                plain = tokens * priced.baseline
+                found = evaluate(held, policies, priced, replicates, seed)
+                ours, beta, sampling = (policy.name for policy in policies)
                 options: dict[str, Any] = {"level": level, "seed": seed}
                 rows.append(
                     Gain(
                         name, head, price, features,
-                        ratio(plain, ours, **options),
-                        ratio_difference(plain, ours, plain, beta, **options),
-                        ratio_difference(plain, ours, plain, sampling, **options),
+                        found.speedup(ours, **options),
+                        found.gain(ours, beta, **options),
+                        found.gain(ours, sampling, **options),
                     )
                 )  # fmt: skip
     if not rows:
@@ -99,9 +80,7 @@ def gains(
     return rows
 
 
-def _prices(cost: CostModel | float, trace: Trace) -> dict[tuple[str, str], CostModel]:
-    if not isinstance(cost, CostModel):
-        cost = CostModel.from_ratio(cost, trace.K, MAX_NODES)
+def _prices(cost: CostModel, trace: Trace) -> dict[tuple[str, str], CostModel]:
     own = {(MEASURED, FREE): _free(cost)}
     if cost.feature:
         own = {(MEASURED, CHARGED): cost} | own
@@ -113,31 +92,42 @@ def _free(cost: CostModel) -> CostModel:
     return replace(cost, feature=0.0, predictor=None, precision=None).derived(_free, cost)
 
 
-def weight_rows() -> list[tuple[str, ...]]:
-    """The cells under WEIGHT_HEADINGS: defaults by kind of predictor, weight of theta by round."""
+def weight_table() -> Table:
+    """Weight of theta by round, of the defaults of each kind of predictor."""
     rows = []
     for kind, (sigma_m, sigma_s, theta0) in DEFAULTS.items():
         by_round = weights(sigma_m, sigma_s).values()
         constants = (f"{value:g}" for value in (sigma_m, sigma_s, theta0))
         rows.append((kind, *constants, *(f"{weight:.3f}" for weight in by_round)))
-    return rows
+    rounds = (f"n={n}" for n in WEIGHT_ROUNDS)
+    note = "n=..: weight of theta after n verified rounds."
+    return Table(("predictor", "sigma_m", "sigma_s", "theta0", *rounds), rows, notes=(note,))
 
 
-def gain_rows(found: Sequence[Gain]) -> list[tuple[str, ...]]:
-    """The cells under GAIN_HEADINGS."""
-    return [
+def gain_table(found: Sequence[Gain]) -> Table:
+    """Gains of Cali-TS over its parts."""
+    headings = (
+        "recording", "predictor", "price", "features", "cali_ts", "over beta_ts",
+        "over sampling_only",
+    )  # fmt: skip
+    rows = [
         (
             row.recording, row.predictor, row.price, row.features,
-            interval_text(row.speedup, ".3f", limits=False),
-            interval_text(row.over_beta_ts, "+.3f"),
-            interval_text(row.over_sampling, "+.3f"),
+            row.speedup.text(".3f", limits=False),
+            row.over_beta_ts.text("+.3f"),
+            row.over_sampling.text("+.3f"),
         )
         for row in found
     ]  # fmt: skip
+    return Table(headings, rows, names=4, optional=("cali_ts",))
 
 
-def choice_rows(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
-    """The cells under CHOICE_HEADINGS: the best constants, and those chosen."""
+def choice_table(choices: Sequence[SearchResult]) -> Table:
+    """The best constants of each search, and those chosen."""
+    headings = (
+        "predictor", "", "sigma_m", "sigma_s", "theta0", "reading", "n=1", "n=10", "speedup",
+        "inside the grid",
+    )  # fmt: skip
     rows = []
     for choice in choices:
         for label, constants, speedup in (
@@ -158,14 +148,8 @@ def choice_rows(choices: Sequence[Choice]) -> list[tuple[str, ...]]:
                     ("yes" if choice.inside else "no") if label == "chosen" else "",
                 )
             )  # fmt: skip
-    return rows
-
-
-def markdown(found: Sequence[Gain]) -> str:
-    """The weights and the gains as two Markdown tables."""
-    return "\n\n".join(
-        (
-            markdown_table(WEIGHT_HEADINGS, weight_rows()),
-            markdown_table(GAIN_HEADINGS, gain_rows(found)),
-        )
+    note = (
+        "Every second prompt of each task at c = 0.05, 0.10 and 0.15; n: weight of theta after "
+        "so many rounds. chosen: the least committed within one standard error of the best."
     )
+    return Table(headings, rows, names=2, optional=("reading", "n=10"), notes=(note,))

@@ -1,6 +1,7 @@
 """The share of the gap between the best fixed K and the oracle that a policy gains."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,16 @@ from numpy.typing import NDArray
 
 from simspec import policies as policy_names
 from simspec.cost.model import CostModel
+from simspec.evaluate.evaluation import Evaluation, evaluate, priced_recordings
 from simspec.numerics.stats import MIN_PROMPTS, bootstrap, stacked
-from simspec.output.terminal import markdown_table
+from simspec.output.table import Table
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policy.policy import Policy
 from simspec.replay.replay import prepare
-from simspec.reports.intervals import replicated_seconds
 from simspec.reports.reachable import reachable
 from simspec.trace.acceptance import drawn_trace
-from simspec.trace.trace import Trace, load_trace
-from simspec.tree.tree import MAX_NODES
+from simspec.trace.trace import Trace
 
 # A policy that reads a feature which a recording lacks is left out there: a dash in the table.
 DEFAULT_POLICIES = (
@@ -60,38 +60,30 @@ costs, best fixed K held |
     cannot run, and for fewer than 8 prompts.
     """
     scores = []
-    for name, source in traces.items():
-        trace = source if isinstance(source, Trace) else load_trace(source)
-        cost = costs[name] if isinstance(costs, Mapping) else costs
-        cost = (
-            cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MAX_NODES)
-        )
+    for name, trace, cost in priced_recordings(traces, costs):
         resolved = [policy_names.make(p, trace, cost) for p in policies or DEFAULT_POLICIES]
         if not policies:
             features = {feature for feature, _ in trace.meta.features}
             resolved = [policy for policy in resolved if features.issuperset(policy.reads)]
         lengths = [fixed(k) for k in range(trace.K + 1)]
-        spent, tokens = _seconds(trace, [*lengths, *resolved], cost, replicates, seed)
-        seconds = {policy: of_policy[:, 0] for policy, of_policy in spent.items()}
-        best = min((policy.name for policy in lengths), key=lambda name: seconds[name].sum())
-        plain = float(tokens.sum() * cost.baseline)
-        rows = []
+        found = _evaluated(trace, [*lengths, *resolved], cost, replicates, seed)
+        plain, best = float(found.plain.sum()), found.fastest(policy.name for policy in lengths)
+        rows: list[dict[str, Any]] = []
         for policy in resolved:
-            columns = stacked(spent[best], spent[policy.name], spent["oracle"])
+            columns = stacked(*(found.seconds[name] for name in (best, policy.name, "oracle")))
             speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1, 0])}
             rows.append(speedup | _gap(columns, resamples, seed))
         fitted = reachable(trace, cost, seed)
-        times = [float(seconds[policy.name].sum()) for policy in resolved]
-        reached = max([fitted.hindsight, *(plain / time for time in times)])
+        reached = max([fitted.hindsight, *(row["speedup"] for row in rows)])
         scores.append(
             {
                 "recording": name,
                 "cost": cost.name,
-                "prompts": len(tokens),
-                "tokens": int(tokens.sum()),
+                "prompts": len(found.tokens),
+                "tokens": int(found.tokens.sum()),
                 "best_fixed": best,
-                "speedup_fixed": plain / float(seconds[best].sum()),
-                "speedup_oracle": plain / float(seconds["oracle"].sum()),
+                "speedup_fixed": plain / found.total(best),
+                "speedup_oracle": plain / found.total("oracle"),
                 "speedup_signals": {"hindsight": reached, "crossed": fitted.crossed},
                 "policies": rows,
             }
@@ -99,10 +91,10 @@ costs, best fixed K held |
     return scores
 
 
-def _seconds(
+def _evaluated(
     trace: Trace, policies: Sequence[Any], cost: CostModel, replicates: int, seed: int
-) -> tuple[dict[str, Array], NDArray[np.int64]]:
-    """As `replicated_seconds`, the oracle among the policies."""
+) -> Evaluation:
+    """As `evaluate`, the oracle among the policies."""
     if replicates < 1:
         raise ValueError(f"replicates is {replicates}, expected at least 1")
     draws = [trace]
@@ -111,14 +103,13 @@ def _seconds(
             if isinstance(policy, Policy):
                 prepare(trace, policy, cost)
         draws, replicates = [drawn_trace(trace, seed + i) for i in range(replicates)], 1
-    times = []
+    found = []
     for i, draw in enumerate(draws):
         named = {policy.name: policy for policy in (*policies, oracle.resolve(draw, cost))}
-        times.append(replicated_seconds(draw, list(named.values()), cost, replicates, seed + i))
-    names, tokens = times[0]
-    return {
-        name: np.mean([seconds[name] for seconds, _ in times], axis=0) for name in names
-    }, tokens
+        found.append(evaluate(draw, list(named.values()), cost, replicates, seed + i))
+    names = found[0].seconds
+    seconds = {name: np.mean([of.seconds[name] for of in found], axis=0) for name in names}
+    return replace(found[0], seconds=seconds)
 
 
 def _gap(columns: Array, resamples: int, seed: int) -> dict[str, float | None]:
@@ -145,7 +136,7 @@ def share(seconds: Array) -> Array:
         return (seconds[..., 0] - seconds[..., 1]) / (seconds[..., 0] - seconds[..., 2])
 
 
-def markdown(scores: Sequence[dict[str, Any]]) -> str:
+def share_table(scores: Sequence[dict[str, Any]]) -> Table:
     """Policies down, recordings across, each cell 'share [low, high]' of the gap to the oracle."""
     names = dict.fromkeys(row["policy"] for score in scores for row in score["policies"])
     by_name = [{row["policy"]: row for row in score["policies"]} for score in scores]
@@ -155,7 +146,36 @@ def markdown(scores: Sequence[dict[str, Any]]) -> str:
         ["oracle", *(f"{score['speedup_oracle']:.2f}x" for score in scores)],
         *([name, *(share_cell(of.get(name)) for of in by_name)] for name in names),
     ]
-    return markdown_table(["policy", *(score["recording"] for score in scores)], rows)
+    return Table(["policy", *(score["recording"] for score in scores)], rows)
+
+
+def score_tables(scores: Sequence[dict[str, Any]], covered: str) -> list[Table]:
+    """A table for each recording, the last with what its intervals cover."""
+    headings = ("policy", "speedup", "time over best fixed", "time over oracle")
+    note = (
+        f"{covered} The best fixed K is held at its choice on all prompts. Signals in hindsight: "
+        "stopping rules on the recorded signals, fitted to the recording."
+    )
+    return [
+        Table(
+            (*headings, "share of the gap [95%]"),
+            [
+                (
+                    row["policy"],
+                    f"{row['speedup']:.3f}",
+                    *(f"{row[name]:+.1%}" for name in ("regret_fixed", "regret_oracle")),
+                    share_cell(row),
+                )
+                for row in of["policies"]
+            ],
+            title=f"{of['recording']}: best fixed K {of['best_fixed']} {of['speedup_fixed']:.3f}, "
+            f"signals in hindsight {of['speedup_signals']['hindsight']:.3f}, "
+            f"oracle {of['speedup_oracle']:.3f} ({of['prompts']} prompts, cost {of['cost']})",
+            optional=headings[3:],
+            notes=(note,) if of is scores[-1] else (),
+        )
+        for of in scores
+    ]
 
 
 def share_cell(row: Mapping[str, Any] | None) -> str:

@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
+from simspec.evaluate.evaluation import halves
 from simspec.numerics.compile import cached_njit
 from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Array, Go, Policy
 from simspec.policy.threshold import averaged
 from simspec.replay.replay import replay
-from simspec.reports.tree_rows import halves
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.quantization import decode, table
 from simspec.trace.rounds import Rounds

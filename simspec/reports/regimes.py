@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from simspec.cost.model import CostModel
-from simspec.output.names import markdown_text
-from simspec.output.terminal import markdown_table
+from simspec.output.table import Table
+from simspec.replay.sweep import cost_model
 from simspec.reports.drafters import ALL, DrafterRow
 from simspec.reports.tree_rows import TreeRow
 from simspec.trace.trace import Trace, load_trace
-from simspec.tree.tree import MAX_NODES
 
 RATIOS = (0.05, 0.10, 0.15)
 """c = draft step / target step, where EESD, GLIDE and EAGLE work."""
@@ -32,12 +31,11 @@ def regimes(cost: CostModel | float, trace: Trace) -> dict[str, CostModel]:
 
     A ratio in place of measured costs has flat verification only.
     """
-    flat = {regime_label(c, FLAT): CostModel.from_ratio(c, trace.K, MAX_NODES) for c in RATIOS}
+    flat = {regime_label(c, FLAT): cost_model(c, trace) for c in RATIOS}
+    priced = {MEASURED: cost_model(cost, trace)} | flat
     if not isinstance(cost, CostModel):
-        return {MEASURED: CostModel.from_ratio(cost, trace.K, MAX_NODES)} | flat
-    return (
-        {MEASURED: cost} | flat | {regime_label(c, VERIFIED): with_ratio(cost, c) for c in RATIOS}
-    )
+        return priced
+    return priced | {regime_label(c, VERIFIED): with_ratio(cost, c) for c in RATIOS}
 
 
 def regime_label(c: float, verification: str) -> str:
@@ -87,19 +85,22 @@ def regime_columns(labels: Mapping[str, Any]) -> dict[str, list[str]]:
 
 Cells = Mapping[str, Mapping[str, str]]
 """{table: {row: cell}}"""
-Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
-"""(title, headings, rows)"""
+LEGEND = (
+    "Speedups over plain decoding. measured: the recording's costs. c: a draft step over a plain "
+    "step, all else free, verification flat or as measured."
+)
 
 
 def at_regimes(
     paths: Mapping[str, Path],
     costs: Any,
-    figures: Callable[[Sequence[str], Mapping[str, Any]], Any],
+    figures: Callable[[Mapping[str, Trace], Mapping[str, Any]], Any],
 ) -> dict[str, Any]:
     """{label: figures(recordings, their costs)} at each of `regimes`."""
     traces = {name: load_trace(path) for name, path in paths.items()}
     return {
-        label: figures(list(priced), priced) for label, priced in by_regime(traces, costs).items()
+        label: figures({name: traces[name] for name in priced}, priced)
+        for label, priced in by_regime(traces, costs).items()
     }
 
 
@@ -150,13 +151,6 @@ def regime_tables(first: str, cells: Mapping[str, Cells]) -> list[Table]:
             title = (
                 f"{name}: verification {verification}" if name else f"verification {verification}"
             )
-            tables.append((title.replace("measured verification", "as measured"), headings, rows))
-    return tables
-
-
-def markdown(tables: Sequence[Table]) -> str:
-    """Each table as Markdown under its title."""
-    return "\n\n".join(
-        f"**{markdown_text(title)}**\n\n{markdown_table(headings, rows)}"
-        for title, headings, rows in tables
-    )
+            title = title.replace("measured verification", "as measured")
+            tables.append(Table(headings, rows, title=title))
+    return [*tables[:-1], *(replace(table, notes=(LEGEND,)) for table in tables[-1:])]

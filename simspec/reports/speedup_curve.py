@@ -1,20 +1,17 @@
 """Speedup against draft length, with adaptive policies beside it (EESD Figure 3)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio
+from simspec.evaluate.evaluation import Evaluation, evaluate
+from simspec.numerics.stats import MIN_PROMPTS, Estimate
 from simspec.output.files import replacing
 from simspec.output.names import label_text
 from simspec.policies import CLAIRVOYANT
 from simspec.policies.fixed import fixed
 from simspec.replay.sweep import cost_model
-from simspec.reports.intervals import replicated_seconds
 from simspec.trace.trace import Trace
 
 
@@ -27,7 +24,7 @@ class Point:
 
     policy: str
     K: int | None
-    speedup: Interval
+    speedup: Estimate
 
 
 def speedup_curve(
@@ -58,23 +55,16 @@ def speedup_curve(
     adaptive = [policy for policy in policies if not _is_fixed(policy)]
     cost = cost_model(cost, trace)
     policies = [*map(fixed, range(longest + 1)), *adaptive]
-    seconds, tokens = replicated_seconds(trace, policies, cost, replicates, seed, jobs)
-    plain = tokens * cost.baseline
-    return [
-        Point(name, lengths.get(name), speedup_of(plain, spent, level, seed))
-        for name, spent in seconds.items()
-    ]
+    found = evaluate(trace, policies, cost, replicates, seed, jobs)
+    return [point(found, name, lengths.get(name), level, seed) for name in found.seconds]
 
 
-def speedup_of(
-    plain: NDArray[np.float64], spent: NDArray[np.float64], level: float = 0.95, seed: int = 0
-) -> Interval:
-    """Plain decoding's seconds [P] over a policy's, as for `stats.ratio`; of too few prompts the
-    value alone."""
-    if len(plain) < MIN_PROMPTS:
-        value = float(plain.sum() / spent.reshape(len(plain), -1)[:, 0].sum())
-        return Interval(value, value, value, level, len(plain))
-    return ratio(plain, spent, level=level, seed=seed)
+def point(found: Evaluation, policy: str, K: int | None, level: float, seed: int) -> Point:
+    """The point of an evaluated policy."""
+    speedup = found.speedup(policy, level=level, seed=seed)
+    if speedup.prompts < MIN_PROMPTS:
+        speedup = replace(speedup, low=speedup.value, high=speedup.value)
+    return Point(policy, K, speedup)
 
 
 def _is_fixed(policy: Any) -> bool:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simspec.numerics.formulas import expected_committed
-from simspec.numerics.stats import Interval, bootstrap
+from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate
 from simspec.output.files import replacing
 from simspec.output.names import label_text
+from simspec.output.table import Table
 from simspec.policies.fixed import fixed
 from simspec.published import LengthCurve, length_curves, speed_tables
 from simspec.replay.replay import replay
-from simspec.reports.intervals import interval_data
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.trace import Trace, load_trace
 
@@ -158,6 +158,26 @@ def _summary(group: str, label: str, members: Sequence[PublishedError]) -> dict[
     }
 
 
+def published_table(errors: Sequence[PublishedError]) -> Table:
+    """The errors of `summarized`."""
+    rows = [
+        (
+            row["group"],
+            row["stand_in"],
+            row["curves"],
+            ", ".join(f"{K}: {error:+.1%}" for K, error in row["medians"].items()),
+            *(f"{row[name]:+.1%}" for name in ("least", "greatest")),
+            row["source"],
+        )
+        for row in summarized(errors)
+    ]
+    headings = (
+        "published", "stand-in", "curves", "median error by K", "least", "greatest", "source",
+    )  # fmt: skip
+    note = "Published figures: live runs without intervals, or replays of raw data."
+    return Table(headings, rows, names=2, notes=(note,), optional=("source", "curves"))
+
+
 LONGEST = 8
 IID_FROM = (1, 3)
 """Draft lengths whose accepted length gives the one rate of an i.i.d. stand-in."""
@@ -174,8 +194,8 @@ class TransportRow:
     | recording, drafter, rule | what was recorded |
     | K | drafted tokens a round |
     | rounds | replayed rounds that count |
-    | length | Interval: 1 + accepted / rounds, by replay |
-    | errors | {stand-in: Interval of its length over the replayed one, less 1} |
+    | length | Estimate: 1 + accepted / rounds, by replay |
+    | errors | {stand-in: Estimate of its length over the replayed one, less 1} |
 
     | stand-in | length |
     | --- | --- |
@@ -191,18 +211,8 @@ class TransportRow:
     rule: str
     K: int
     rounds: int
-    length: Interval
-    errors: Mapping[str, Interval]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: an interval is {value, low, high}, and NaN None."""
-        values = {name: getattr(self, name) for name in ("recording", "drafter", "rule", "K")}
-        errors = {name: interval_data(error) for name, error in self.errors.items()}
-        return values | {
-            "rounds": self.rounds,
-            "length": interval_data(self.length),
-            "errors": errors,
-        }
+    length: Estimate
+    errors: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -322,20 +332,38 @@ def _row(
             rounds, accepted, other, more = np.moveaxis(totals, -1, 0)
             return predict(1 + more / other) / (1 + accepted / rounds) - 1
 
-        errors[stand_in] = _interval(np.stack((*replayed, *measured), axis=-1), error, options)
-    length = _interval(np.stack(replayed, -1), lambda t: 1 + t[..., 1] / t[..., 0], options)
+        errors[stand_in] = estimate(np.stack((*replayed, *measured), axis=-1), error, **options)
+    length = estimate(np.stack(replayed, -1), lambda t: 1 + t[..., 1] / t[..., 0], **options)
     rounds = int(replayed[0].sum())
     return TransportRow(name, trace.meta.drafter, trace.meta.rule, K, rounds, length, errors)
 
 
-def _interval(
-    columns: Array, figure: Callable[[Array], Array], options: Mapping[str, Any]
-) -> Interval:
-    try:
-        return bootstrap(columns, figure, **options)
-    except ValueError:  # too few prompts
-        value = float(figure(columns.sum(axis=0)))
-        return Interval(value, np.nan, np.nan, options["level"], len(columns))
+def transport_tables(rows: Sequence[TransportRow]) -> list[Table]:
+    """A table for each recording, the last with the legend."""
+    recordings: dict[str, list[TransportRow]] = {}
+    for row in rows:
+        recordings.setdefault(row.recording, []).append(row)
+    notes = (
+        "accepted length: tokens a round with the target's own, by replay of fixed:K on rows that "
+        "the budget does not cut. Then the errors of stand-ins:",
+        "table@M: marginals of rounds of M; iid@M: one rate from M; teacher-forced: all rows.",
+        f"Intervals: paired bootstrap over prompts, none for fewer than {MIN_PROMPTS}.",
+    )
+    tables: list[Table] = []
+    for name, (first, *others) in recordings.items():
+        cells = [
+            (
+                row.K,
+                row.length.text(".3f"),
+                *(row.errors[of].text("+.1%") if of in row.errors else "-" for of in first.errors),
+            )
+            for row in (first, *others)
+        ]
+        title = f"{name}: {first.drafter}, {first.rule}"
+        below = notes if len(tables) == len(recordings) - 1 else ()
+        headings = "K", "accepted length", *first.errors
+        tables.append(Table(headings, cells, title=title, notes=below))
+    return tables
 
 
 ACROSS = 4

@@ -1,19 +1,19 @@
 """Rows of trees and chains by prompt, and choices fitted to the other half of the prompts."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.numerics.stats import Interval, ratio, ratio_difference, stacked
+from simspec.evaluate.evaluation import Sequences, halves
+from simspec.numerics.stats import Estimate, difference, estimate, quotient, stacked
 from simspec.policy.policy import Policy
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import replay
-from simspec.reports.intervals import interval_data, number_or_none
 from simspec.trace.trace import Trace
 from simspec.tree.policy import MAX_SUBMITTED, TreePolicy
 from simspec.tree.replay import prepare_tree, tree_rounds
@@ -34,13 +34,13 @@ class TreeRow:
     | chosen | what the other half of the prompts chose: k, or levels and nodes, one per half |
     | budget | node budget of a tree; 0: none is set |
     | clairvoyant | whether the policy knows the recorded tokens |
-    | tau | Interval: committed tokens per round, EAGLE's tau |
-    | nodes | Interval: submitted tokens per round |
+    | tau | Estimate: committed tokens per round, EAGLE's tau |
+    | nodes | Estimate: submitted tokens per round |
     | passes | float: the drafter's passes per round |
-    | depth_gain | Interval: tau less that of the chain as deep as the tree; NaN: no one depth |
+    | depth_gain | Estimate: tau less that of the chain as deep as the tree; NaN: no one depth |
     | alpha | (float,) [K]: n-alpha of the replayed rounds; NaN: never so deep |
-    | speedup | Interval at the costs |
-    | gain | Interval: speedup less the best chain's, paired by prompt |
+    | speedup | Estimate at the costs |
+    | gain | Estimate: speedup less the best chain's, paired by prompt |
     """
 
     recording: str
@@ -49,22 +49,13 @@ class TreeRow:
     chosen: str
     budget: int
     clairvoyant: bool
-    tau: Interval
-    nodes: Interval
+    tau: Estimate
+    nodes: Estimate
     passes: float
-    depth_gain: Interval
+    depth_gain: Estimate
     alpha: tuple[float, ...]
-    speedup: Interval
-    gain: Interval
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: an interval is {value, low, high}, and NaN None."""
-        intervals = ("tau", "nodes", "depth_gain", "speedup", "gain")
-        return (
-            asdict(self)
-            | {name: interval_data(getattr(self, name)) for name in intervals}
-            | {"alpha": [number_or_none(alpha) for alpha in self.alpha]}
-        )
+    speedup: Estimate
+    gain: Estimate
 
 
 def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> Array:
@@ -116,43 +107,28 @@ def row_figures(
     by_depth = figures[:, DEPTHS : figures.shape[1] - len(cost.replicates)]
     right, tried = by_depth.sum(axis=0).reshape(2, -1)
 
-    def interval(function: Callable[..., Interval], *columns: Array) -> Interval:
-        try:
-            return function(*columns, **options)
-        except ValueError:  # too few prompts
-            sums = stacked(*columns).sum(axis=0).reshape(len(columns), -1)[:, 0]
-            value = sums[0] / sums[1] - (sums[2] / sums[3] if len(sums) > 2 else 0)
-            return Interval(float(value), np.nan, np.nan, options["level"], len(tokens))
+    def of(*columns: Array) -> Estimate:
+        statistic = quotient if len(columns) == 2 else difference
+        return estimate(stacked(*columns), statistic, **options)
 
+    no_depth = Estimate(np.nan, np.nan, np.nan, options["level"], len(tokens))
     return {
-        "tau": interval(ratio, tokens, rounds),
-        "nodes": interval(ratio, nodes, rounds),
+        "tau": of(tokens, rounds),
+        "nodes": of(nodes, rounds),
         "passes": float(figures[:, PASSES].sum() / rounds.sum()),
-        "depth_gain": Interval(np.nan, np.nan, np.nan, options["level"], len(tokens))
+        "depth_gain": no_depth
         if equal is None
-        else interval(ratio_difference, tokens, rounds, equal[:, TOKENS], equal[:, ROUNDS]),
+        else of(tokens, rounds, equal[:, TOKENS], equal[:, ROUNDS]),
         "alpha": tuple(float(r / t) if t else float("nan") for r, t in zip(right, tried)),
-        "speedup": interval(ratio, plain, seconds),
-        "gain": interval(ratio_difference, plain, seconds, plain, chain),
+        "speedup": of(plain, seconds),
+        "gain": of(plain, seconds, plain, chain),
     }
 
 
-Sequences = NDArray[np.intp]
 Depths = NDArray[np.int64]
 """Longest path of a draft, by prompt; 0 where it is not fixed beforehand."""
 Fitted = tuple[Array, str, Depths]
 """(`prompt_figures`, what was chosen, the depths)."""
-
-
-def halves(trace: Trace) -> list[tuple[Sequences, Sequences]]:
-    """[(sequences to choose on, sequences to count)]: every second prompt, both ways.
-
-    A single prompt is used for both.
-    """
-    every = np.arange(trace.sequences)
-    if trace.sequences == 1:
-        return [(every, every)]
-    return [(every[::2], every[1::2]), (every[1::2], every[::2])]
 
 
 def fit_length(

@@ -10,15 +10,15 @@ import numpy as np
 
 from simspec import policies as policy_names
 from simspec.cost.model import CostModel
-from simspec.output.names import markdown_text
-from simspec.output.terminal import markdown_table
+from simspec.evaluate.evaluation import priced_recordings
+from simspec.numerics.stats import MIN_PROMPTS
+from simspec.output.table import Table
 from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.oracle import oracle
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets
 from simspec.policy.policy import PolicyError
-from simspec.reports.intervals import interval_columns, interval_text
 from simspec.reports.tree_rows import (
     SECONDS,
     Fitted,
@@ -30,7 +30,7 @@ from simspec.reports.tree_rows import (
     row_figures,
     shape_of,
 )
-from simspec.trace.trace import Trace, TraceError, load_trace
+from simspec.trace.trace import Trace, TraceError
 from simspec.tree.policy import MAX_SUBMITTED
 from simspec.tree.tree import MAX_NODES, TreeError
 
@@ -120,15 +120,10 @@ def compare_trees(
     rows: list[TreeRow] = []
     notes: list[str] = []
     errors: dict[str, list[ValueError]] = {}
-    for name, source in traces.items():
-        trace = source if isinstance(source, Trace) else load_trace(source)
+    for name, trace, cost in priced_recordings(traces, costs):
         longest = min(trace.K, MAX_SUBMITTED)
         if k is not None and not 1 <= k <= longest:
             raise PolicyError(f"k is {k}, expected a chain of 1 to {longest} tokens on {name}")
-        cost = costs[name] if isinstance(costs, Mapping) else costs
-        cost = (
-            cost if isinstance(cost, CostModel) else CostModel.from_ratio(cost, trace.K, MAX_NODES)
-        )
         most = max(MAX_SUBMITTED, *nodes)
         if cost.nodes < most:
             notes.append(
@@ -191,7 +186,7 @@ HEADINGS = (
 )
 
 
-def table(rows: Sequence[TreeRow]) -> Any:
+def frame(rows: Sequence[TreeRow]) -> Any:
     """The rows as a pandas DataFrame: intervals with _low and _high, alpha_1 .. alpha_K."""
     import pandas
 
@@ -200,36 +195,41 @@ def table(rows: Sequence[TreeRow]) -> Any:
     for row in rows:
         columns = {key: getattr(row, key) for key in keys}
         for key in ("tau", "nodes", "depth_gain", "speedup", "gain"):
-            columns |= interval_columns(key, getattr(row, key))
+            columns |= getattr(row, key).columns(key)
         flat.append(columns | {f"alpha_{j}": alpha for j, alpha in enumerate(row.alpha, 1)})
     return pandas.DataFrame(flat)
 
 
-def by_recording(rows: Sequence[TreeRow]) -> dict[str, list[tuple[str, ...]]]:
-    """{recording: the cells of its rows}."""
-    parts: dict[str, list[tuple[str, ...]]] = {}
-    for row in rows:
-        parts.setdefault(row.recording, []).append(cells(row))
-    return parts
-
-
-def markdown(rows: Sequence[TreeRow]) -> str:
-    """A Markdown table for each recording."""
-    return "\n\n".join(
-        f"**{markdown_text(name)}**\n\n{markdown_table(HEADINGS, part)}"
-        for name, part in by_recording(rows).items()
+def tables(rows: Sequence[TreeRow], covered: str = "") -> list[Table]:
+    """A table for each recording, the last with the legend and what its intervals cover."""
+    notes = (
+        "tokens/round: tau, with the target's own; over a chain as deep: tau less that of "
+        "fixed:K, K the levels. nodes/round: submitted. passes/round: of the drafter. Speedups at "
+        "the costs.",
+        "k, shapes: chosen on half the prompts, counted on the other. "
+        f"Speedups: {covered} None for fewer than {MIN_PROMPTS} prompts.",
     )
+    names = list(dict.fromkeys(row.recording for row in rows))
+    return [
+        Table(
+            HEADINGS,
+            [_cells(row) for row in rows if row.recording == name],
+            title=name,
+            optional=("passes/round", "nodes/round", "chosen", "over a chain as deep"),
+            notes=notes if name == names[-1] else (),
+        )
+        for name in names
+    ]
 
 
-def cells(row: TreeRow) -> tuple[str, ...]:
-    """The row's cells under HEADINGS."""
+def _cells(row: TreeRow) -> tuple[str, ...]:
     return (
         row.policy + (" (knows the text)" if row.clairvoyant else ""),
         row.chosen or "-",
-        interval_text(row.tau),
-        interval_text(row.depth_gain, "+.2f"),
-        interval_text(row.nodes, ".1f"),
+        row.tau.text(),
+        row.depth_gain.text("+.2f"),
+        row.nodes.text(".1f"),
         f"{row.passes:.2f}",
-        interval_text(row.speedup, ".3f"),
-        "-" if row.policy == "best chain" else interval_text(row.gain, "+.3f"),
+        row.speedup.text(".3f"),
+        "-" if row.policy == "best chain" else row.gain.text("+.3f"),
     )

@@ -1,5 +1,6 @@
 """Arguments of a policy tuned on one half of the prompts and reported on the other."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -9,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio, ratio_difference
+from simspec.evaluate.evaluation import evaluate, priced_recordings
+from simspec.numerics.stats import MIN_PROMPTS, Estimate, holm
+from simspec.output.table import Table
 from simspec.policies import KINDS, make, parse, read_arguments
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy.predictor import split_by_task
 from simspec.policy_kind import Argument
 from simspec.replay.replay import replay
-from simspec.replay.sweep import cost_model
-from simspec.reports.comparison import holm, paired_p
-from simspec.reports.intervals import interval_data, replicated_seconds
+from simspec.reports.comparison import paired_p
 from simspec.trace.trace import Trace
 
 PER_ARGUMENT = 8
@@ -60,9 +61,9 @@ class Half:
     p: `paired_p` of modelled seconds, of this recording alone.
     """
 
-    default: Interval
-    tuned: Interval
-    difference: Interval
+    default: Estimate
+    tuned: Estimate
+    difference: Estimate
     p: float
 
     @property
@@ -73,8 +74,8 @@ class Half:
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
         names = ("default", "tuned", "difference")
-        intervals = {name: interval_data(getattr(self, name)) for name in names}
-        return intervals | {"p": self.p, "gain": self.gain, "prompts": self.default.prompts}
+        estimates = {name: getattr(self, name) for name in names}
+        return estimates | {"p": self.p, "gain": self.gain, "prompts": self.default.prompts}
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Tuned:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data for JSON."""
-        halves = {"tuned_on": self.fit.to_dict(), "held_out": self.held_out.to_dict()}
+        halves = {"tuned_on": self.fit, "held_out": self.held_out}
         return {"recording": self.recording, "p": self.p, "verdict": self.verdict} | halves
 
 
@@ -124,7 +125,7 @@ class Tuning:
             "tuned": self.tuned,
             "settings": self.settings,
             "gain": {"tuned_on": self.gain("fit"), "held_out": self.gain("held_out")},
-            "recordings": [recording.to_dict() for recording in self.recordings],
+            "recordings": self.recordings,
         }
 
 
@@ -184,7 +185,7 @@ def tune(
                 f"{recording}: {fewest} prompts in a half are too few for an interval: record "
                 f" at least {2 * MIN_PROMPTS}"
             )
-    priced = {name: cost_model(costs[name], trace) for name, trace in traces.items()}
+    priced = {name: cost for name, _, cost in priced_recordings(traces, costs)}
     halves = tuple((traces[r].select(parts[r][0]), priced[r]) for r in traces)
     problem = _Problem(name, kept, space, halves, search)
     start = default_text(policy)
@@ -307,13 +308,43 @@ def _reported(
 
 def _half(trace: Trace, cost: CostModel, texts: tuple[str, str], search: Search, seed: int) -> Half:
     policies = [_chain(text, trace, cost) for text in dict.fromkeys(texts)]
-    times, tokens = replicated_seconds(trace, policies, cost, search.replicates, seed)
-    before, after = times[policies[0].name], times[policies[-1].name]
-    plain = tokens.astype(np.float64) * cost.baseline
+    found = evaluate(trace, policies, cost, search.replicates, seed)
+    names = list(found.seconds)  # one name where the default is kept
+    before, after = names[0], names[-1]
     options: dict[str, Any] = {"level": search.level, "seed": search.seed}
+    times = found.seconds[after], found.seconds[before]
     return Half(
-        ratio(plain, before, **options),
-        ratio(plain, after, **options),
-        ratio_difference(plain, after, plain, before, **options),
-        paired_p(plain, after, before, RESAMPLES, search.seed),
+        found.speedup(before, **options),
+        found.speedup(after, **options),
+        found.gain(after, before, **options),
+        paired_p(found.plain, *times, RESAMPLES, search.seed),
     )
+
+
+def tuning_table(tuning: Tuning, level: float, covered: str) -> Table:
+    """Two rows a recording, tuned on and held out, and the command that sweeps the result."""
+    headings = (
+        "recording", "prompts", "default", "tuned", f"difference [{level:.0%}]", "p", "verdict",
+    )  # fmt: skip
+    rows = [
+        (
+            row.recording, f"{half.default.prompts} {name}", f"{half.default.value:.3f}",
+            f"{half.tuned.value:.3f}", half.difference.text("+.3f"), *judged,
+        )
+        for row in tuning.recordings
+        for half, name, judged in (
+            (row.fit, "tuned on", ("", "")),
+            (row.held_out, "held out", (f"{row.p:.2g}", row.verdict)),
+        )
+    ]  # fmt: skip
+    notes = [
+        f"default {tuning.default}; {tuning.settings} settings replayed; "
+        f"gain {tuning.gain('fit'):+.1%} on the prompts tuned on, "
+        f"{tuning.gain('held_out'):+.1%} on those held out.",
+        covered,
+    ]
+    if len(tuning.recordings) > 1:
+        notes.append(f"p by Holm over {len(tuning.recordings)} recordings.")
+    if tuning.tuned != tuning.default:
+        notes.append(f"simspec sweep --policy {shlex.quote(tuning.tuned)}")
+    return Table(headings, rows, names=2, notes=notes, optional=("default", "p"))

@@ -10,8 +10,7 @@ from simspec import formulas, policies
 from simspec.cost.model import CostModel
 from simspec.replay import metrics
 from simspec.replay import replay as simulate
-from simspec.reports.drafters import depth_acceptance
-from simspec.trace import acceptance
+from simspec.trace.acceptance import depth_acceptance, drawn_trace
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace, load_trace
 from simspec.validation import paper_tables as implied_costs
@@ -35,9 +34,7 @@ def recording_checks(name: str, trace: Trace, seed: int) -> tuple[list[Check], d
     if "confidence" in dict(trace.meta.features):
         replayed += [policies.confidence(0.5), policies.confidence(0.5, inclusive=False)]
     alpha, alphas = depth_acceptance(trace)
-    trace = acceptance.drawn_trace(
-        trace, seed
-    )  # under the rejection rule: the accepted lengths of a draw
+    trace = drawn_trace(trace, seed)  # under the rejection rule: the accepted lengths of a draw
     checks, by_length = [], []
     for policy in replayed:
         rounds = simulate.replay(trace, policy, seed, cost)

@@ -11,6 +11,7 @@ from simspec.cost.model import CostModel
 from simspec.cost.speed_table import SpeedRow, SpeedTable
 from simspec.cost.table import CostTable
 from simspec.numerics.formulas import expected_committed
+from simspec.output.table import Table
 from simspec.policies.fixed import fixed
 from simspec.published import batch_tables, speed_tables
 from simspec.replay.lock_step import plain_steps, policy_steps
@@ -165,6 +166,31 @@ of the task; 'SpecDecode-Bench': STATED, of other hardware |
                         }
                     )
     return found
+
+
+def published_batches_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows of `published_batches`, and how many are on the same side of 1."""
+    cells = [
+        (
+            *(row[key] or "-" for key in ("table", "task", "batch", "K", "cost")),
+            f"{row['measured']:.2f}",
+            f"{row['predicted']:.2f}",
+            "yes" if row["agrees"] else "NO",
+        )
+        for row in rows
+    ]
+    headings = (
+        "table", "task", "batch", "K", "costs from", "measured", "lock step", "same side of 1",
+    )  # fmt: skip
+    notes = []
+    for cost in dict.fromkeys(row["cost"] for row in rows):
+        agrees = [row["agrees"] for row in rows if row["cost"] == cost]
+        notes.append(f"costs from {cost}: {sum(agrees)} of {len(agrees)} on the same side of 1")
+    notes.append(
+        "Speedups of published batches, and of i.i.d. recordings of the same accepted length. "
+        "SpecDecode-Bench: its costs of an H100; the batches ran on other hardware."
+    )
+    return Table(headings, cells, names=5, notes=notes)
 
 
 def _costs(

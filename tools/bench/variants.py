@@ -22,7 +22,7 @@ import numpy as np
 
 from real.files import replace_json
 from simspec import CostModel, Trace, load_trace, policies, replay
-from simspec.numerics.stats import Interval, ratio, ratio_difference
+from simspec.numerics.stats import Estimate, ratio, ratio_difference
 
 
 def parse() -> argparse.Namespace:
@@ -43,7 +43,7 @@ def sums(trace: Trace, K: int) -> tuple[np.ndarray, np.ndarray]:
     return np.array(accepted, float), np.array(drafts, float)
 
 
-def bounds(value: Interval) -> list[float]:
+def bounds(value: Estimate) -> list[float]:
     return [round(x, 4) for x in (value.value, value.low, value.high)]
 
 

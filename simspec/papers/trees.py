@@ -5,25 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from simspec.claims.claim import EAGLE, EESD, GLIDE, Claim, Inputs
-from simspec.claims.evidence import POSITIVE, Array, Evidence, difference, excess, observe
-from simspec.claims.recorded import TRAINED, Price, Recorded
 from simspec.cost.model import CostModel
+from simspec.evaluate.evaluation import Sequences, halves
+from simspec.numerics.stats import difference
+from simspec.papers.claim import EAGLE, EESD, GLIDE, Claim, Inputs
+from simspec.papers.evidence import POSITIVE, Array, Evidence, excess, observe
+from simspec.papers.recorded import TRAINED, Price, Recorded
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import beams, cape, sets
 from simspec.policy.policy import Policy
 from simspec.policy_kind import DeferredPolicy
 from simspec.reports.tree_rows import NODES as NODES_SUBMITTED
-from simspec.reports.tree_rows import (
-    ROUNDS,
-    SECONDS,
-    TOKENS,
-    Sequences,
-    fit_tree,
-    halves,
-    prompt_figures,
-)
+from simspec.reports.tree_rows import ROUNDS, SECONDS, TOKENS, fit_tree, prompt_figures
 from simspec.trace.trace import Trace
 from simspec.tree.policy import TreePolicy
 from simspec.tree.tree import published_tree

@@ -6,15 +6,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from simspec.claims.claim import EESD, Claim, Inputs
-from simspec.claims.evidence import Array, Evidence, excess, observe
-from simspec.claims.recorded import MEASURED, TRAINED, Price, Recorded, by_prompt
+from simspec.evaluate.evaluation import halves
+from simspec.papers.claim import EESD, Claim, Inputs
+from simspec.papers.evidence import Array, Evidence, excess, observe
+from simspec.papers.recorded import MEASURED, TRAINED, Price, Recorded, by_prompt
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
 from simspec.policy.policy import Policy
 from simspec.policy.predictor import ScalarPredictor, fit_predictor
-from simspec.reports.tree_rows import halves
 from simspec.trace.trace import Trace
 
 SYNTHETIC = "synthetic"

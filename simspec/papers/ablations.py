@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from simspec.claims.card import Card, Lengths, pairs, shared_lengths
-from simspec.claims.claim import EAGLE, EESD, GLIDE, Claim, Inputs
-from simspec.claims.evidence import (
+from simspec.numerics.stats import MIN_PROMPTS, Estimate
+from simspec.papers.card import Card, Lengths, pairs, shared_lengths
+from simspec.papers.claim import EAGLE, EESD, GLIDE, Claim, Inputs
+from simspec.papers.evidence import (
     POSITIVE,
     Array,
     Evidence,
@@ -17,9 +18,16 @@ from simspec.claims.evidence import (
     observe,
     student_interval,
 )
-from simspec.claims.exit_costs import ExitForm, exit_cost, target_of
-from simspec.claims.recorded import MEASURED, MOST_REPEATED, REPETITIVE, Price, Recorded
-from simspec.numerics.stats import MIN_PROMPTS, Interval
+from simspec.papers.recorded import (
+    MEASURED,
+    MOST_REPEATED,
+    REPETITIVE,
+    ExitForm,
+    Price,
+    Recorded,
+    exit_cost,
+    target_of,
+)
 from simspec.policies.thompson import beta_ts
 from simspec.trace.trace import load_trace
 
@@ -230,7 +238,7 @@ def _is_near(card: Card) -> bool:
     return SHARE[0] <= depth / target.layers <= SHARE[1]
 
 
-def _error(length: Interval) -> float:
+def _error(length: Estimate) -> float:
     """Standard error that an interval implies."""
     unit = student_interval(0.0, 1.0, length.prompts)
     return (length.high - length.low) / (unit.high - unit.low)

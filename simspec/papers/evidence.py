@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from simspec.numerics.stats import MIN_PROMPTS, Interval, bootstrap, price_deviation
-from simspec.reports.intervals import interval_data, number_or_none
+from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, jackknife
 
 Array = NDArray[np.float64]
 Bounds = tuple[float, float]
@@ -48,7 +47,7 @@ class Evidence:
     | --- | --- |
     | part | what the effect is |
     | source, price | where, and at which price; price '': none enters |
-    | interval | Interval over prompts at 95%, of this effect alone |
+    | interval | Estimate over prompts at 95%, of this effect alone |
     | error | standard error by jackknife over prompts |
     | bounds | (low, high) that the claim states |
     | figures | further figures, {name: value} |
@@ -57,7 +56,7 @@ class Evidence:
     part: str
     source: Source
     price: str
-    interval: Interval
+    interval: Estimate
     error: float
     bounds: Bounds = POSITIVE
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -93,29 +92,13 @@ class Evidence:
             "excluded": self.source.excluded,
             "price": self.price,
             "prompts": self.interval.prompts,
-            "effect": interval_data(self.interval),
+            "effect": self.interval,
             "error": self.error,
-            "bounds": [number_or_none(x) if math.isfinite(x) else None for x in self.bounds],
+            "bounds": [x if math.isfinite(x) else None for x in self.bounds],
             "p_inside": self.inside,
             "p_outside": self.outside,
-            "figures": {name: number_or_none(value) for name, value in self.figures.items()},
+            "figures": self.figures,
         }
-
-
-def jackknife(columns: Array, statistic: Callable[[Array], Any]) -> tuple[float, float]:
-    """(the figure, its standard error) of sums over prompts, leaving out one prompt at a time.
-
-    error = sqrt((P - 1) / P sum_i (d_i - mean)^2) (Efron 1982, Ch. 3); of columns [P, C, 1 + R] in
-    quadrature with the deviation over the R replicates of the costs, see `bootstrap`.
-    """
-    of_prices = price_deviation(columns, statistic) if columns.ndim == 3 else 0.0
-    columns = columns[..., 0] if columns.ndim == 3 else columns
-    totals, P = columns.sum(axis=0), len(columns)
-    without = np.asarray(statistic(totals - columns))
-    error = math.sqrt((P - 1) / P * float(((without - without.mean()) ** 2).sum()))
-    value = float(statistic(totals))
-    # a difference of equal sums keeps rounding errors, which are no spread
-    return value, math.hypot(error if error > 1e-12 * max(1.0, abs(value)) else 0.0, of_prices)
 
 
 def observe(
@@ -138,27 +121,19 @@ def observe(
             f"{source.name}: {len(columns)} prompts, expected at least {MIN_PROMPTS}: take more"
         )
     value, error = jackknife(columns, statistic)
-    try:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            interval = bootstrap(columns, statistic, LEVEL, 2000, seed)
-    except ValueError:
+    interval = estimate(columns, statistic, level=LEVEL, resamples=2000, seed=seed)
+    if math.isnan(interval.low):  # some resample has no figure
         interval = student_interval(value, error, len(columns))
     return Evidence(part, source, price, interval, error, bounds, figures or {})
 
 
-def student_interval(value: float, error: float, prompts: int) -> Interval:
+def student_interval(value: float, error: float, prompts: int) -> Estimate:
     """value -+ t error, Student's t of prompts - 1 degrees of freedom."""
     half = float(stdtrit(prompts - 1, (1 + LEVEL) / 2)) * error
-    return Interval(value, value - half, value + half, LEVEL, prompts)
+    return Estimate(value, value - half, value + half, LEVEL, prompts)
 
 
 def excess(totals: Array) -> Array:
     """a / b - 1 of totals [..., 2]: how much slower a is than b, in shares of b."""
     quotient: Array = totals[..., 0] / totals[..., 1]
     return quotient - 1
-
-
-def difference(totals: Array) -> Array:
-    """a / b - c / d of totals [..., 4]."""
-    gap: Array = totals[..., 0] / totals[..., 1] - totals[..., 2] / totals[..., 3]
-    return gap

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from simspec.claims.evidence import Array
-from simspec.numerics.stats import MIN_PROMPTS, Interval
+from simspec.numerics.stats import MIN_PROMPTS, Estimate
 from simspec.output.files import read_json
+from simspec.papers.evidence import Array
 
 MOST_BYTES = 1 << 20
 FOLDERS = ("traces/ablations", "traces/smollm2/drafters", "traces/drafters", "real/tiny")
@@ -26,13 +26,13 @@ class Lengths:
     | field | meaning |
     | --- | --- |
     | where | `HELD_OUT`, or the recording whose sequences they are |
-    | interval | Interval of the mean over sequences, at 95% |
+    | interval | Estimate of the mean over sequences, at 95% |
     | sums | float64[S, 3]: accepted tokens, drafts and tested tokens by sequence; None: not kept |
     | repeated | share of repeated 8-grams; None: not stated |
     """
 
     where: str
-    interval: Interval
+    interval: Estimate
     sums: Array | None = None
     repeated: float | None = None
 
@@ -120,7 +120,7 @@ def _lengths(where: str, found: Mapping[str, Any], about: Mapping[str, Any], K: 
             f"0 <= low <= value <= high <= K and {MIN_PROMPTS} texts or more"
         )
     sums = _sums(found["by_sequence"], value, K) if "by_sequence" in found else None
-    interval = Interval(value, low, high, 0.95, texts)
+    interval = Estimate(value, low, high, 0.95, texts)
     return Lengths(where, interval, sums, None if repeated is None else float(repeated))
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on claims, with one error rate for all of them, and their page."""
+"""Claim: a sentence of a paper and its test; verdicts with one error rate, and their page."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,13 +7,78 @@ from typing import Any
 
 import numpy as np
 
-from simspec.claims.claim import REFERENCES, Claim, Inputs
-from simspec.claims.evidence import Evidence
-from simspec.claims.recorded import MEASURED, PRICES, Price
+from simspec.numerics.stats import holm
 from simspec.output.files import replacing
-from simspec.output.terminal import markdown_table
-from simspec.reports.comparison import holm
-from simspec.reports.intervals import interval_text
+from simspec.output.table import Table
+from simspec.papers.card import Card
+from simspec.papers.evidence import Evidence
+from simspec.papers.recorded import MEASURED, PRICES, Price, Recordings
+
+EESD, GLIDE, EAGLE, S2D = "EESD", "GLIDE with a CAPE", "EAGLE", "S2D"
+REFERENCES = {
+    EESD: "arXiv 2406.03853",
+    GLIDE: "arXiv 2402.02082",
+    EAGLE: "arXiv 2401.15077",
+    S2D: "arXiv 2407.01955",
+}
+"""Where each paper is."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What claims are tested on.
+
+    | field | meaning |
+    | --- | --- |
+    | recordings | Recordings |
+    | cards | of trained drafters |
+    | seed, draws | of policies that draw: the first seed, and how many draws are averaged |
+    """
+
+    recordings: Recordings
+    cards: Sequence[Card] = ()
+    seed: int = 0
+    draws: int = 4
+
+
+Test = Callable[[Inputs, Price], list[Evidence]]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper, or one part of a composite claim, with a verdict of its own.
+
+    | field | meaning |
+    | --- | --- |
+    | number | its place in the list |
+    | sentence | what it says, in our words |
+    | paper, table | where it says so |
+    | test | the evidence at a price; empty: there is none |
+    | prices | at which it is tested; (): no price enters |
+    | needs | what is missing where there is no evidence |
+    | detail | how the sentence was made a test |
+    | part | letter of a part of a composite claim; '': the claim is one statement |
+    | regime | what the paper tested, against which control |
+    | construction | why the test can hardly fail; '': it can |
+    """
+
+    number: int
+    sentence: str
+    paper: str
+    table: str
+    test: Test
+    prices: tuple[Price, ...] = PRICES
+    needs: str = "no recording"
+    detail: str = ""
+    part: str = ""
+    regime: str = ""
+    construction: str = ""
+
+    @property
+    def label(self) -> str:
+        """Number and part, as 13b."""
+        return f"{self.number}{self.part}"
+
 
 HELD, FAILED, UNDECIDED = "held", "did not hold", "undecided"
 BY_CONSTRUCTION = "by construction"
@@ -60,13 +125,10 @@ class Verdict:
         return sum(of.values()), len(of)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
-        names = "price", "verdict", "p", "reason"
-        return {name: getattr(self, name) for name in names} | {
-            "inside": self.inside,
-            "recordings": list(dict.fromkeys(e.source.name for e in self.evidence)),
-            "evidence": [e.to_dict() for e in self.evidence],
-        }
+        """The fields for JSON, less the claim, with the recordings and how many are inside."""
+        shown = {name: value for name, value in vars(self).items() if name != "claim"}
+        names = dict.fromkeys(e.source.name for e in self.evidence)
+        return shown | {"inside": self.inside, "recordings": list(names)}
 
 
 def verdicts_on(
@@ -135,12 +197,7 @@ SHOWN = (NO_PRICE.name, MEASURED.name, "c=0.10 flat")
 Row = tuple[str, ...]
 
 
-def headings() -> Row:
-    """Of the table of verdicts."""
-    return "claim", "", "where", *(name for name, _ in GROUPS)
-
-
-def verdict_rows(verdicts: Sequence[Verdict]) -> list[Row]:
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """One row a claim: label, sentence, place, and the verdicts at each group of prices.
 
     Behind a verdict is on how many recordings, of those that count, the effect lies where claimed.
@@ -155,7 +212,8 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> list[Row]:
         else:
             cells = [_cell([of[p.name] for p in prices if p.name in of]) for _, prices in GROUPS]
         rows.append((claim.label, claim.sentence, claim.table, *cells))
-    return rows
+    headings = "claim", "", "where", *(name for name, _ in GROUPS)
+    return Table(headings, rows, names=2, optional=("where",))
 
 
 def _cell(verdicts: Sequence[Verdict]) -> str:
@@ -167,7 +225,7 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
     return " / ".join(texts[0]) + (f" ({' / '.join(texts[1])})" if counts else "")
 
 
-def evidence_rows(verdicts: Iterable[Verdict]) -> list[Row]:
+def evidence_table(verdicts: Iterable[Verdict]) -> Table:
     """One row for each effect on each recording, with its values at the prices of SHOWN."""
     rows: dict[Row, dict[str, Evidence]] = {}
     for verdict in verdicts:
@@ -176,18 +234,18 @@ def evidence_rows(verdicts: Iterable[Verdict]) -> list[Row]:
                 why = "" if e.source.counted else f" ({e.source.excluded}: not counted)"
                 of = verdict.claim.label, e.part, e.source.name + why
                 rows.setdefault(of, {})[verdict.price] = e
-    return [(*of, *_values(by_price)) for of, by_price in rows.items()]
+    headings = "claim", "effect", "recording", "claimed", *SHOWN[1:], "prompts", "figures"
+    return Table(headings, [(*of, *_values(by_price)) for of, by_price in rows.items()], names=3)
 
 
 def _values(by_price: Mapping[str, Evidence]) -> Row:
     """Bounds, values and figures at SHOWN, prompts; a figure stands once where prices share it."""
     first = next(iter(by_price.values()))
     values = [
-        interval_text(by_price[name].interval, "+.3f") if name in by_price else ""
-        for name in SHOWN[1:]
+        by_price[name].interval.text("+.3f") if name in by_price else "" for name in SHOWN[1:]
     ]
     if NO_PRICE.name in by_price:
-        values = [interval_text(first.interval, "+.3f"), ""]
+        values = [first.interval.text("+.3f"), ""]
     shown = [[f"{name} {x:.2f}" for name, x in e.figures.items()] for e in by_price.values()]
     figures = "; ".join(dict.fromkeys(", ".join(texts) for texts in shown))
     return _bounds(first), *values, str(first.interval.prompts), figures
@@ -208,13 +266,29 @@ def markdown(verdicts: Sequence[Verdict], evidence: bool = True) -> str:
         claims = list(dict.fromkeys(verdict.claim for verdict in of))
         parts += [
             f"## {paper} ({reference})",
-            markdown_table(headings(), verdict_rows(of)),
+            verdict_table(of).markdown(),
             "\n".join(map(_tested, claims)),
         ]
-        if evidence and (rows := evidence_rows(of)):
-            names = "claim", "effect", "recording", "claimed", *SHOWN[1:], "prompts", "figures"
-            parts.append(markdown_table(names, rows))
+        shown = evidence_table(of)
+        if evidence and shown.rows:
+            parts.append(shown.markdown())
     return "\n\n".join(parts)
+
+
+def verdict_tables(verdicts: Sequence[Verdict]) -> list[Table]:
+    """The verdicts on the claims of each paper, the last with the counts."""
+    papers = list(dict.fromkeys(p for p in REFERENCES for v in verdicts if v.claim.paper == p))
+    note = (
+        f"{summary(verdicts)} (m of n): on m of the n recordings that count the 95% interval lies "
+        f"where claimed. flat: verification costs a plain step; rows: as measured. {COVERED} "
+        "--json has figures and intervals."
+    )
+    tables = []
+    for paper in papers:
+        of = verdict_table([verdict for verdict in verdicts if verdict.claim.paper == paper])
+        below = (note,) if paper == papers[-1] else ()
+        tables.append(replace(of, title=paper, notes=below))
+    return tables
 
 
 def _tested(claim: Claim) -> str:

@@ -1,25 +1,17 @@
-"""Claims about draft lengths, drafters and tasks (EESD, EAGLE)."""
+"""Claims about draft lengths, drafters, tasks and batches (EESD, EAGLE)."""
 
 from collections.abc import Iterator
 from itertools import groupby, permutations
 
 import numpy as np
 
-from simspec.claims.claim import EAGLE, EESD, Claim, Inputs
-from simspec.claims.evidence import (
-    POSITIVE,
-    Array,
-    Bounds,
-    Evidence,
-    Source,
-    difference,
-    excess,
-    jackknife,
-    observe,
-)
-from simspec.claims.recorded import TRAINED, Price, Recorded, by_prompt, crossed
+from simspec.evaluate.evaluation import halves
+from simspec.numerics.stats import difference, jackknife
+from simspec.papers.claim import EAGLE, EESD, Claim, Inputs
+from simspec.papers.evidence import POSITIVE, Array, Bounds, Evidence, Source, excess, observe
+from simspec.papers.recorded import PRICES, TRAINED, Price, Recorded, by_prompt, crossed
 from simspec.policies.fixed import fixed
-from simspec.reports.tree_rows import halves
+from simspec.replay.lock_step import plain_steps, policy_steps
 from simspec.trace.rounds import committed
 
 SHORT, LONG = 1, 5
@@ -226,6 +218,51 @@ def _task_gap(
     )
 
 
+LARGER = (4, 16)
+"""EAGLE's largest batch, and one beyond."""
+BATCH_LENGTHS = range(1, 7)
+ROW_PRICES = tuple(price for price in PRICES if not price.flat)
+"""Where verification is flat a batch costs what one sequence costs, so the claim has no content."""
+
+
+def shrinking_gains(inputs: Inputs, price: Price) -> list[Evidence]:
+    """Claim 17: the speedup at batch 1 less that at a larger one, each at its best fixed length."""
+    found = []
+    for recorded in inputs.recordings.of("eagle"):
+        single, k = _in_batch(recorded, 1, price)
+        for batch in LARGER:
+            larger, longer = _in_batch(recorded, batch, price)
+            shown = {"speedup at 1": _speedup(single), "K at 1": k}
+            shown |= {f"speedup at {batch}": _speedup(larger), f"K at {batch}": longer}
+            part = f"speedup at batch 1 less that at batch {batch}"
+            columns = np.concatenate((single, larger), axis=1)
+            found.append(
+                observe(
+                    part, recorded.source, price.name, columns, difference, POSITIVE, shown,
+                    inputs.seed,
+                )
+            )  # fmt: skip
+    return found
+
+
+def _in_batch(recorded: Recorded, batch: int, price: Price) -> tuple[Array, float]:
+    """(seconds [S, 2] of plain decoding and of the best fixed length, that length)."""
+    cost, trace = price.of(recorded.cost), recorded.trace
+    plain = plain_steps(trace, cost, batch).share
+    shares = [
+        policy_steps(trace, recorded.rounds(fixed(k)), cost, batch).share
+        for k in BATCH_LENGTHS
+        if k <= trace.K
+    ]
+    best = int(np.argmin([share.sum() for share in shares]))
+    return np.stack((plain, shares[best]), -1), best + 1.0
+
+
+def _speedup(columns: Array) -> float:
+    plain, seconds = columns.sum(axis=0)
+    return float(plain / seconds)
+
+
 CLAIMS = (
     Claim(
         4, "The best draft length differs between samples.", EESD, "Figure 1b",
@@ -259,5 +296,14 @@ CLAIMS = (
         19, "Code is accelerated most.", EAGLE, "section 5.1, Figure 8",
         code_is_fastest, detail="Against each other task, at one length for all.",
         regime="MT-bench and HumanEval, targets of 7B to 70B.",
+    ),
+    Claim(
+        17, "Gains shrink as the batch grows.", EAGLE, "Table 7", shrinking_gains,
+        ROW_PRICES,
+        detail="Batches 4, the paper's largest, and 16, extrapolated from rows of one sequence. "
+        "With flat verification a batch costs nothing, so that price is left out.",
+        regime="batches of 1 to 4, measured.",
+        construction="a batch is priced as so many more rows of one pass, so where rows have a "
+        "price the gain shrinks by arithmetic.",
     ),
 )  # fmt: skip

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from simspec.claims.claim import EAGLE, GLIDE, Claim, Inputs
-from simspec.claims.evidence import POSITIVE, Array, Bounds, Evidence, difference, observe
-from simspec.claims.recorded import Price
+from simspec.numerics.stats import difference
+from simspec.papers.claim import EAGLE, GLIDE, Claim, Inputs
+from simspec.papers.evidence import POSITIVE, Array, Bounds, Evidence, observe
+from simspec.papers.recorded import Price
 from simspec.policy.predictor import examples
-from simspec.reports.drafters import by_depth
+from simspec.trace.acceptance import by_depth
 
 NEARLY = 0.1
 """'Nearly equal': the printed differences of 1-alpha and 4-alpha reach 0.11 (EAGLE Tables 1-2)."""

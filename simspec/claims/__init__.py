@@ -1,1 +1,0 @@
-"""The papers' claims, tested on recordings and on cards of trained drafters."""

@@ -1,0 +1,1 @@
+"""Evaluation: prompts by policies on recordings, with estimates over prompts and prices."""

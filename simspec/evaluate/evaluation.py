@@ -1,0 +1,132 @@
+"""Evaluation of policies on a recording: modelled seconds of every prompt, and speedups of them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.cost.model import CostModel
+from simspec.numerics.stats import OVER_PRICES, OVER_PROMPTS, Estimate, estimate, quotient, stacked
+from simspec.numerics.stats import difference as difference_of_quotients
+from simspec.replay.replay import run_seconds
+from simspec.replay.sweep import check_sweep, cost_model, plan_jobs
+from simspec.trace.trace import Trace, load_trace
+
+DRAWS = 16
+"""Replays of a recording of the rejection rule that its times are means of."""
+
+Array = NDArray[np.float64]
+Seconds = dict[str, Array]
+Sequences = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Policies on the prompts of one recording.
+
+    | field | dtype, shape | meaning |
+    | --- | --- | --- |
+    | seconds | {policy: float64[P, 1 + R]} | at the costs, then at their R replicates |
+    | tokens | int64[P] | output tokens |
+    | plain | float64[P] | seconds of plain decoding |
+
+    Estimates resample prompts and, where there are any, replicates of the costs; options are those
+    of `stats.bootstrap`. They have no limits where there is no interval, see `stats.estimate`.
+    """
+
+    seconds: Seconds
+    tokens: NDArray[np.int64]
+    plain: Array
+
+    @property
+    def times(self) -> Seconds:
+        """{policy: float64[P]}: seconds at the costs as measured."""
+        return {policy: spent[:, 0] for policy, spent in self.seconds.items()}
+
+    def total(self, policy: str) -> float:
+        """Seconds of all prompts at the costs as measured."""
+        return float(self.seconds[policy][:, 0].sum())
+
+    def fastest(self, policies: Iterable[str]) -> str:
+        """The policy of the least total, the first of equals."""
+        return min(policies, key=self.total)
+
+    def speedup(self, policy: str, **options: Any) -> Estimate:
+        """Seconds of plain decoding over those of the policy."""
+        return estimate(stacked(self.plain, self.seconds[policy]), quotient, **options)
+
+    def gain(self, policy: str, over: str, **options: Any) -> Estimate:
+        """Speedup of the policy less that of another, paired by prompt."""
+        columns = stacked(self.plain, self.seconds[policy], self.plain, self.seconds[over])
+        return estimate(columns, difference_of_quotients, **options)
+
+
+def evaluate(
+    trace: Trace,
+    policies: Sequence[Any],
+    cost: CostModel,
+    replicates: int = 4,
+    seed: int = 0,
+    jobs: int = 1,
+) -> Evaluation:
+    """The evaluation of policies, as `sweep` takes them, averaged over `replicates` draws.
+
+    No policy is replayed at a replicate of the costs: each plans with the costs as measured, and
+    its rounds are priced again. jobs: threads, on which results do not depend. ValueError for what
+    cannot run.
+    """
+    check_sweep("prompt", replicates, jobs)
+    todo = plan_jobs({"": trace}, policies, {"": cost}, replicates, seed)
+    seconds: Seconds = {}
+    for job, spent in zip(todo, run_seconds(todo, jobs)):
+        for _ in range(1 if job.random else replicates):
+            total = seconds.get(job.policy.name, 0.0)
+            seconds[job.policy.name] = total + spent / replicates
+    tokens = np.diff(trace.offset)
+    return Evaluation(seconds, tokens, tokens * cost.baseline)
+
+
+def priced_recordings(
+    traces: Mapping[str, Trace | Path | str], costs: Any = 0.1
+) -> Iterator[tuple[str, Trace, CostModel]]:
+    """(name, trace, its costs) of {name: Trace or path}; files are loaded one by one.
+
+    costs: a CostModel, a ratio or {name: either}; a ratio prices any draft and tree.
+    """
+    for name, source in traces.items():
+        trace = source if isinstance(source, Trace) else load_trace(source)
+        cost = costs[name] if isinstance(costs, Mapping) else costs
+        yield name, trace, cost_model(cost, trace)
+
+
+def halves(trace: Trace) -> list[tuple[Sequences, Sequences]]:
+    """[(sequences to choose on, sequences to count)]: every second prompt, both ways.
+
+    A single prompt is used for both.
+    """
+    every = np.arange(trace.sequences)
+    if trace.sequences == 1:
+        return [(every, every)]
+    return [(every[::2], every[1::2]), (every[1::2], every[::2])]
+
+
+def covers(costs: Iterable[Any]) -> list[str]:
+    """What estimates at these costs, ratios or CostModels, cover, for JSON.
+
+    Prices are covered where all costs hold replicates.
+    """
+    held = [isinstance(cost, CostModel) and bool(cost.replicates) for cost in costs]
+    return list(OVER_PRICES if held and all(held) else OVER_PROMPTS)
+
+
+def covers_text(costs: Iterable[Any], level: float = 0.95) -> str:
+    """The same as a sentence below a table."""
+    costs = list(costs)
+    if "prices" in covers(costs):
+        return f"{level:.0%} intervals over prompts and prices."
+    some = any(isinstance(cost, CostModel) and cost.replicates for cost in costs)
+    which = "some of these costs" if some else "these costs"
+    return f"{level:.0%} intervals over prompts; {which} hold no replicates."
