@@ -43,6 +43,20 @@ def pytest_terminal_summary(terminalreporter):
 
 
 @pytest.fixture(scope="module")
+def few_replicates():
+    """Measured costs draw 8 bootstrap replicates, not 200: for tests of anything but intervals.
+
+    The 200 take as long as the rest of a toy's measurement; each draws the blocks in one way.
+    """
+    from real.measure import price
+
+    drawn = price.draw_blocks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(price, "draw_blocks", lambda blocks, seed, *_: drawn(blocks, seed, 8))
+        yield
+
+
+@pytest.fixture(scope="module")
 def input_folder(tmp_path_factory):
     """A recording, cost models, prompts and training text; tests leave the folder unchanged."""
     from inputs import RECORDING
@@ -61,6 +75,17 @@ def input_folder(tmp_path_factory):
     (folder / "empty").write_bytes(b"")
     (folder / "folder").mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Runs commands in children of one loaded process (`interrupted_jobs`)."""
+    from interrupted_jobs import Server
+
+    started = Server()
+    yield started
+    started.process.communicate(timeout=60)
+    assert started.process.returncode == 0
 
 
 @pytest.fixture(scope="session")
