@@ -46,7 +46,7 @@ def stand_in(x, rotation=None, *rest):
 
     So drafters agree with the target often, not always, as those of real layers do.
     """
-    return x if rotation is None else x + 0.1 * x.roll(1, -1) + 0.3 * rotation[0][..., :1]
+    return x if rotation is None else x + 2 * x.roll(1, -1) + rotation[0][..., :1]
 
 
 def layers(count, rows, batch):
