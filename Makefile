@@ -46,9 +46,12 @@ test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not docs"
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
 
+# Tests of slow_tests.txt are left out; after SECONDS_FAST no further test starts, and what is left is skipped.
 SINCE ?= HEAD
+SECONDS_FAST ?= 100
 test-fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal $$($(BIN)/python tools/changed_tests.py --since $(SINCE))
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not docs" --seconds $(SECONDS_FAST) \
+	  $$($(BIN)/python tools/changed_tests.py --since $(SINCE))
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

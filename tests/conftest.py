@@ -7,7 +7,9 @@ whether a test fails, not for the smallest example.
 import gc
 import json
 import os
+import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
@@ -26,6 +28,27 @@ if find_spec("torch"):
     import torch
 
     torch.set_num_threads(1)
+
+
+BEGAN = time.monotonic()
+SLOW = (Path(__file__).parent / "slow_tests.txt").read_text(encoding="utf-8").split()
+
+
+def pytest_addoption(parser):
+    help = "skip tests that would start later; for make test-fast"
+    parser.addoption("--seconds", type=float, default=float("inf"), help=help)
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of slow_tests.txt."""
+    for item in items:
+        if item.nodeid.partition("[")[0] in SLOW:
+            item.add_marker("slow")
+
+
+def pytest_runtest_setup(item):
+    if time.monotonic() - BEGAN > item.config.getoption("--seconds"):
+        pytest.skip("out of time: make test runs it")
 
 
 def pytest_collection_finish():
