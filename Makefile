@@ -1,10 +1,10 @@
 # make demo   sweep the bundled recordings, pick a policy, run it, compare with the replay
-# make test   the whole suite, compiled and then once more with numba interpreted
+# make test   the suite, compiled and then its core once more with numba interpreted; not the documents
 # make test-fast  the tests near what is not committed yet; SINCE=main: near what differs from main
 # make format     format the code, and sort its imports
 # make lint   format, style, types and import layers
 # make mutants  plant known bugs in a scratch copy, one at a time: do the tests near them notice?
-# make docs   build the documentation into out/site, without a network
+# make docs   build the documentation into out/site, without a network, and compare it with today's code
 # make bench  time of a simulated round and of sweeps: one JSON; ratios go into tools/bench/history.jsonl
 # make engines  build the environments of the released engines below .engines, one each (ENGINES="vllm")
 # make test-engines  run the tests that need those environments and the model of `make smollm2`
@@ -46,12 +46,15 @@ demo: $(VENV)/.installed
 	$(BIN)/simspec demo
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not docs"
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
 
+# Tests of slow_tests.txt are left out; after SECONDS_FAST no further test starts, and what is left is skipped.
 SINCE ?= HEAD
+SECONDS_FAST ?= 100
 test-fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal $$($(BIN)/python tools/changed_tests.py --since $(SINCE))
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not docs" --seconds $(SECONDS_FAST) \
+	  $$($(BIN)/python tools/changed_tests.py --since $(SINCE))
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
@@ -65,6 +68,7 @@ lint: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict --quiet
+	SIMSPEC_SITE=out/site $(BIN)/python -m pytest -n 2 --dist worksteal -m docs $$(grep -l mark.docs tests/test_*.py)
 
 bench: $(VENV)/.installed
 	@$(BIN)/python tools/bench/replay.py --history tools/bench/history.jsonl $(BENCH_ARGS)

@@ -7,7 +7,9 @@ whether a test fails, not for the smallest example.
 import gc
 import json
 import os
+import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
@@ -28,6 +30,27 @@ if find_spec("torch"):
     torch.set_num_threads(1)
 
 
+BEGAN = time.monotonic()
+SLOW = (Path(__file__).parent / "slow_tests.txt").read_text(encoding="utf-8").split()
+
+
+def pytest_addoption(parser):
+    help = "skip tests that would start later; for make test-fast"
+    parser.addoption("--seconds", type=float, default=float("inf"), help=help)
+
+
+def pytest_collection_modifyitems(items):
+    """Marks the tests of slow_tests.txt."""
+    for item in items:
+        if item.nodeid.partition("[")[0] in SLOW:
+            item.add_marker("slow")
+
+
+def pytest_runtest_setup(item):
+    if time.monotonic() - BEGAN > item.config.getoption("--seconds"):
+        pytest.skip("out of time: make test runs it")
+
+
 def pytest_collection_finish():
     """Takes modules and tests out of garbage collection: they stay to the end, and are many."""
     gc.collect()
@@ -40,6 +63,20 @@ def pytest_terminal_summary(terminalreporter):
     lines = [value for r in reports for name, value in r.user_properties if name == "measured"]
     for line in lines:
         terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="module")
+def few_replicates():
+    """Measured costs draw 8 bootstrap replicates, not 200: for tests of anything but intervals.
+
+    The 200 take as long as the rest of a toy's measurement; each draws the blocks in one way.
+    """
+    from real.measure import price
+
+    drawn = price.draw_blocks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(price, "draw_blocks", lambda blocks, seed, *_: drawn(blocks, seed, 8))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +98,17 @@ def input_folder(tmp_path_factory):
     (folder / "empty").write_bytes(b"")
     (folder / "folder").mkdir()
     return folder
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Runs commands in children of one loaded process (`interrupted_jobs`)."""
+    from interrupted_jobs import Server
+
+    started = Server()
+    yield started
+    started.process.communicate(timeout=60)
+    assert started.process.returncode == 0
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,7 @@ from real.measure import device_limits
 from simspec import CostModel, load_trace
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.usefixtures("few_replicates")
 KILLED = """
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def inputs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(inputs):
+def whole(inputs, few_replicates):
     """A campaign in one call, and what it printed."""
     paths = {
         "text": "text.txt",

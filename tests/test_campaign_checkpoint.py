@@ -59,7 +59,7 @@ def workspace_of(inputs, out, checkpoint="toychat/target"):
 
 
 @pytest.fixture(scope="module")
-def done(inputs):
+def done(inputs, few_replicates):
     """A workspace whose target is taken, with three drafters, and eagle recorded and run."""
     workspace = workspace_of(inputs, inputs / "out")
     wanted = [part for part in stages(True) if part.name in (*PARTS, *EAGLE, "equal-eagle")]

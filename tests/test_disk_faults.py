@@ -4,7 +4,7 @@ import os
 
 import pytest
 from inputs import RECORD_COMMAND
-from interrupted_jobs import Server, prompts, rows
+from interrupted_jobs import prompts, rows
 from safetensors import SafetensorError
 from shell import refused
 
@@ -13,14 +13,6 @@ from simspec.output.files import replacing, write_csv
 
 ARGUMENTS = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
 TRAIN = ["train", "text.txt", "--toy", "--steps", "4,2,2", "--out", "m"]
-
-
-@pytest.fixture(scope="module")
-def server():
-    started = Server()
-    yield started
-    started.process.communicate(timeout=60)
-    assert started.process.returncode == 0
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import doctest
 import importlib.util
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from documents import PAGES, ROOT, blocks, broken_links, command_lines, output_o
 
 import simspec
 from simspec.cli import app, load_commands
+
+pytestmark = pytest.mark.docs
 
 DOCS = ROOT / "docs"
 EXTENDING = blocks(DOCS / "extending.md")
@@ -127,6 +130,9 @@ def test_map_and_picture_are_current():
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
+    """The built documentation: SIMSPEC_SITE where `make docs` has just built it."""
+    if built := os.environ.get("SIMSPEC_SITE"):
+        return ROOT / built
     pytest.importorskip("mkdocs")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)]

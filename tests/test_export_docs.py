@@ -9,6 +9,8 @@ from documents import ROOT, blocks
 
 from simspec.engines.formats import EXPORTS
 
+pytestmark = pytest.mark.docs
+
 PAGE = ROOT / "docs" / "exporting.md"
 EXAMPLES = blocks(PAGE, "console")
 

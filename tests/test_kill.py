@@ -4,15 +4,7 @@ import random
 import signal
 
 import pytest
-from interrupted_jobs import RECORD, Server, prompts, rows
-
-
-@pytest.fixture(scope="module")
-def server():
-    started = Server()
-    yield started
-    started.process.communicate(timeout=60)
-    assert started.process.returncode == 0
+from interrupted_jobs import RECORD, prompts, rows
 
 
 @pytest.mark.parametrize("drafter", ["model", "early_exit"])

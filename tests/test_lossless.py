@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import DRAFTERS as RECORDED
-from toy_lm import END, RULES, UNRECORDED, VOCAB, at_random, toy_cost, toy_pair, toy_prompts
+from toy_lm import END, RULES, UNRECORDED, VOCAB, ToyPairs, at_random, toy_cost, toy_prompts
 
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
@@ -16,7 +16,7 @@ from real.sampling import Rule
 from simspec import policies
 
 DRAFTERS = (*RECORDED, *UNRECORDED)
-PAIRS = {name: toy_pair(name) for name in DRAFTERS}
+PAIRS = ToyPairs()
 RULES = RULES | {
     "warm": Rule("coupled", 1.0, 6),
     "top_k": Rule("coupled", 1.0, 7, 4),

@@ -12,6 +12,8 @@ from toy_lm import toy_pair
 from simspec import CostModel, cli
 from simspec.cost.table import CostTable, load_cost
 
+pytestmark = pytest.mark.usefixtures("few_replicates")
+
 
 def toy(bundle, drafter, *rest):
     """The toy models in place of a model folder."""

@@ -15,6 +15,7 @@ from real.measure.price import Entry, LoopPrices, measure_several
 from simspec import cli
 from simspec.cost.table import load_cost
 
+pytestmark = pytest.mark.usefixtures("few_replicates")
 K = 6
 NAMES = "model", "early_exit", "eagle", "prompt_lookup"
 SHORT = MeasureSettings(context=(24,), rounds=3, repeats=1)
@@ -29,7 +30,7 @@ def several(tmp_path, *given, settings=SHORT, **options):
 
 
 def test_each_entry_equals_a_measurement_of_its_own(tmp_path, monkeypatch):
-    Machine(monkeypatch)
+    Machine(monkeypatch, computes=False)
     costs = several(tmp_path, NAMES, ("greedy", "coupled"))
     assert [cost.name for cost in costs] == [
         f"{name}-{rule}" for name in NAMES for rule in ("greedy", "coupled")
@@ -47,7 +48,7 @@ def test_each_entry_equals_a_measurement_of_its_own(tmp_path, monkeypatch):
 
 
 def test_trees_are_priced_behind_the_layers_that_their_drafts_have_run(tmp_path, monkeypatch):
-    Machine(monkeypatch)
+    Machine(monkeypatch, computes=False)
     model, exit = several(tmp_path, ("model", "early_exit"), settings=replace(SHORT, tree_nodes=9))
     assert model.verify[7:].tolist() == [layers(TARGET, nodes + 1, 1) for nodes in (7, 8, 9)]
     # in a binary tree, rows with a child are passed while it is drafted
@@ -85,7 +86,7 @@ def test_verification_is_the_targets_own_on_the_real_clock(tmp_path):
 
 
 def test_slower_passes_behind_a_draft_are_charged_to_it(tmp_path, monkeypatch):
-    machine = Machine(monkeypatch)
+    machine = Machine(monkeypatch, computes=False)
     target, drafter = toy_pair("model")
     drafted = []
     draft_next, verify = drafter.next, target.verify
@@ -110,7 +111,7 @@ def test_slower_passes_behind_a_draft_are_charged_to_it(tmp_path, monkeypatch):
 
 def test_resumed_passes_follow_the_targets_jumps(tmp_path, monkeypatch):
     """The machine needs a second more for each pass over six rows, of five drafted tokens."""
-    machine = Machine(monkeypatch)
+    machine = Machine(monkeypatch, computes=False)
     target, drafter = toy_pair("early_exit")
     verify = target.verify
 
@@ -129,25 +130,26 @@ class Killed(BaseException):
 
 
 def test_killed_measurement_continues(tmp_path, monkeypatch):
-    Machine(monkeypatch)
+    Machine(monkeypatch, computes=False)
     monkeypatch.setattr("real.measure.sitting.SAVE_SECONDS", 0.0)
     unfinished, settings = tmp_path / "u.json", replace(SHORT, repeats=2)
+    two = entries(("early_exit", "prompt_lookup"))
 
     def stop(label, done, total, note=""):
         if done == total - 2:
             raise Killed
 
     with pytest.raises(Killed):
-        measure_several(entries(), settings, unfinished, stop)
+        measure_several(two, settings, unfinished, stop)
     held = json.loads(unfinished.read_text())
     assert held["repeats"] == 1
     before = {name: len(rows) for name, rows in held["samples"].items()}
-    costs = measure_several(entries(), settings, unfinished)
+    costs = measure_several(two, settings, unfinished)
     after = json.loads(unfinished.read_text())
     assert after["repeats"] == 2
     assert all(len(after["samples"][name]) > count for name, count in before.items())
     assert [c.verify.tolist() for c in costs] == [
-        c.verify.tolist() for c in measure_several(entries(), settings, tmp_path / "v.json")
+        c.verify.tolist() for c in measure_several(two, settings, tmp_path / "v.json")
     ]
     measure_several(entries(K=2), settings, unfinished)  # another measurement starts anew
     assert json.loads(unfinished.read_text())["key"]["entries"][0][1] == 2

@@ -10,6 +10,8 @@ import jupytext
 import nbformat
 import pytest
 
+pytestmark = pytest.mark.docs
+
 FOLDER = Path(__file__).parent.parent / "notebooks"
 SCRIPTS = sorted(FOLDER.glob("[0-9]_*.py"))
 LIMIT = 350_000

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_eagle import part_of
 from test_medusa import shaken
-from toy_lm import DRAFTERS, END, RULES, VOCAB, toy_pair, toy_prompts, toy_target
+from toy_lm import DRAFTERS, END, RULES, VOCAB, ToyPairs, toy_prompts, toy_target
 
 from real import sampling
 from real.decode.acceptance_predictor import AcceptancePredictor
@@ -39,7 +39,7 @@ from real.sampling import Rule, gumbel, uniforms
 from simspec.numerics import rng
 
 FORKED = [name for name in DRAFTERS if name != "prompt_lookup"]
-PAIRS = {name: toy_pair(name) for name in DRAFTERS}
+PAIRS = ToyPairs()
 EARLY = (3, 5, 7, 9, 11, 20)
 ALL_RULES = RULES | {"cut": Rule("coupled", 1.3, 2, top_k=6, top_p=0.9)}
 KINDS = {

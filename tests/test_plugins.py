@@ -134,8 +134,8 @@ LINKED = ("traces", "pyproject.toml", "README.md")
 def scratch(tmp_path_factory):
     """A copy of the checkout with FILES; the recordings are linked."""
     folder = tmp_path_factory.mktemp("scratch")
-    for name in COPIED:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in COPIED:  # compiled kernels too, but for those that are being written
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.tmp.*"))
     for name in LINKED:
         (folder / name).symlink_to(ROOT / name)
     for file, text in FILES.items():

@@ -3,12 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from launched_jobs import Forked, finished, launched
 
 from real.processes import ALONE, Processes, launched_processes
 from simspec import load_trace
@@ -28,31 +26,19 @@ def prompts(folder, count=35):
     return folder
 
 
-def launched(folder, processes, *arguments, program=("-m", "simspec.cli")):
-    """torchrun with so many processes, unfinished."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launcher += ["--nproc-per-node", str(processes), *program]
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [*launcher, *map(str, arguments)],
-        cwd=folder,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-    )
-
-
-def finished(process):
-    out, error = process.communicate(timeout=180)
-    return process.returncode, out, error
+@pytest.fixture(scope="module")
+def forked():
+    started = Forked()
+    yield started
+    started.process.communicate(timeout=60)
+    assert started.process.returncode == 0
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(forked, tmp_path_factory):
     """The folder of a recording by one process."""
     folder = prompts(tmp_path_factory.mktemp("one") / "whole")
-    code, _, error = finished(launched(folder, 1, *RECORD))
+    code, error = forked(folder, 1, *RECORD)
     assert code == 0, error
     return folder
 
@@ -72,7 +58,9 @@ def test_two_processes_make_the_file_of_one(tmp_path, whole):
     assert {p.name for p in folder.iterdir()} == {"p.jsonl", "x.parquet", "x.json"}
 
 
-def test_killed_process_ends_the_job_and_its_command_goes_on_with_what_is_whole(tmp_path, whole):
+def test_killed_process_ends_the_job_and_its_command_goes_on_with_what_is_whole(
+    tmp_path, forked, whole
+):
     """SIGKILL for the second of two once a shard is there; then three processes go on."""
     folder = prompts(tmp_path / "f")
     job = launched(folder, 2, *RECORD)
@@ -92,13 +80,13 @@ def test_killed_process_ends_the_job_and_its_command_goes_on_with_what_is_whole(
     kept = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in parts.glob("0*.parquet")}
     assert 1 <= len(kept) < 5
     assert all(load_trace(path).rows for path in kept)  # none is half written
-    code, _, error = finished(launched(folder, 3, *RECORD))
+    code, error = forked(folder, 3, *RECORD)
     assert code == 0, error
     assert same_bytes(folder, whole)
     assert {p.name for p in folder.iterdir()} == {"p.jsonl", "x.parquet", "x.json"}
 
 
-def test_several_drafters_share_sequences_of_one_file(tmp_path):
+def test_several_drafters_share_sequences_of_one_file(tmp_path, forked):
     several = [
         "record",
         "p.jsonl",
@@ -112,7 +100,7 @@ def test_several_drafters_share_sequences_of_one_file(tmp_path):
     files = {}
     for processes in (1, 2):
         folder = prompts(tmp_path / str(processes), 20)
-        code, _, error = finished(launched(folder, processes, *several, "-k", 2, "--budget", 4))
+        code, error = forked(folder, processes, *several, "-k", 2, "--budget", 4)
         assert code == 0, error
         files[processes] = {p.name: p.read_bytes() for p in (folder / "all").iterdir()}
     assert set(files[1]) == {
@@ -123,7 +111,6 @@ def test_several_drafters_share_sequences_of_one_file(tmp_path):
 
 WRITES = """
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -149,13 +136,12 @@ with launched_processes() as processes:
 """
 
 
-def test_training_text_is_the_same_whatever_the_number_of_processes(tmp_path):
+def test_training_text_is_the_same_whatever_the_number_of_processes(tmp_path, forked):
     (tmp_path / "writes.py").write_text(WRITES)
     files = {}
     for processes in (1, 2):
         work = tmp_path / str(processes)
-        job = launched(tmp_path, processes, work, program=["writes.py"])
-        code, _, error = finished(job)
+        code, error = forked(tmp_path, processes, work, program="writes.py")
         assert code == 0, error
         files[processes] = {
             p.relative_to(work): p.read_bytes() for p in work.rglob("*") if p.is_file()

@@ -6,6 +6,8 @@ import pytest
 from console_pages import printed, steps
 from documents import ROOT, blocks
 
+pytestmark = pytest.mark.docs
+
 PAGE = ROOT / "docs" / "questions.md"
 SECTIONS = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
 

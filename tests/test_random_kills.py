@@ -9,7 +9,7 @@ import signal
 import time
 
 import pytest
-from interrupted_jobs import RECORD, Server, prompts, rows
+from interrupted_jobs import RECORD, prompts, rows
 
 from simspec import synthetic
 
@@ -19,14 +19,6 @@ KILLS = {"record": 10, "train": 4, "sweep": 6} if SLOW else {"record": 2, "sweep
 PER_RUN = 3
 """Kills of one run; then it is left to finish."""
 POLICIES = ["fixed:1", "fixed:3", "beta_ts", "cost_ts", "exp3", "ucb", "oracle", "confidence:0.5"]
-
-
-@pytest.fixture(scope="module")
-def server():
-    started = Server()
-    yield started
-    started.process.communicate(timeout=60)
-    assert started.process.returncode == 0
 
 
 class Recording:

@@ -5,6 +5,8 @@ import re
 import pytest
 from documents import README, ROOT, blocks, output_of
 
+pytestmark = pytest.mark.docs
+
 BLOCKS = blocks(README)
 TEXT = README.read_text(encoding="utf-8")
 

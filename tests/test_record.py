@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import DRAFTERS, END, PREFIX, RULES, toy_pair, toy_prompts
+from toy_lm import DRAFTERS, END, PREFIX, RULES, ToyPairs, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features, read_features
 from real.draft import Silent
@@ -24,7 +24,7 @@ from real.sampling import margin
 from simspec import load_trace
 from simspec.trace.quantization import encode_margin
 
-PAIRS = {name: toy_pair(name) for name in DRAFTERS}
+PAIRS = ToyPairs()
 
 
 @settings(deadline=None, max_examples=25)

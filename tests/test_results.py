@@ -1,6 +1,9 @@
 """The tables of docs/results.md are what the commands print today."""
 
+import pytest
 from documents import ROOT, printed_by
+
+pytestmark = pytest.mark.docs
 
 RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_lm import END, RULES, VOCAB, toy_pair, toy_prompts
+from toy_lm import END, RULES, VOCAB, ToyPairs, toy_prompts
 
 from real.model.captured_passes import CapturedPasses
 from real.prompts import Prompt
@@ -15,7 +15,7 @@ from real.record.settings import describe
 from real.sampling import Rule
 
 OTHER_SEED = replace(RULES["coupled"], seed=RULES["coupled"].seed + 1)
-PAIRS = {name: toy_pair(name) for name in ("eagle", "medusa")}
+PAIRS = ToyPairs()
 
 
 PROMPTS = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(5))]

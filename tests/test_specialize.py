@@ -1,4 +1,3 @@
-import os
 import re
 import subprocess
 import sys
@@ -8,12 +7,21 @@ import numba
 import numpy as np
 import pytest
 from numba import njit, types
+from warm_programs import WarmPrograms
 
 from simspec import Policy, PolicyError, replay, synthetic
 from simspec.numerics.compile import fingerprint, specialize
 from simspec.policies import confidence, fixed
 
 SCALE = 2.0
+
+
+@pytest.fixture(scope="module")
+def warm():
+    started = WarmPrograms()
+    yield started
+    started.process.communicate(timeout=60)
+    assert started.process.returncode == 0
 
 
 @njit
@@ -115,25 +123,13 @@ FILES = {
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_cache_follows_edits_of_policies_and_helpers(tmp_path):
+def test_cache_follows_edits_of_policies_and_helpers(tmp_path, warm):
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(textwrap.dedent(text))
-    environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
 
     def run():
-        done = subprocess.run(
-            [sys.executable, "main.py"],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return tuple(map(int, done.stdout.split()))
+        return tuple(map(int, warm(tmp_path, tmp_path / "cache", "main.py").split()))
 
     assert run() == (1, 0)
     assert run() == (1, 3)  # nothing changed: both functions and the kernel come from the disk
@@ -159,15 +155,15 @@ replay(synthetic.iid(0.5, 1, 4, 3), parse(sys.argv[1]))
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="compiles in processes of its own either way")
-def test_kernels_share_no_cache_file(tmp_path):
+def test_kernels_share_no_cache_file(tmp_path, warm):
     """Processes that compile different policies at once may write into one folder: no file of
     one takes the place of the other's.
     """
     files = {}
+    (tmp_path / "compiles.py").write_text(COMPILES)
     for policy in ("fixed:1", "beta_ts"):
         folder = tmp_path / policy.split(":")[0]
-        environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder), "NUMBA_DISABLE_JIT": "0"}
-        subprocess.run([sys.executable, "-c", COMPILES, policy], env=environment, check=True)
+        warm(tmp_path, folder, "compiles.py", policy)
         files[policy] = {
             path.name
             for path in folder.rglob("*.nb*")
@@ -189,7 +185,7 @@ FOREIGN = f"import simspec\n{NUMBA}"
 SHARED = "from simspec.numerics.compile import cached_njit as compiled"
 
 
-def _helper_files(tmp_path, kind, folder, imports):
+def _helper_files(warm, tmp_path, kind, folder, imports):
     """Runs `double` with one signature; (what it printed, the names of its code files in that
     cache folder).
     """
@@ -198,29 +194,18 @@ def _helper_files(tmp_path, kind, folder, imports):
     if not (helper := tmp_path / "helper.py").exists() or helper.read_text() != source:
         helper.write_text(source)
     (tmp_path / "main.py").write_text(ONE_SIGNATURE)
-    environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(tmp_path / folder),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "main.py", kind],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    printed = warm(tmp_path, tmp_path / folder, "main.py", kind)
     names = {path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name}
-    return done.stdout.strip(), names
+    return printed.strip(), names
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_signatures_of_a_helper_share_no_cache_file(tmp_path):
+def test_signatures_of_a_helper_share_no_cache_file(tmp_path, warm):
     """Of two processes that compile a helper's signatures at once, the last index and the last
     code may be of different ones.
     """
-    _, ints = _helper_files(tmp_path, "int", "a", SHARED)
-    _, floats = _helper_files(tmp_path, "float", "b", SHARED)
+    _, ints = _helper_files(warm, tmp_path, "int", "a", SHARED)
+    _, floats = _helper_files(warm, tmp_path, "float", "b", SHARED)
     assert len(ints) == len(floats) == 1
     assert not ints & floats
     (index,), (code,) = ([*(tmp_path / "b").rglob(f"*double*{kind}")] for kind in (".nbi", ".nbc"))
@@ -228,22 +213,22 @@ def test_signatures_of_a_helper_share_no_cache_file(tmp_path):
     # The worst order: both code files in one folder, the last index that of the floats.
     for file in (index, code):
         (place / file.name).write_bytes(file.read_bytes())
-    assert _helper_files(tmp_path, "float", "a", SHARED)[0] == "5.0"
-    assert _helper_files(tmp_path, "int", "a", SHARED)[0] == "4"
+    assert _helper_files(warm, tmp_path, "float", "a", SHARED)[0] == "5.0"
+    assert _helper_files(warm, tmp_path, "int", "a", SHARED)[0] == "4"
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_control_numba_alone_shares_a_cache_file(tmp_path):
+def test_control_numba_alone_shares_a_cache_file(tmp_path, warm):
     ints, floats = (
-        _helper_files(tmp_path, kind, folder, NUMBA)[1]
+        _helper_files(warm, tmp_path, kind, folder, NUMBA)[1]
         for kind, folder in (("int", "c"), ("float", "d"))
     )
     assert ints == floats
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_foreign_functions_keep_numbas_file_names(tmp_path):
-    _, foreign = _helper_files(tmp_path, "int", "foreign", FOREIGN)
+def test_foreign_functions_keep_numbas_file_names(tmp_path, warm):
+    _, foreign = _helper_files(warm, tmp_path, "int", "foreign", FOREIGN)
     (name,) = foreign
     # numba's form: function-line.pyXY.number.nbc, without a process id
     assert re.fullmatch(r"helper\.double-\d+\.py\d+\.1\.nbc", name)

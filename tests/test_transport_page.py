@@ -8,6 +8,8 @@ from simspec.reports.transport import transport
 from simspec.trace.recordings import locate
 from simspec.validation.published_costs import published_costs
 
+pytestmark = pytest.mark.docs
+
 PAGE = (ROOT / "docs" / "transport.md").read_text(encoding="utf-8")
 
 

@@ -141,6 +141,13 @@ def toy_pair(name: str, seed: int = 0):
     return Target(decoder, drafter.taps, capacity=32), drafter
 
 
+class ToyPairs(dict):
+    """`toy_pair` of each name, made when it is first asked for: not while tests are collected."""
+
+    def __missing__(self, name):
+        return self.setdefault(name, toy_pair(name))
+
+
 def toy_prompts(count: int, seed: int = 0) -> list[list[int]]:
     generator = torch.Generator().manual_seed(seed)
     return [

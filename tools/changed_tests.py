@@ -1,17 +1,22 @@
 """Test files near what changed: python tools/changed_tests.py [--since REVISION]
 
 Near is a test that imports a changed module, or is changed itself. Where no test imports a changed
-module, those count that import one of its importers. Prints one file a line.
+module, those count that import one of its importers. A command's file has the tests that give its
+command. Prints one file a line: the changed ones first, then those that give the command most often
+and import least else.
 """
 
 import argparse
 import ast
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 ALWAYS = ("tests/test_style.py", "tests/test_layers.py")
 """Seconds; what every change can break."""
+MOST = 20
+"""Files beyond these are far from any change, and take a minute to collect."""
 
 
 def imported(path: Path) -> set[str]:
@@ -31,6 +36,12 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def times_given(word: str, path: Path) -> int:
+    """How often a string of the file is this word, such as the name of a command."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return sum(isinstance(node, ast.Constant) and node.value == word for node in nodes)
+
+
 def near(changed: list[str]) -> list[str]:
     """The test files near these changed files, both relative to the checkout."""
     tests = {path: imported(path) for path in sorted((ROOT / "tests").glob("*.py"))}
@@ -44,13 +55,21 @@ def near(changed: list[str]) -> list[str]:
     modules = {dotted(path) for path in files if path.is_relative_to(ROOT / "simspec")}
     modules |= {dotted(path) for path in files if path.is_relative_to(ROOT / "real")}
     helpers = {path.stem for path in files if path.parent == ROOT / "tests"}
+    often: Counter[Path] = Counter()
     for name in modules | helpers:
         direct = {path for path, names in tests.items() if name in names}
+        room, _, command = name.rpartition(".")
+        if room.endswith(".cli"):
+            given = {path: times_given(command.replace("_", "-"), path) for path in tests}
+            direct |= {path for path, times in given.items() if times}
+            often.update(given)
         if not direct:
             users = {user for user, names in program.items() if name in names}
             direct = {path for path, names in tests.items() if names & users}
         found |= {path for path in direct if path.name.startswith("test_")}
-    return [*ALWAYS, *sorted({str(path.relative_to(ROOT)) for path in found} - set(ALWAYS))]
+    ordered = sorted(found, key=lambda p: (p not in files, -often[p], len(tests[p]), p))
+    names = [str(path.relative_to(ROOT)) for path in ordered[:MOST]]
+    return [*ALWAYS, *(name for name in names if name not in ALWAYS)]
 
 
 def main() -> None:
