@@ -61,6 +61,7 @@ lint: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed
+	$(BIN)/python docs/tables.py --build
 	$(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed

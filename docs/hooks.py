@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages of the API reference, and copies of documents that lie beside the code."""
+"""MkDocs hooks: the API reference, copies of documents outside docs/, and whole tables."""
 
 import posixpath
 import re
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 
 from map import modules, summary  # noqa: E402
+from tables import whole  # noqa: E402
 
 COPIES = {
     "NOTATION.md": "notation.md",
@@ -37,10 +38,10 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links of docs/ that lead out of it lead to the copied pages."""
+    """Tables are whole, and links of docs/ that lead out of it lead to the copied pages."""
     if page.file.generated_by:
         return markdown
-    return relink(markdown, posixpath.join("docs", page.file.src_uri))
+    return relink(whole(markdown), posixpath.join("docs", page.file.src_uri))
 
 
 def relink(text: str, source: str) -> str:
