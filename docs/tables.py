@@ -4,7 +4,7 @@ A page keeps all of a table, or its first rows; the site has all of it:
 
     <!-- table: simspec score tiny-model-greedy --markdown -->          all, with its notes
     <!-- table: simspec score tiny-model-greedy --markdown; rows -->    all rows, without notes
-    <!-- table: simspec score tiny-model-greedy --markdown; 3 rows -->  the first three of each table
+    <!-- table: simspec score tiny-model-greedy --markdown; 3 rows -->  three of each table
 
 `python docs/tables.py` compares pages with what their commands print, `--write` writes it into
 them, `--build` keeps whole outputs in out/tables for the site. Names of pages select pages.
@@ -21,7 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 BUILT = ROOT / "out" / "tables"
 BLOCK = re.compile(
-    r"(<!-- table: simspec ([^\n;]+?)(?:; (?:(\d+) )?(rows))? -->\n\n)(.*?)\n*(<!-- table: end -->)",
+    r"(<!-- table: simspec ([^\n;]+?)(?:; (?:(\d+) )?(rows))? -->\n\n)"
+    r"(.*?)\n*(<!-- table: end -->)",
     re.S,
 )
 
@@ -60,8 +61,9 @@ def snapshot(found: re.Match[str], text: str) -> str:
 def renewed(text: str) -> str:
     """The page with the tables of today."""
     return BLOCK.sub(
-        lambda found: f"{found[1]}{snapshot(found, printed(found[2]))}".rstrip("\n")
-        + f"\n\n{found[6]}",
+        lambda found: (
+            f"{found[1]}{snapshot(found, printed(found[2]))}".rstrip("\n") + f"\n\n{found[6]}"
+        ),
         text,
     )
 
