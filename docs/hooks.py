@@ -24,6 +24,7 @@ COPIES = {
 }
 """Path in the repository -> page of the site."""
 
+CODE = re.compile(r"<!-- code: (\w+\.py) -->")
 LINK = re.compile(r"(!?)\[([^\]\n]+)\]\(([^)\s]+)\)")
 
 
@@ -38,10 +39,16 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Tables are whole, and links of docs/ that lead out of it lead to the copied pages."""
+    """Tables and programs are whole; links that lead out of docs/ lead to the copied pages."""
     if page.file.generated_by:
         return markdown
-    return relink(whole(markdown), posixpath.join("docs", page.file.src_uri))
+    markdown = CODE.sub(lambda found: program(found[1]), whole(markdown))
+    return relink(markdown, posixpath.join("docs", page.file.src_uri))
+
+
+def program(name: str) -> str:
+    """A fenced block of the program docs/NAME."""
+    return f"```python\n{(ROOT / 'docs' / name).read_text(encoding='utf-8')}```"
 
 
 def relink(text: str, source: str) -> str:

@@ -37,7 +37,7 @@ def test_extending_examples_run(number):
 
 
 def test_recording_written_by_the_format_example_replays(tmp_path):
-    (code,) = blocks(RECORDINGS)
+    code = (DOCS / "write_recording.py").read_text(encoding="utf-8")
     blocked = "import sys\nsys.modules['simspec'] = None\n"
     output_of(blocked + code, tmp_path)
     trace = simspec.load_trace(tmp_path / "mine.parquet")
@@ -46,6 +46,11 @@ def test_recording_written_by_the_format_example_replays(tmp_path):
     assert simspec.committed(rounds, trace).sum() == trace.rows
     trace.save(tmp_path / "again.parquet")
     assert simspec.load_trace(tmp_path / "again.parquet") == trace
+
+
+def test_pages_include_programs_that_exist():
+    included = re.findall(r"<!-- code: (\S+) -->", RECORDINGS.read_text(encoding="utf-8"))
+    assert included == ["write_recording.py"]
 
 
 def test_format_page_names_every_field():
