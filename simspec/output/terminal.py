@@ -146,11 +146,11 @@ LONG_SECTION = 3
 """Rows of a section, on average, from which sections come before fewer columns."""
 
 NARROWEST_TEXT = 24
-"""Least width of the texts of `print_fields` beside their names."""
+"""Least width of the texts of `print_fields` next to their names."""
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal behind stdout; None where stdout is a pipe or a file."""
+    """Columns of the terminal of stdout; None where stdout is a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
