@@ -67,6 +67,7 @@ lint: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 docs: $(VENV)/.installed
+	$(BIN)/python docs/tables.py --build
 	$(BIN)/python -m mkdocs build --strict --quiet
 	SIMSPEC_SITE=out/site $(BIN)/python -m pytest -n 2 --dist worksteal -m docs $$(grep -l mark.docs tests/test_*.py)
 

@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages of the API reference, and copies of documents that lie beside the code."""
+"""MkDocs hooks: the API reference, copies of documents outside docs/, and whole tables."""
 
 import posixpath
 import re
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 
 from map import modules, summary  # noqa: E402
+from tables import whole  # noqa: E402
 
 COPIES = {
     "NOTATION.md": "notation.md",
@@ -23,6 +24,7 @@ COPIES = {
 }
 """Path in the repository -> page of the site."""
 
+CODE = re.compile(r"<!-- code: (\w+\.py) -->")
 LINK = re.compile(r"(!?)\[([^\]\n]+)\]\(([^)\s]+)\)")
 
 
@@ -37,10 +39,16 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links of docs/ that lead out of it lead to the copied pages."""
+    """Tables and programs are whole; links that lead out of docs/ lead to the copied pages."""
     if page.file.generated_by:
         return markdown
+    markdown = CODE.sub(lambda found: program(found[1]), whole(markdown))
     return relink(markdown, posixpath.join("docs", page.file.src_uri))
+
+
+def program(name: str) -> str:
+    """A fenced block of the program docs/NAME."""
+    return f"```python\n{(ROOT / 'docs' / name).read_text(encoding='utf-8')}```"
 
 
 def relink(text: str, source: str) -> str:

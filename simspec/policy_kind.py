@@ -87,7 +87,7 @@ class Real:
 
 @dataclass(frozen=True)
 class Option:
-    """One of a few values, in an order of their own."""
+    """One of a few values, in their stated order."""
 
     values: tuple[Any, ...]
     whole = True
@@ -143,7 +143,7 @@ class PolicyKind:
 
     @property
     def name(self) -> str:
-        """What its text form starts with."""
+        """The start of its text form."""
         return self.make.name if isinstance(self.make, DeferredPolicy) else self.make.__name__
 
     @property

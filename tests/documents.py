@@ -1,6 +1,8 @@
 """The documents of the repository, their examples and the commands that they show."""
 
 import re
+import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,24 @@ PAGES = [
     ROOT / "traces" / "README.md",
     *sorted((ROOT / "real" / "tiny").glob("*.md")),
 ]
+
+TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
+"""Of the script that renews tables of pages."""
+
+
+def stale_tables(page: Path, start: str = "") -> list[str]:
+    """Commands of a page that begin with `start` and print other tables today than it shows."""
+    found = [
+        match
+        for match in TABLES["BLOCK"].finditer(page.read_text(encoding="utf-8"))
+        if match[2].startswith(start)
+    ]
+    assert found, f"{page.name} has no table of `simspec {start}`"
+    return [
+        match[2]
+        for match in found
+        if TABLES["snapshot"](match, printed_by(*shlex.split(match[2]))) != match[5].strip()
+    ]
 
 
 def blocks(page: Path, language: str = "python") -> list[str]:

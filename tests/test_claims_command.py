@@ -2,11 +2,12 @@
 
 import json
 import re
+import shlex
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from documents import ROOT, printed_by
+from documents import ROOT, TABLES, printed_by
 from numba.core import config
 from shell import simspec
 
@@ -332,10 +333,12 @@ def test_renewal_keeps_what_is_outside_the_markers(tmp_path):
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="half a minute compiled, hours interpreted")
 def test_the_page_is_what_is_printed_today():
-    page = PAGE.read_text(encoding="utf-8")
-    assert page.partition(BEGIN)[2].partition(END)[0].strip() == printed_by(
-        "claims", "--markdown", "--no-evidence"
-    )
+    text = PAGE.read_text(encoding="utf-8")
+    (block,) = TABLES["BLOCK"].finditer(text)
+    printed = printed_by(*shlex.split(block[2]))
+    assert TABLES["snapshot"](block, printed) == block[5].strip()
+    (counted,) = re.findall(r"^\d+ claims are .*$", text, re.M)
+    assert counted in printed.splitlines()[0]
 
 
 def test_the_page_has_a_verdict_on_every_claim():

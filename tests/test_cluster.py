@@ -179,7 +179,7 @@ def test_missing_package_is_one_line(recording, monkeypatch):
 
 
 def test_threads_beside_a_cluster_are_refused(recording):
-    words = "jobs is 2 beside a cluster"
+    words = "jobs is 2 together with a cluster"
     refused(recording, "sweep", "a.parquet", "--cluster", NOBODY, "--jobs", "2", words=words)
 
 

@@ -39,8 +39,13 @@ def test_extending_examples_run(number):
     assert output_of(EXTENDING[number]).strip()
 
 
+def test_drafter_of_the_extending_page_is_recorded_and_swept():
+    code = (DOCS / "echo_drafter.py").read_text(encoding="utf-8")
+    assert output_of(code).count("\n") == 5
+
+
 def test_recording_written_by_the_format_example_replays(tmp_path):
-    (code,) = blocks(RECORDINGS)
+    code = (DOCS / "write_recording.py").read_text(encoding="utf-8")
     blocked = "import sys\nsys.modules['simspec'] = None\n"
     output_of(blocked + code, tmp_path)
     trace = simspec.load_trace(tmp_path / "mine.parquet")
@@ -49,6 +54,12 @@ def test_recording_written_by_the_format_example_replays(tmp_path):
     assert simspec.committed(rounds, trace).sum() == trace.rows
     trace.save(tmp_path / "again.parquet")
     assert simspec.load_trace(tmp_path / "again.parquet") == trace
+
+
+def test_pages_include_programs_that_exist():
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+    included = sorted(re.findall(r"<!-- code: (\S+) -->", text))
+    assert included == ["echo_drafter.py", "write_recording.py"]
 
 
 def test_format_page_names_every_field():

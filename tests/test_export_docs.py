@@ -4,7 +4,7 @@ import re
 from itertools import groupby
 
 import pytest
-from console_pages import output, steps
+from console_pages import output, printed, steps
 from documents import ROOT, blocks
 
 from simspec.engines.formats import EXPORTS
@@ -18,7 +18,7 @@ EXAMPLES = blocks(PAGE, "console")
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_page_shows_what_is_printed(tmp_path, number):
     for words, shown in steps(EXAMPLES[number]):
-        assert output(tmp_path, words).splitlines() == shown, " ".join(words)
+        assert printed(tmp_path, words, shown) == shown, " ".join(words)
 
 
 def test_page_shows_every_format():

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from documents import ROOT
+from documents import ROOT, TABLES, printed_by, stale_tables
 
 from simspec import CostModel, PolicyError, replay, synthetic
 from simspec.policies import KINDS, fixed, make
@@ -62,11 +62,16 @@ def test_planned_rules_refuse_costs_that_they_cannot_divide_by(text):
         make(text, trace, CostModel(np.arange(5.0), np.zeros(5), [0.0], 0.0, 1.0))
 
 
-def test_policies_page_has_a_row_for_every_policy():
-    rows = [
-        line
-        for line in (ROOT / "docs" / "policies.md").read_text(encoding="utf-8").splitlines()
-        if line.startswith("| `")
-    ]
-    named = {name for row in rows for name in re.findall(r"`(\w+)[:`]", row.split("|")[1])}
-    assert named == set(KINDS)
+def named(text):
+    """Policies in the first column of tables."""
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`(\w+)[:`]", row.split("|")[1])}
+
+
+def test_tables_of_the_policies_page_have_a_row_for_every_policy():
+    page = ROOT / "docs" / "policies.md"
+    assert {kind.group for kind in KINDS.values()} == {
+        command.split()[2] for command in TABLES["commands"](page)
+    }
+    assert named(printed_by("policies", "--markdown")) == set(KINDS)
+    assert stale_tables(page, "policies") == []

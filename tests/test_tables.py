@@ -1,13 +1,10 @@
 """docs/tables.py: tables behind their commands, and those that are cheap to make anew."""
 
-import runpy
-
 import pytest
-from documents import ROOT
+from documents import ROOT, TABLES
 
 from simspec.reports.hybrid import weight_table
 
-TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 PAGE = "# Title\n\n<!-- table: simspec show -->\n\n{}\n\n<!-- table: end -->\n\ntext\n"
 
 
@@ -34,13 +31,56 @@ def test_an_empty_table_is_filled(page):
     assert page.read_text() == "<!-- table: simspec show -->\n\n| show |\n\n<!-- table: end -->\n"
 
 
+NOTED = "**one**\n\n| a |\n| --- |\n| 1 |\n| 2 |\n\nnote\n\n**two**\n\n| b |\n| --- |\n| 3 |"
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ("", NOTED),
+        ("; rows", NOTED.replace("note\n\n", "")),
+        ("; 1 rows", "**one**\n\n| a |\n| --- |\n| 1 |\n\n**two**\n\n| b |\n| --- |\n| 3 |"),
+        ("; 0 rows", ""),
+    ],
+)
+def test_a_page_keeps_the_rows_that_it_asks_for(page, monkeypatch, options, kept):
+    monkeypatch.setitem(TABLES["renewed"].__globals__, "printed", lambda command: NOTED)
+    comment = f"<!-- table: simspec show{options} -->"
+    page.write_text(f"{comment}\n\n<!-- table: end -->\n")
+    assert TABLES["commands"](page) == ["show"]
+    TABLES["main"](["--write", str(page)])
+    shown = f"{kept}\n\n" if kept else ""
+    assert (
+        page.read_text().replace("\n\n\n", "\n\n") == f"{comment}\n\n{shown}<!-- table: end -->\n"
+    )
+    assert TABLES["main"]([str(page)]) == 0
+
+
+def test_the_site_has_all_that_a_command_prints(page, tmp_path, monkeypatch):
+    scope = TABLES["renewed"].__globals__
+    calls = []
+    monkeypatch.setitem(scope, "BUILT", tmp_path / "built")
+    monkeypatch.setitem(scope, "printed", lambda command: calls.append(command) or NOTED)
+    part = "<!-- table: simspec show; 1 rows -->\n\n| a |\n\n<!-- table: end -->\n"
+    page.write_text(part)
+    assert TABLES["whole"](part) == part
+    TABLES["main"](["--build", str(page)])
+    assert NOTED in TABLES["whole"](part)
+    TABLES["main"](["--build", str(page)])
+    assert calls == ["show"]
+    monkeypatch.setitem(scope, "fingerprint", lambda: "other code")
+    TABLES["main"](["--build", str(page)])
+    assert calls == ["show", "show"]
+    assert page.read_text() == part
+
+
 def test_pages_name_their_commands():
     found = {name: TABLES["commands"](ROOT / "docs" / name) for name in ("hybrid.md", "results.md")}
     assert [command.split()[0] for command in found["hybrid.md"]] == [
         "hybrid", "hybrid", "hybrid", "drafters", "trees",
     ]  # fmt: skip
     assert [command.split()[0] for command in found["results.md"]] == [
-        "score", "drafters", "trees", "paper",
+        "score", "drafters", "trees", "paper", "paper",
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the decode loop, the recorder and the trainer require of a drafter."""
+"""Interfaces that the decode loop, the recorder and the trainer require of a drafter."""
 
 from real.draft.kind import DrafterKind, PaperRecipe, ParallelDrafter, RandomInit, TrainingRecipe
 from real.draft.losses import TrainingBatch

@@ -36,7 +36,7 @@ class DraftedLogits:
 
     @classmethod
     def from_head(cls, head: nn.Module, x: Tensor) -> "DraftedLogits":
-        """Of rows `x [..., width]` behind a vocabulary head or a tied embedding."""
+        """Of rows `x [..., width]` after a vocabulary head or a tied embedding."""
         if isinstance(head, DraftVocabularyHead):
             return cls(head.compact(x), len(head.place), head.token)
         logits = F.linear(x, head.weight) if isinstance(head, nn.Embedding) else head(x)

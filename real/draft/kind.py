@@ -28,8 +28,8 @@ class ParallelDrafter(Protocol):
     | --- | --- |
     | min_context | committed tokens that the drafter needs to offer something |
     | cached_layers | layers whose keys and values it stores for every position |
-    | start | proposal behind the true prefix of each of `position [m]`; n is 1 |
-    | extend | proposal behind `token [m, n]`, children of rows `parent [m, n]` of the last step |
+    | start | proposal after the true prefix of each of `position [m]`; n is 1 |
+    | extend | proposal after `token [m, n]`, children of rows `parent [m, n]` of the last step |
     """
 
     min_context: int
@@ -49,7 +49,7 @@ class ParallelFactory(Protocol):
 
 
 class ParallelLanguageModel:
-    """Any drafter that is a language model of its own, `drafter.lm`."""
+    """Any drafter that is a separate language model, `drafter.lm`."""
 
     min_context = 1
 
@@ -130,7 +130,7 @@ class TrainingRecipe:
     | soft | whether the loss is towards the target's distribution by default |
     | rate | peak learning rate |
     | reads | (head, soft) -> names of the features (`read_target`) that the loss asks for |
-    | defaults | settings without a default of their own, or better ones for minutes of training |
+    | defaults | settings without a default, or better ones for minutes of training |
     | paper | the authors' own recipe; None: none is printed |
     """
 

@@ -51,7 +51,7 @@ def read_target(target: Decoder, token: Tensor, names: Iterable[str]) -> dict[st
     | name | feature |
     | --- | --- |
     | feature | `[b, n, width]`: what the target's head multiplies |
-    | tap:L | `[b, n, width]`: the residual stream behind the first L layers |
+    | tap:L | `[b, n, width]`: the residual stream after the first L layers |
     | kv:L | `[b, n, 2, kv_heads, head_dim]`: keys and values that layer L caches |
     """
     names, rows, total = list(names), token.shape[1], len(target.layers)
@@ -149,7 +149,7 @@ def multi_head_loss(
     """Σ_j decay^j CE(head j, t_{i+2+j}) over heads j (Medusa §2.2.1, arXiv 2401.10774).
 
     With `soft` towards the target's distribution at t_{i+2+j}, else its token. Rows whose token
-    lies behind the sequence, or is not learned, are left out. Each head is evaluated on every
+    is past the end of the sequence, or not learned, are left out. Each head is evaluated on every
     `stride`-th row from a random first; by default as many as there are heads, because four
     vocabularies a row cost more than a row of the target. ValueError for too short sequences.
     """

@@ -43,7 +43,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Draft:
-    """What a round submits to the target.
+    """Tokens and tree that a round submits to the target.
 
     | field | meaning |
     | --- | --- |
@@ -52,7 +52,7 @@ class Draft:
     | computed | steps of the drafter that were run |
     | line | rows 1 .. line are the chain that the drafter holds in its own state |
     | q | row -> distribution `[vocab]` that its first child was drawn from; empty unless drawn |
-    | own | so many last rows are the drafter's own: passed, never accepted |
+    | own | number of last rows that are the drafter's: passed, never accepted |
     | grown | the row here of each row that `Drafter.grow` passed, in its order; -1: not submitted |
     """
 
@@ -145,21 +145,21 @@ class Drafter:
         raise NotImplementedError(f"drafter {self.name!r} drafts chains only")
 
     def complete(self, draft: Draft) -> Draft:
-        """The round's draft with what the drafter adds to it: candidates, and rows of its own.
+        """The round's draft with what the drafter adds to it: candidates, and its rows.
 
         Candidates reach no deeper than the draft, which comes first.
         """
         return draft
 
     def resume(self, grown: Sequence[int] = ()) -> Resume | None:
-        """What verification may skip, because this drafter has run those target layers already.
+        """Target layers that verification may skip, because this drafter has run them.
 
         For a tree, `grown` is that of its `Draft`.
         """
         return None
 
     def rollback(self, accepted: int) -> None:
-        """Forgets the drafted tokens behind the first `accepted` ones."""
+        """Forgets the drafted tokens after the first `accepted` ones."""
 
     def catch_up(self, tokens: list[int], output: TargetOutput, path: list[int]) -> None:
         """Receives the committed `tokens` and the rows `path` of the pass that they came from."""
@@ -170,7 +170,7 @@ Silent = Drafter
 
 
 def check_grows(drafter: Drafter, levels: int) -> Drafter:
-    """The drafter itself; ValueError where it cannot draft trees, or none of so many `levels`."""
+    """The drafter itself; ValueError where it cannot draft trees of that many `levels`."""
     if not drafter.grows:
         raise ValueError(
             f"drafter {drafter.name!r} drafts chains, it grows no trees; "

@@ -1,4 +1,4 @@
-"""EESD: early exit from the target behind its first layers."""
+"""EESD: early exit from the target after its first layers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,12 +30,12 @@ from simspec.cost.shapes import ModelShape
 
 
 class EarlyExitHead(DraftHead):
-    """Trained weights behind the target's first `depth` layers (EESD §3.1).
+    """Trained weights after the target's first `depth` layers (EESD §3.1).
 
     | setting | meaning |
     | --- | --- |
     | depth | target layers that run before the exit |
-    | own_head | a vocabulary head of its own; False: the target's, neither trained nor stored; \
+    | own_head | a separate vocabulary head; False: the target's, neither trained nor stored; \
 None: its own where there is no new layer |
     | layers | new decoder layers: 1 in EESD §3.1, 0 in its Table 4 |
 
@@ -60,7 +60,7 @@ None: its own where there is no new layer |
         if not (layers or own_head):
             raise ValueError(
                 "layers=0 and own_head=false leave a norm alone to train; "
-                "expected a new layer, or a head of its own (EESD Table 4)"
+                "expected a new layer, or a separate head (EESD Table 4)"
             )
         self.depth, self.own_head = depth, own_head
         self.settings = {"depth": depth, "own_head": own_head, "layers": layers}
@@ -75,7 +75,7 @@ None: its own where there is no new layer |
         self.to(target.device, target.dtype)
 
     def restrict(self, target: Decoder, token: Tensor) -> None:
-        """As `DraftHead.restrict`; a head of its own keeps the rows of these tokens."""
+        """Like `DraftHead.restrict`; a separate head keeps the rows of these tokens."""
         if not self.own_head:
             return super().restrict(target, token)
         self.draft_token = check_vocabulary(token, target.config.vocab)

@@ -178,8 +178,8 @@ def _ours(name: str) -> str:
 class HydraDrafter(Drafter):
     """Drafts one token a head, each head reading the tokens that the heads before it drafted.
 
-    A draft is a function of the feature behind the last committed token, of that token and of
-    itself (`history_free`, not `prefix_only`). Nothing is offered behind the last head, or after a
+    A draft is a function of the feature after the last committed token, of that token and of
+    itself (`history_free`, not `prefix_only`). Nothing is offered after the last head, or after a
     prompt of one token.
     """
 
@@ -243,9 +243,9 @@ class HydraDrafter(Drafter):
         self.last = tokens[-1]
 
     def _hidden(self, paths: list[list[int]]) -> Tensor:
-        """Output of a stack `[n, width]` behind n paths of one length.
+        """Output of a stack `[n, width]` after n paths of one length.
 
-        A path holds the last committed token and the drafts behind it.
+        A path holds the last committed token and the drafts after it.
         """
         token = torch.tensor(paths, device=self.decoder.device)
         feature = self.feature.expand(len(paths), -1)

@@ -24,9 +24,9 @@ class LookaheadDrafter(Drafter):
     | follow | the window moves with all committed tokens; False: by one position a round |
     | seed | of the tokens that fill the window, drawn from the prompt |
 
-    Level l of column i holds a guess for position i + l behind the last committed token. Level 0
+    Level l of column i holds a guess for position i + l after the last committed token. Level 0
     is a chain, each other guess follows the one above it in its column. The target's best tokens
-    behind the last level complete W n-grams and become the next level. `follow` False is the
+    after the last level complete W n-grams and become the next level. `follow` False is the
     authors' default (ALWAYS_FWD_ONE, github.com/hao-ai-lab/LookaheadDecoding). The sizes are
     theirs for a 7B model; docs/lookahead_and_sorted.md compares the rest.
 
@@ -110,7 +110,7 @@ class LookaheadDrafter(Drafter):
         self.last, self.first = tokens[-1], -1
 
     def _iterate(self, best: list[int], committed: int) -> None:
-        """Keeps the n-grams that the best tokens behind the last level complete; moves on."""
+        """Keeps the n-grams that the best tokens after the last level complete; moves on."""
         self.levels[0][0] = self.last
         for gram in zip(*self.levels, best):
             known = self.grams.setdefault(gram[0], [])

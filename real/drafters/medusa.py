@@ -52,7 +52,7 @@ class MedusaHeads(StackedHeads):
     | --- | --- |
     | heads | stacks of residual blocks, each followed by a vocabulary head |
     | blocks | residual blocks in a stack |
-    | own_head | a vocabulary head of its own per stack (as published); False: the target's |
+    | own_head | a separate vocabulary head per stack (as published); False: the target's |
 
     ValueError for fewer than one head or block.
     """
@@ -94,7 +94,7 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
     | tensor H.<blocks>.weight | the vocabulary head of head H |
 
     A leading "medusa_head." or "heads." is dropped. Heads are counted in the tensors, since
-    released configs say 2 beside files of 5. WeightsError for anything else or other sizes.
+    released configs say 2 with files of 5. WeightsError for anything else or other sizes.
     """
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -132,11 +132,11 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
 
 
 class MedusaDrafter(Drafter):
-    """Drafts one token a head from the feature behind the last committed token.
+    """Drafts one token a head from the feature after the last committed token.
 
     All heads run in one pass, at the first step. No head reads the last committed token, which has
     not been through the target, nor any draft: a function of the feature (`history_free`, not
-    `prefix_only`). Nothing is offered behind the last head, or after a prompt of one token.
+    `prefix_only`). Nothing is offered after the last head, or after a prompt of one token.
     """
 
     name = "medusa"
@@ -202,7 +202,7 @@ class MedusaDrafter(Drafter):
 
 
 class ParallelMedusa:
-    """Heads on the feature behind the last committed token; no head reads a draft."""
+    """Heads on the feature after the last committed token; no head reads a draft."""
 
     min_context = 2
     cached_layers = 0

@@ -45,7 +45,7 @@ class ModelDrafter(Drafter):
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":
         """From a transformers checkpoint; WeightsError for a vocabulary other than the target's.
 
-        draft_vocabulary.safetensors beside it names the tokens that it drafts from (FR-Spec).
+        draft_vocabulary.safetensors in its folder names the tokens that it drafts from (FR-Spec).
         """
         lm = load_decoder(folder, target.dtype, target.device)
         if lm.config.vocab != target.config.vocab:
@@ -101,7 +101,7 @@ class ModelDrafter(Drafter):
 
     @torch.inference_mode()
     def _append(self, tokens: list[int], head: bool = True) -> tuple[Tensor, ...]:
-        """Hidden states of a chain behind all rows; with `head` also `[1, vocab]` of the last."""
+        """Hidden states of a chain after all rows; with `head` also `[1, vocab]` of the last."""
         output = self._forward(tokens, Span(self.rows, len(tokens)), "last" if head else "")
         self.rows += len(tokens)
         return output
@@ -123,7 +123,7 @@ class SmallModel(Decoder):
     draft_token: Tensor | None
 
     def restrict(self, target: Decoder, token: Tensor) -> None:
-        """Drafts from `token [N]` alone: rows of its own embedding."""
+        """Drafts from `token [N]` alone: rows of the drafter's embedding."""
         self.draft_token = check_vocabulary(token, target.config.vocab)
         self.head = TiedDraftVocabularyHead(self.embed, token)
 

@@ -73,7 +73,7 @@ def skipping_pass(
 ) -> Tensor:
     """Residual stream `[n, width]` of rows `token [n]` at `position [n]`, some sub-layers skipped.
 
-    Keys and values go to rows `start ...` of the target's own `cache`, behind those of full passes.
+    Keys and values go to rows `start ...` of the target's `cache`, after those of full passes.
     """
     cache.reserve(start + len(token))
     rotation = decoder.rotation(position)

@@ -22,7 +22,7 @@ from simspec.trace.quantization import LOG_ODDS
 
 
 class SortedModel(Decoder):
-    """A decoder with exits behind some of its layers; the last exit is the whole decoder."""
+    """A decoder with exits after some of its layers; the last exit is the whole decoder."""
 
     exits: tuple[int, ...]
     settings: dict
@@ -48,7 +48,7 @@ class SortedModel(Decoder):
         mask: Tensor | None = None,
         cache: Any = None,
     ) -> list[Tensor]:
-        """Rows behind each exit; the arguments are those of `Decoder.run`."""
+        """Rows after each exit; the arguments are those of `Decoder.run`."""
         taps: dict[int, Tensor | None] = dict.fromkeys(self.exits)
         self.run(x, range(len(self.layers)), rotation, mask, cache, tap=taps)
         return [rows for rows in taps.values() if rows is not None]
@@ -61,10 +61,10 @@ def sorted_model(
 
     | setting | meaning |
     | --- | --- |
-    | exits | layers behind which it exits; default as 6, 9 and 12 of 32 |
+    | exits | layers after which it exits; default as 6, 9 and 12 of 32 |
     | thresholds | of all exits but the last; default 0.75 each |
 
-    It is a model of its own: it drafts for any target with the same tokenizer. ValueError for exits
+    It is a separate model and drafts for any target with the same tokenizer. ValueError for exits
     that are not ascending layers of the target.
     """
     layers = target.config.layers
@@ -100,7 +100,7 @@ class Cascade:
 
     | argument | meaning |
     | --- | --- |
-    | exits | layers behind which the exits are, ascending |
+    | exits | layers after which the exits are, ascending |
     | threshold | of each exit but the last, in [0, 1]; 0 always exits there |
 
     Confidence is the largest probability at temperature 1, on the grid of recorded confidences, so
@@ -152,7 +152,7 @@ class SortedDrafter(Drafter):
     Rows that left early are passed through the deeper layers, not copied, when a later token goes
     there: proposals depend on the token prefix alone, and the catching up is part of the draft's
     time. Layers between two exits are a segment; `rows[e]` are the valid rows of segment e in the
-    KV cache, and `waiting[e]` the rows behind them that have passed the segment before.
+    KV cache, and `waiting[e]` the rows after them that have passed the segment before.
     """
 
     name = "sorted"

@@ -18,7 +18,7 @@ DIALOGUE = "User: {}\n\nAssistant:"
 def styled(task: str, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
     """User turns in their task's style, each but the last with its answer.
 
-    A later turn follows behind an empty line: `User: a\\n\\nAssistant: b\\n\\nUser: c ...`.
+    A later turn follows after an empty line: `User: a\\n\\nAssistant: b\\n\\nUser: c ...`.
     """
     style = STYLES.get(task, DIALOGUE)
     replies = [*answers, ""]

@@ -63,7 +63,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class PromptOrigin:
-    """What a recording states about its prompts.
+    """Origin of prompts, as a recording states it.
 
     | field | meaning |
     | --- | --- |
@@ -162,7 +162,7 @@ class Conversation:
         return self.form.tokenizer.decode(words, skip_special_tokens=True)
 
     def follow(self, first: Prompt, answers: Sequence[str]) -> tuple[Prompt | None, LeftOut]:
-        """The prompt of the turn behind so many `answers` of a conversation, and what is left out.
+        """The prompt of the turn after these `answers` of a conversation, and what is left out.
 
         It is template(turn 1, answer 1, ..., next turn). None where there is no further turn; the
         rest of the conversation is left out where the turn is empty or its prompt is too long.

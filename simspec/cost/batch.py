@@ -50,7 +50,7 @@ class TokenCost:
             raise ValueError("pass and token are 0, expected a pass to take time")
 
     def plain(self, batch: int = 1, context: float = 0.0) -> float:
-        """Seconds of a plain step of so many sequences, `context` cached tokens each."""
+        """Seconds of a plain step of `batch` sequences, `context` cached tokens each."""
         return self.overhead + self.fixed + (self.token + self.kv * context) * batch
 
     def round(self, K: int, batch: int = 1, context: float = 0.0) -> float:
@@ -61,7 +61,7 @@ class TokenCost:
         return self.plain(batch, context) + rows + drafting + self.draft * K + read
 
     def cost(self, K: int, context: float = 0.0, name: str = "cost") -> CostModel:
-        """The CostModel of one sequence behind `context` cached tokens, for drafts of up to K."""
+        """The CostModel of one sequence with `context` cached tokens, for drafts of up to K."""
         drafts, rows = np.arange(K + 1), np.arange(max(K, ROWS) + 1)
         steps = (self.draft + self.draft_kv * context) * drafts
         return CostModel(
@@ -114,7 +114,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StepLoad:
-    """What the sequences of a batch do in one step, one entry a step; contexts in cached tokens.
+    """Tokens and passes of a batch in each step, one entry a step; contexts in cached tokens.
 
     | field | dtype [T] | meaning |
     | --- | --- | --- |
@@ -241,7 +241,7 @@ m > 1: verify at n / active - 1, linear between entries |
 
 
 def batch_cost(cost: CostModel | CostTable, batch: int, context: float | None = None) -> BatchCost:
-    """The costs of `batch` sequences behind `context` cached tokens each.
+    """The costs of `batch` sequences with `context` cached tokens each.
 
     A table gives its next measured batch size, see `CostTable.at`; batch size 1 and one CostModel
     are extrapolated. ValueError for a size or context that a table lacks.
@@ -256,7 +256,7 @@ def batch_cost(cost: CostModel | CostTable, batch: int, context: float | None = 
 
 
 def with_draft_row(cost: CostModel | CostTable, seconds: float) -> CostModel | CostTable:
-    """The same costs with so many seconds for each further row of a draft step (`node`)."""
+    """The same costs with these seconds for each further row of a draft step (`node`)."""
     if isinstance(cost, CostModel):
         return _with_node(cost, seconds)
     cells = tuple(

@@ -1,4 +1,4 @@
-"""Whether costs may stand side by side: same device, threads and number type."""
+"""Whether costs may be compared: same device, threads and number type."""
 
 from collections.abc import Mapping
 from itertools import combinations

@@ -37,7 +37,7 @@ class PredictionErrors:
         return cls(len(sizes), float(median), float(p90), float(sizes.max()))
 
     def to_dict(self) -> dict[str, float]:
-        """As plain data for JSON."""
+        """Plain data for JSON."""
         return asdict(self)
 
     @property
@@ -324,7 +324,7 @@ def _notes_by_length(
     if left_out is not None:
         notes.append(f"speedups at a draft length left out are off by {left_out.text}")
     if table.plain_step == 1.0 and not any(row.plain_step for row in table.rows):
-        notes.append("the table has speedups alone: seconds stand for plain steps")
+        notes.append("the table has speedups alone: its unit of time is the plain step")
     least, most = table.lengths[0], table.lengths[-1]
     if deepest > most or least > 1:
         notes.append(f"draft lengths {least} to {most} are in the table, others extrapolated")

@@ -170,7 +170,7 @@ class CostModel:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the measurement of these costs, or of those they derive from, warned of."""
+        """Warnings of the measurement of these costs, or of those they derive from."""
         if self._parent is not None:
             return tuple(dict.fromkeys(text for cost in self._parent[1] for text in cost.warnings))
         return () if self.precision is None else self.precision.warnings
@@ -238,7 +238,7 @@ class CostModel:
         return self.predictor * (learned > 0) + self.feature * (learned < len(reads))
 
     def at(self, context: float) -> "CostModel":
-        """The same costs behind so many cached tokens a sequence; unchanged without terms for them.
+        """The same costs with `context` cached tokens a sequence; unchanged without terms for them.
 
         With d = context - self.context: draft[j] + j kv_draft d, verify + kv_verify d and
         baseline + kv_verify d. ValueError for a negative context.

@@ -16,7 +16,7 @@ _MAPS = ("engines", "versions", "products")
 
 @dataclass(frozen=True)
 class CostOrigin:
-    """Where and with what costs were measured; an empty value, or 0, is unknown.
+    """Device, engines and versions of a measurement of costs; an empty value, or 0, is unknown.
 
     | field | type | meaning |
     | --- | --- | --- |
@@ -90,7 +90,7 @@ def read_origin(data: Any) -> tuple[Any, CostOrigin | None]:
     rest = {key: value for key, value in data.items() if key not in ("engines", "origin")}
     if "origin" in data:
         if "engines" in data:
-            raise ValueError("holds engines beside an origin, expected them inside it")
+            raise ValueError("holds engines outside its origin, expected them inside it")
         return rest, CostOrigin.from_dict(data["origin"])
     if "engines" in data:
         return rest, CostOrigin(engines=data["engines"])
@@ -115,7 +115,7 @@ class CostPrecision:
     | half_width | {part: seconds or list} | None: not measured, or under 6 rounds |
     | samples | {part: count or list} | timed rounds; 0: filled, not measured |
     | seconds | float | the measurement took |
-    | after_draft | float | seconds that a draft adds to the pass behind it |
+    | after_draft | float | seconds that a draft adds to the pass after it |
     | warnings | (str,) | one line each: cells that are wide, drift, a busy machine |
     | replicates | {part: list [R]} | bootstrap replicates, in plain steps of the replicate |
     | blocks | int | timing blocks of the sitting |

@@ -105,10 +105,10 @@ def roofline_cost(
     """A CostModel: verify[j] is the target's pass over j + 1 rows, draft[j] the drafter's j passes
     over one row.
 
-    An early exit drafts with the shared layers, one layer of its own and the target's head. Its
+    An early exit drafts with the shared layers, one new layer and the target's head. Its
     rounds of j >= 1 verify j rows in the remaining layers, as the decode loop does (EESD section
     3.1). A backlog enters with the first draft step, for an early exit through its own layer only.
-    nodes > 0 prices trees too: verify up to so many tokens, and node, the second row of a draft
+    nodes > 0 prices trees too: verify up to `nodes` tokens, and node, the second row of a draft
     pass. ValueError for invalid sizes, and where weights and caches exceed the device's memory.
     """
     needed = roofline_memory(target, drafter, K, batch, context)
@@ -209,7 +209,7 @@ def roofline_memory(
 
 
 def shared_layers(target: ModelShape, drafter: Drafter) -> int:
-    """Layers of the target that the drafter runs: 0 for a model of its own; ValueError for an
+    """Layers of the target that the drafter runs: 0 for a separate model; ValueError for an
     invalid drafter.
     """
     if isinstance(drafter, ModelShape):

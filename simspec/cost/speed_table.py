@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 UNITS = {"speedup": "", "tokens_per_second": "plain_tokens_per_second", "tpot_ms": "plain_tpot_ms"}
-"""Column of the speed: the column of plain decoding's that it needs beside it."""
+"""Column of the speed: the column of plain decoding's speed that it needs."""
 
 COLUMNS = (
     "task",
@@ -98,13 +98,13 @@ def read_speed_table(
     | column | meaning |
     | --- | --- |
     | K, accepted_length | as in `SpeedRow`; both are needed |
-    | speedup | the speed, or one of the next two with plain decoding's beside it |
+    | speedup | the speed, or one of the next two together with plain decoding's |
     | tokens_per_second, plain_tokens_per_second | of the whole batch |
     | tpot_ms, plain_tpot_ms | milliseconds a token of one request |
     | task, batch, context | optional; batch selects the rows of one size |
 
-    Other columns are ignored. plain stands for a missing column of plain decoding's. Keys of a
-    JSON object beside columns and rows are texts, or columns that are equal in all rows.
+    Other columns are ignored. plain replaces a missing column of plain decoding's. Keys of a
+    JSON object other than columns and rows are texts, or columns that are equal in all rows.
     ValueError, one line with the path, for anything else.
     """
     return _read(path, plain, lambda data, name, sha256: speed_table(data, name, sha256, batch))
@@ -201,7 +201,7 @@ def _unit(columns: set[str]) -> str:
         raise ValueError(f"it has {units or 'no speed'}, expected one of {', '.join(UNITS)}")
     plain = UNITS[units[0]]
     if plain and plain not in columns:
-        raise ValueError(f"column {plain} is missing: {units[0]} needs plain decoding's beside it")
+        raise ValueError(f"column {plain} is missing: {units[0]} needs plain decoding's speed too")
     return units[0]
 
 

@@ -27,7 +27,7 @@ class CostTable:
     | cells   | ((CostModel or None,),) [nb][nc] | seconds of a round of the whole batch   |
     | name    | str                              | label in tables                         |
 
-    A file holds the origin of all cells once, beside them.
+    A file holds the origin of all cells once.
     A cell is None where the batch did not fit. All cells price drafts up to the same K and the same
     backlog; every batch size and every context has a cell. ValueError otherwise.
     """
@@ -94,7 +94,7 @@ class CostTable:
 
     @property
     def warnings(self) -> list[str]:
-        """What the measurement of any cell warned of."""
+        """Warnings of the measurements of all cells."""
         cells = [cell for row in self.cells for cell in row if cell is not None]
         return list(dict.fromkeys(text for cell in cells for text in cell.warnings))
 

@@ -72,7 +72,7 @@ class _ProcessFiles(caching.IndexDataCacheFile):
 
 
 def _places() -> list[Any]:
-    """Where numba looks for a folder; without a home it would make one that is called ~ here."""
+    """Folders that numba tries for its cache; without a home it would make one called ~ here."""
     classes: list[Any] = caching.CompileResultCacheImpl._locator_classes
     folders = AppDirs("numba", appauthor=False)  # type: ignore[no-untyped-call]
     if os.path.isabs(folders.user_cache_dir):
@@ -104,7 +104,7 @@ def _load_numpy_support(linalg: str = "scipy.linalg.cython_blas") -> None:
     algebra.
 
     numba imports that only to see that it is installed, and once more where compiled code calls it:
-    a sixth of the start of a command. A stand-in answers the first import and is taken away again.
+    a sixth of the start of a command. A substitute answers the first import and is removed again.
     """
     if linalg in sys.modules or find_spec("scipy") is None:
         return

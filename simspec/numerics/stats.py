@@ -229,7 +229,7 @@ def swap_test(
 def swap_distance_test(
     a: Any, b: Any, distance: Callable[..., Any], resamples: int = 9999, seed: int = 0
 ) -> float:
-    """As `swap_test`, by a symmetric distance of totals [..., C] of a and of b, [...].
+    """Like `swap_test`, by a symmetric distance of totals [..., C] of a and of b, [...].
 
     Large distances speak against the hypothesis.
     """

@@ -46,8 +46,8 @@ def check_output(path: str | PathLike[str], *inputs: str | PathLike[str]) -> Non
 
 @contextmanager
 def replacing(path: str | PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`: on success it replaces `path` on the disk, otherwise it is
-    removed.
+    """A temporary path in the folder of `path`: on success it replaces `path` on the disk, else
+    it is removed.
 
     OSError names `path` where the disk is full or cannot be written.
     """

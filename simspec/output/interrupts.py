@@ -18,7 +18,7 @@ PROGRAMS = ("simspec.cli", "real.campaign")
 
 
 class _Stop:
-    """What has been received, and whether a command runs that cleans up after itself."""
+    """The signal that was received, and whether a command runs that cleans up after itself."""
 
     received = int(signal.SIGINT)
     running = False

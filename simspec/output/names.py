@@ -43,7 +43,7 @@ def csv_text(text: str) -> str:
 def label_text(text: str) -> str:
     """The text as a label of a picture: no mathematics, never left out of a legend, not too long.
 
-    matplotlib typesets what stands between two dollar signs, and drops labels that begin with `_`.
+    matplotlib typesets text between two dollar signs, and drops labels that begin with `_`.
     """
     text = printable(text)
     if len(text) > LONGEST_LABEL:

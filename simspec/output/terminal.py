@@ -13,11 +13,11 @@ from rich.text import Text
 from simspec.output.names import one_note, printable, printable_lines
 
 NARROWEST_TEXT = 24
-"""Least width of the texts of `print_fields` beside their names."""
+"""Least width of the texts of `print_fields` next to their names."""
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal behind stdout; None where stdout is a pipe or a file."""
+    """Columns of the terminal of stdout; None where stdout is a pipe or a file."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

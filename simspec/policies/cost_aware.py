@@ -93,7 +93,7 @@ def cost_ts(
     | shared  | accepted += a, trials += min(a + 1, k)                                          |
     | depth   | committed = 1 + sum_j prod_{i<=j} alpha_i, depth j tried iff j <= min(k, a + 1) |
 
-    Nothing is counted behind the first rejected token. The samples of `depth` come from one draw,
+    Nothing is counted after the first rejected token. The samples of `depth` come from one draw,
     see `beta_draw`. A round of k = 0 updates nothing, so a rule that uses a mean could stay at 0.
     Sampling leaves it, since the posterior keeps all of (0, 1) in its support. decay < 1 multiplies
     the counts at every round, so that it leaves 0 sooner. greedy uses the posterior mean (the

@@ -52,7 +52,7 @@ def specdec_pp(
     | variant | tokens judged before token i + 1 is drafted |
     | --- | --- |
     | paper | 1 .. i |
-    | released | 1 .. i - 1: the head reads the state behind a token, known one token later |
+    | released | 1 .. i - 1: the head reads the state after a token, known one token later |
 
     The token that triggers the stop is submitted. Published: threshold 0.3 (0.7 elsewhere), 2 to 20
     tokens. The published head reads the drafter's hidden state, which recordings do not hold.

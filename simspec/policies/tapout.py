@@ -81,7 +81,7 @@ def tapout(
 
     Reward of a round: blend accepted / K + (1 - blend) accepted / drafted, K the longest draft. A
     rule's bound is mean + sqrt(exploration ln t / pulls). A round without a draft is not counted.
-    lambda learns from the rounds of its own rule. Reads 'confidence' and 'entropy'. PolicyError for
+    lambda learns from the rounds of its rule. Reads 'confidence' and 'entropy'. PolicyError for
     values outside their ranges.
 
     Source: Sridhar et al., arXiv 2511.02017, of which only the abstract and summaries were

@@ -122,7 +122,7 @@ def throughput_aware(
 
     k = argmax (1 + p_1 + ... + p_k) / seconds[k], seconds of (trace, cost) without backlog
 
-    A shorter k forgets the windows behind it. A position j without data is extrapolated:
+    A shorter k forgets the windows of later positions. A position j without data is extrapolated:
 
     | variant   | p_2   | p_j, j > 2                                                           |
     | --------- | ----- | -------------------------------------------------------------------- |

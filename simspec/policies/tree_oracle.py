@@ -41,7 +41,7 @@ V[t, b] = min of
 - overhead + draft[levels] + node (rows - levels) + verify[nodes] + catch_up[b] + V[t + a + 1,
 min(a, B)], over the trees
 
-with a the tree's accepted tokens at t, and V = 0 behind the end. The trees are chains,
+with a the tree's accepted tokens at t, and V = 0 after the end. The trees are chains,
 `sequoia_trees` of this trace's own ranks cut at every depth, and, where `order` is recorded, its
 first 1 .. 63 nodes; all within what the costs price. It is a lower bound on the time of any
 schedule over these trees only. Ties go to plain decoding, then to fewer accepted tokens.

@@ -1,1 +1,1 @@
-"""What a draft-length policy is: its functions, arguments, predictors and states."""
+"""Draft-length policies: their functions, arguments, predictors and states."""

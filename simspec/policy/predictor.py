@@ -145,7 +145,7 @@ def examples(
     recording.
 
     One example for each row t and slot i <= run[t] that was drafted (i < depth[t]) and has a token,
-    with the label i < run[t]. Acceptance is unknown behind the first rejection. TraceError for a
+    with the label i < run[t]. Acceptance is unknown after the first rejection. TraceError for a
     feature that was not recorded.
     """
     columns = trace.features(names)

@@ -48,7 +48,7 @@ class KeptResults:
         return self._file.readall()
 
     def _cut_torn_line(self) -> None:
-        """Cuts behind the last line end; whole lines are never rewritten."""
+        """Cuts after the last line end; whole lines are never rewritten."""
         end = self._file.seek(0, os.SEEK_END)
         self._file.seek(max(0, end - 1))
         if self._file.read(1) not in (b"\n", b""):

@@ -34,7 +34,7 @@ class Recording(NamedTuple):
 
 
 class PolicyArrays(NamedTuple):
-    """What a policy's functions receive: parameters, state, and float64[K, F] features read."""
+    """Arguments of a policy's functions: parameters, state, and float64[K, F] features read."""
 
     params: np.ndarray
     initial: np.ndarray

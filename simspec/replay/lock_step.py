@@ -25,7 +25,7 @@ LARGEST = 4096
 
 @dataclass(frozen=True)
 class BatchRules:
-    """What happens at the end of a sequence, and to short drafts.
+    """Conventions for the end of a sequence, and for short drafts.
 
     | field | value | meaning |
     | --- | --- | --- |

@@ -126,7 +126,7 @@ class Metrics:
     | cut_share                   | share of rounds that depth may have cut short                |
 
     accept_by_depth counts rounds that drafted the depth and accepted all before; of trees, rounds
-    of so many levels, accepted if one of the nodes was. computed counts a tree's levels; v_d and hm
+    as deep, accepted if one of the nodes was. computed counts a tree's levels; v_d and hm
     count its nodes, or its levels in rounds where these are more. v_d is acceptance_rate unless
     computed tokens were dropped. hm is 0 if nothing was accepted. cut_share counts rounds whose
     draft reached depth[row] while K and budget allowed more: an upper bound.

@@ -40,7 +40,7 @@ def part_sweep(
 ) -> Iterator[dict[str, Any]]:
     """The rows of `sweep` for one recording of which at most `rows` rows are in memory at a time.
 
-    They are equal to the last bit. A longer sequence is a part of its own. name: of the recording
+    They are equal to the last bit. A longer sequence is a separate part. name: of the recording
     in the rows, default its path. Errors as for `sweep` and `trace_parts`; PolicyError for policies
     that are planned from the whole recording (trees fitted to its ranks, tree_oracle, functions).
     """

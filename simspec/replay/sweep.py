@@ -195,7 +195,9 @@ def sweep_rows(  # noqa: PLR0913
     check_sweep(by, replicates, jobs)
     if cluster is not None:
         if jobs > 1:
-            raise ValueError(f"jobs is {jobs} beside a cluster, whose workers replay: leave it out")
+            raise ValueError(
+                f"jobs is {jobs} together with a cluster, whose workers replay: leave it out"
+            )
         check_cluster(cluster)
     with _compiling(progress):
         todo = plan_jobs(named_traces(traces), policies, costs, replicates, seed)

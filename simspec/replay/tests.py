@@ -62,7 +62,7 @@ POWER, by the normal approximation; inf: no loss is |
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """What rounds are compared with.
+    """Settings of a comparison of rounds.
 
     | field | meaning |
     | --- | --- |

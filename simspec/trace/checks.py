@@ -143,10 +143,10 @@ def _check_order(trace: Any, left: np.ndarray) -> None:
     place = np.where(inside, trace.order, 255).astype(np.int64)
     first = trace.order[:, 0]
     wrong = (place[:, levels:] < 255).any(1)
-    expected = f"255 behind the {levels} levels of meta.tree; at depth 1 there is"
+    expected = f"255 after the {levels} levels of meta.tree; at depth 1 there is"
     _refuse("order", wrong, first, expected)
     wrong = ((np.diff(place, axis=1) <= 0) & (place[:, 1:] < 255)).any(1)
-    expected = "places that grow along the text, and only 255 behind a 255; at depth 1 there is"
+    expected = "places that grow along the text, and only 255 after a 255; at depth 1 there is"
     _refuse("order", wrong, first, expected)
     if trace.rank is not None:
         wrong = ((place < 255) & (trace.rank >= width)).any(1)

@@ -1,4 +1,4 @@
-"""Drafts of every exit of a sorted drafter, and their Parquet file beside the recording."""
+"""Drafts of every exit of a sorted drafter, and their Parquet file."""
 
 import json
 import os
@@ -19,19 +19,19 @@ from simspec.trace.trace import Trace
 
 @dataclass(frozen=True)
 class ExitDrafts:
-    """What each of E exits drafts behind each of M nodes: the N rows of a trace, then other drafts.
+    """Drafts of each of E exits after each of M nodes: the N rows of a trace, then other drafts.
 
     | field | shape, dtype | meaning |
     | --- | --- | --- |
     | layers | (int, ...) | layers in front of each exit, ascending |
     | token | int32 `[M, E]` | the exit's token |
-    | child | int32 `[M, E]` | the node behind that token, of a higher number; -1: none is needed |
+    | child | int32 `[M, E]` | the node after that token, of a higher number; -1: none is needed |
     | confidence | uint8 `[M, E]` | code of its largest probability at temperature 1 |
     | feature | uint8 `[M, E, F]` | its features, as recorded |
     | draft_margin, feature_margin | uint8 `[M, E]` | as recorded |
-    | rank | uint8 `[M, E]` | of the recorded token; 0 behind the first N nodes |
+    | rank | uint8 `[M, E]` | of the recorded token; 0 after the first N nodes |
 
-    The nodes behind the rows are the drafts that some thresholds reach. ValueError for arrays that
+    The nodes after the rows are the drafts that some thresholds reach. ValueError for arrays that
     do not fit each other, and for children that are no later node.
     """
 
@@ -207,5 +207,5 @@ def _column(table: Any, name: str, exits: int, features: int) -> np.ndarray:
 
 
 def exits_path(trace: str | PathLike[str]) -> Path:
-    """Where the exits of a recording are: NAME.exits.parquet beside it."""
+    """The file of the exits of a recording: NAME.exits.parquet in its folder."""
     return Path(trace).with_suffix(".exits.parquet")

@@ -68,7 +68,7 @@ def read_trace(path: str | PathLike[str], make: Callable[..., T]) -> T:
 
 @contextmanager
 def opened(path: str | PathLike[str], **options: Any) -> Iterator[tuple[Any, Any]]:
-    """(pyarrow's file, the metadata beside its rows) of a recording whose declared sizes are sane.
+    """(pyarrow's file, the metadata of its footer) of a recording whose declared sizes are sane.
 
     Whatever is wrong with the file in the body is a TraceError, one line with the path.
     """
@@ -107,7 +107,7 @@ def digest_of_blocks(
     shapes: Mapping[str, tuple[int, ...] | None],
     blocks: Callable[[str], Iterable[np.ndarray]],
 ) -> str:
-    """`digest` where an array of a shape comes in blocks, one behind the other."""
+    """`digest` where an array of a shape comes in consecutive blocks."""
     sha256 = hashlib.sha256(meta.to_json().encode())
     for name in ARRAYS:
         shape = shapes[name]

@@ -19,7 +19,7 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """Where a trace comes from.
+    """Origin of a trace.
 
     | field            | type            | meaning                                                 |
     | ---------------- | --------------- | ------------------------------------------------------- |

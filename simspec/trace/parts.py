@@ -20,7 +20,7 @@ STREAMED = {"pre_buffer": False, "buffer_size": 1 << 20}
 def trace_parts(path: str | PathLike[str], rows: int, verify: bool = True) -> Iterator[Trace]:
     """The recording in file order: as many whole sequences at a time as have at most `rows` rows.
 
-    A longer sequence is a part of its own. What has no row for each token (prompts, tasks, ids) is
+    A longer sequence is a separate part. What has no row for each token (prompts, tasks, ids) is
     read whole, the rest by row groups, so that memory is bounded by a part. The file is read twice:
     its hash is verified before the first part, unless `verify` is False. TraceError as for
     `load_trace`, ValueError for rows < 1.
@@ -55,7 +55,7 @@ def _cuts(offset: np.ndarray, rows: int) -> list[int]:
 
 
 def _row_parts(file: Any, sizes: list[int]) -> Iterator[Any]:
-    """Tables of so many rows each, one behind the other."""
+    """Consecutive tables of at most `rows` rows each."""
     import pyarrow as pa
 
     batches = file.iter_batches(batch_size=BATCH, use_threads=False)

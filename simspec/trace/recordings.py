@@ -57,7 +57,7 @@ def locate(names: Iterable[str] | None) -> dict[str, Path]:
 
 
 def cost_beside(path: Path) -> Path | None:
-    """NAME.cost.json beside NAME.parquet, if it is there."""
+    """NAME.cost.json in the folder of NAME.parquet, if it is there."""
     beside = Path(path).with_suffix(".cost.json")
     return beside if beside.is_file() else None
 
@@ -87,7 +87,7 @@ def comparable_costs(
     context: int | None = None,
     mixed: bool = False,
 ) -> tuple[dict, list[str]]:
-    """(`costs_of`, notes) of recordings that stand side by side, with the costs' own warnings.
+    """(`costs_of`, notes) of recordings that are compared, with the costs' own warnings.
 
     ValueError where the origins of two cost files differ, unless `mixed` allows it.
     """

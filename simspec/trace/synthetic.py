@@ -84,7 +84,7 @@ def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed:
 def drifting(first: float, last: float, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
     """Acceptance drifts along the sequence: first + (last - first) i / (n - 1) for position i of n.
 
-    Every draft token, whatever its depth, has the acceptance of its own position; rows are
+    Every draft token, whatever its depth, has the acceptance of its position; rows are
     independent. ValueError outside [0, 1].
     """
     if not (0 <= first <= 1 and 0 <= last <= 1):

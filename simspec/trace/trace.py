@@ -152,7 +152,7 @@ class Trace:
         )
 
     def shorten(self, budget: int) -> "Trace":
-        """The first tokens of each sequence, as if so many were allowed; TraceError below 1."""
+        """The first tokens of each sequence, as if no more were allowed; TraceError below 1."""
         if budget < 1:
             raise TraceError(f"budget is {budget}, expected at least one new token")
         lengths = np.minimum(np.diff(self.offset), budget)

@@ -16,7 +16,7 @@ MAX_SUBMITTED = 32
 
 @dataclass(frozen=True)
 class TreePolicy:
-    """What to submit in each round; `simspec.tree.replay.replay_tree` replays it.
+    """Nodes to submit in each round; `simspec.tree.replay.replay_tree` replays it.
 
     | field | type              | kind    | meaning                                              |
     | ----- | ----------------- | ------- | ---------------------------------------------------- |

@@ -203,7 +203,7 @@ def best_tree(acceptance: Any, cost: CostModel, most: int = MAX_NODES, least: in
 def fastest_tree(trees: Iterable[Tree], acceptance: Any, cost: CostModel, least: int = 0) -> Tree:
     """Of the trees with at least `least` nodes the first with the most expected tokens per second.
 
-    Where none has so many, of those with the most nodes.
+    Where none has that many, of those with the most nodes.
     """
     trees = list(trees)
     least = min(least, max(map(len, trees), default=0))

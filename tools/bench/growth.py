@@ -49,8 +49,8 @@ tokens, one recording, 10 policies, K = 8. Recordings are synthetic; those of th
 ![Seconds and memory of a sweep against tokens, recordings, policies and K](growth.svg)
 
 {table}
-"Grows as" is the slope of the last two points: 1 is growth in proportion. Every point is a process
-of its own. Policies are compiled before the clock starts; one draw, one thread, median of three
+"Grows as" is the slope of the last two points: 1 is growth in proportion. Every point is a separate
+process. Policies are compiled before the clock starts; one draw, one thread, median of three
 sweeps. Policies are settings of `confidence`, `beta_ts` and `product`. Figures of all points:
 `docs/growth.json`.
 

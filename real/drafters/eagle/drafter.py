@@ -23,7 +23,7 @@ class EagleDrafter(Drafter):
     """Drafts by estimated features; drafted rows re-enter with true ones before the next draft.
 
     With m committed tokens rows 0 .. m - 2 hold true features, and row m - 2 proposes d_1. Step k
-    then feeds the estimate behind d_{k-1}. Every draft row is dropped after verification: the a + 1
+    then feeds the estimate after d_{k-1}. Every draft row is dropped after verification: the a + 1
     rows of committed tokens enter in the next round's first step, whose price depends on a.
 
     A proposal depends on its distance from verified tokens, so not `prefix_only`; but for inputs
@@ -103,7 +103,7 @@ class EagleDrafter(Drafter):
         self.features = torch.cat((self.features, self.decoder.norm(output.hidden[path])))
 
     def _first(self) -> tuple[Tensor, ...]:
-        """The step behind the last committed token, after the backlog; recomputed if need be."""
+        """The step after the last committed token, after the backlog; recomputed if need be."""
         true, shift = len(self.committed) - 1, self.head.shift
         self.rows = min(self.rows, true - 1)
         tokens = self.committed[self.rows + shift : true + shift]
@@ -112,7 +112,7 @@ class EagleDrafter(Drafter):
         return output
 
     def _append(self, feature: Tensor, token: list[int], head: str = "last") -> tuple[Tensor, ...]:
-        """Estimates of a chain behind all rows; with `head` also `[1, vocab]` of the last."""
+        """Estimates of a chain after all rows; with `head` also `[1, vocab]` of the last."""
         output = self._forward(feature, token, Span(self.rows, len(token)), head)
         self.rows += len(token)
         return output

@@ -96,8 +96,8 @@ class GlideModel(DraftHead):
     | layers | decoder layers |
     | reads | the target layer whose cache each layer reads; by default the last ones in order |
     | cross | False: no cross-attention (the ablation of GLIDE's Figure 4) |
-    | shared | embedding and head are the target's; False: a tied pair of its own, as published |
-    | width | of its own pair: a multiple of the target's head size; None: the target's |
+    | shared | embedding and head are the target's; False: a separate tied pair, as published |
+    | width | of a separate pair: a multiple of the target's head size; None: the target's |
     | rebuild | rows of accepted drafts are recomputed, see `GlideDrafter` |
 
     ValueError for settings that cannot be.
@@ -180,7 +180,7 @@ class GlideModel(DraftHead):
     def layered(
         self, target: Decoder, token: Tensor, rotation, masks, keys: TargetKV, cache, start: int = 0
     ) -> Tensor:
-        """All layers on `token [b, n]`; `masks`: that of its own rows, and that of the target's."""
+        """All layers on `token [b, n]`; `masks`: of the drafter's rows, and of the target's."""
         own, cross = masks
         x = (target if self.shared else self).embed(token)
         for i, layer in enumerate(self.layers):
@@ -203,7 +203,7 @@ class GlideModel(DraftHead):
         return target.head if self.shared else self.embed
 
     def restrict(self, target: Decoder, token: Tensor) -> None:
-        """As `DraftHead.restrict`; from the drafter's own embedding unless it is shared."""
+        """Like `DraftHead.restrict`; from the drafter's own embedding unless it is shared."""
         if self.shared:
             return super().restrict(target, token)
         self.draft_token = check_vocabulary(token, target.config.vocab)
