@@ -37,7 +37,5 @@ def export_gguf(
         print(json.dumps(card))
     else:
         cut = f", draft vocabulary {card['draft_vocab']:,}" if card["draft_vocab"] else ""
-        print_text(
-            f"wrote {out}: {card['weights']:,} weights in {dtype}{cut}; sha256 "
-            f"{card['sha256'][:12]}"
-        )
+        made = f"{card['weights']:,} weights in {dtype}{cut}"
+        print_text(f"wrote {out}: {made}; sha256 {card['sha256'][:12]}")

@@ -96,9 +96,12 @@ class LlamaCpp:
             yield self._decode(request)
 
     def _notes(self):
+        notes = ["fast: the text may depend on threads and draft length"]
         if self.options["exact"]:
-            return ["exact: no flash attention, a float32 cache"]
-        return ["fast: the text may depend on threads and draft length"]
+            notes = ["exact: no flash attention, a float32 cache"]
+        if self.options["draft"] and self.options["draft"]["method"] == "ngram":
+            notes.append("forced drafts need a match: passes without one stay plain")
+        return notes
 
     def _build(self, k, forced):
         """Starts the server with draft length k, unless it runs with it."""
