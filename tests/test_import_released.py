@@ -192,3 +192,39 @@ def test_nan_is_refused_where_it_is_read_and_passed_over_elsewhere(tmp_path):
 
     with pytest.raises(ValueError, match="spec_accept_rate is nan"):
         read_import("sglang", changed(tmp_path / "f", "sglang.jsonl", spoil))
+
+
+def test_vllms_adaptive_verification_is_no_fixed_length(tmp_path):
+    config = {"method": "eagle3", "model": "D", "num_speculative_tokens": 3}
+    path = written(tmp_path / "f", [config])
+    assert read_import("vllm", path).tiers[0].policy == "fixed:3"
+    result = read_import("vllm", written(path, [config | {"enable_adaptive_verification": True}]))
+    assert (result.tiers[0].lengths, result.tiers[0].policy) == ((3,), "")
+    assert any("verifies a part of each draft" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "text, method, length",
+    [
+        ("--speculative-algorithm NGRAM --speculative-num-draft-tokens 5 "
+         "--speculative-ngram-max-bfs-breadth 1", "NGRAM", 4),
+        ("--speculative-algorithm DFLASH --speculative-draft-model-path D "
+         "--speculative-num-draft-tokens 8", "DFLASH", 7),
+    ],
+)  # fmt: skip
+def test_sglangs_blocks_count_the_root(tmp_path, text, method, length):
+    path = tmp_path / "f"
+    path.write_text(text)
+    result = read_import("sglang", path)
+    assert (result.method, result.tiers[0].policy) == (method, f"fixed:{length}")
+
+
+def test_an_ngram_tree_of_sglang_has_no_policy(tmp_path):
+    path = tmp_path / "f"
+    path.write_text(
+        "--speculative-algorithm NGRAM --speculative-num-draft-tokens 12 "
+        "--speculative-ngram-max-bfs-breadth 4"
+    )
+    result = read_import("sglang", path)
+    assert result.tiers[0].policy == ""
+    assert any("11 nodes, 4 wide" in note for note in result.notes)

@@ -32,10 +32,14 @@ from simspec.policies.confidence import confidence
 KIND = "llama.cpp flags"
 TYPE, MODEL = "--spec-type", "--model-draft"
 LONGEST, SHORTEST, P_MIN = "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min"
-DRAFTERS = {"model": "draft-simple"}
+SAMPLING, SAMPLINGS = "--spec-draft-sampling", ("greedy", "probabilistic")
+LOOKUP = "ngram-simple"
+MATCHED, FOUND = "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"
+DRAFTERS = {"model": "draft-simple", "prompt_lookup": LOOKUP}
 WITH_MODEL = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
-TYPES = (*WITH_MODEL, "draft-mtp")
-RENAMED = {"--draft-max": LONGEST, "--draft-min": SHORTEST, "--draft-p-min": P_MIN, "-md": MODEL}
+TYPES = (*WITH_MODEL, "draft-mtp", LOOKUP)
+RENAMED = {"--draft-max": LONGEST, "--draft-min": SHORTEST, "-md": MODEL}
+ALIASES = {"--draft-p-min": P_MIN, "--spec-draft-model": MODEL}
 
 
 def export(request: Request) -> str:
@@ -47,6 +51,10 @@ def export(request: Request) -> str:
     threshold = confidence_threshold(request, inclusive=False, engine="llama.cpp")
     p_min, length = (0.0, request.length) if threshold is None else threshold
     kind = request.method(DRAFTERS, "llama.cpp")
+    if kind == LOOKUP:
+        if threshold is not None:
+            raise ValueError(f"{LOOKUP} has no threshold: give --policy fixed:K, or none")
+        return flag_line({TYPE: kind, MATCHED: request.settings.ngram, FOUND: length})
     flags: dict[str, object] = {TYPE: kind}
     if kind in WITH_MODEL:
         flags[MODEL] = request.model(kind)
@@ -70,9 +78,21 @@ def validate(text: str, settings: Settings) -> None:
 
 def read(text: str) -> tuple[str, int, float]:
     """(type, longest draft, p_min); ValueError as `validate`."""
-    required = (TYPE, LONGEST, SHORTEST, P_MIN)
-    flags = read_flags(text, KIND, required, (MODEL,), RENAMED)
+    drafting, lookup = (LONGEST, SHORTEST, P_MIN), (MATCHED, FOUND)
+    optional = (*drafting, *lookup, MODEL, SAMPLING)
+    flags = read_flags(text, KIND, (TYPE,), optional, RENAMED, ALIASES)
     kind = check_option(flags[TYPE], TYPE, TYPES)
+    needed = lookup if kind == LOOKUP else drafting
+    if missing := [name for name in needed if name not in flags]:
+        raise ValueError(f"{KIND}: {missing[0]} is missing: add it")
+    if kind == LOOKUP:
+        if others := sorted({*flags} - {TYPE, *lookup}):
+            raise ValueError(f"{others[0]} belongs to draft models, and {kind} ignores it: drop it")
+        flag_integer(flags, MATCHED, 1)
+        return kind, flag_integer(flags, FOUND, 1), 0.0
+    if ignored := [name for name in lookup if name in flags]:
+        raise ValueError(f"{ignored[0]} belongs to {LOOKUP}, and {kind} ignores it: drop it")
+    check_option(flags.get(SAMPLING, SAMPLINGS[0]), SAMPLING, SAMPLINGS)
     if kind in WITH_MODEL:
         check_text(flags.get(MODEL), MODEL)
     elif MODEL in flags:
@@ -216,7 +236,15 @@ def _statistics(
 
 EXPORTS = (
     ExportFormat(
-        "llamacpp", export, validate, ("several slots: llama.cpp drafts for each slot by itself",)
+        "llamacpp",
+        export,
+        validate,
+        (
+            "several slots: llama.cpp drafts for each slot by itself",
+            "p_min: llama.cpp compares a softmax over its ten best candidates, never below 0.1, "
+            "where a recording holds the probability over all tokens; it drafts longer",
+            "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
+        ),
     ),
 )
 IMPORTS = (
