@@ -25,6 +25,7 @@ from simspec.engines.import_kinds import (
     adaptive_tier,
     constant_length,
 )
+from simspec.engines.prometheus import counted_rounds
 from simspec.engines.request import ExportFormat, Request, Settings, confidence_threshold
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 from simspec.policies.confidence import confidence
@@ -116,6 +117,7 @@ def import_settings(source: Source, options: ImportOptions) -> EngineSettings:
     return EngineSettings(origin_of(source), kind, (adaptive_tier(longest, policy),))
 
 
+COUNTER = "llamacpp:spec_decode_num_"
 LONGEST_LINE = 10_000
 """Characters of a log line."""
 
@@ -211,21 +213,9 @@ def _statistics(
         at_least = np.rint(np.array([float(r) for r in line[7].split(",")]) * rounds).astype(
             np.int64
         )
-        deepest = len(at_least)
-        K = options.drafted or max(deepest, -(-drafted // max(rounds, 1)))
-        if not deepest <= K <= DEEPEST or K * rounds < drafted:
-            stated = "the draft length" if options.drafted is None else "--drafted"
-            raise ValueError(
-                f"{stated} is {K}, expected at most {DEEPEST} and enough for {drafted} tokens "
-                f"drafted in {rounds} rounds, {deepest} of them deep"
-            )
-        if options.drafted is None:
-            notes.append(
-                f"the line gives no draft length: K = {K} is the least that it allows, state "
-                "--drafted"
-            )
-        at_least = np.pad(at_least, (0, K - deepest))
-        slack = rounding_slack(rounds, deepest)
+        slack = rounding_slack(rounds, len(at_least))
+        at_least, note = _to_draft_length(options, rounds, drafted, at_least)
+        notes += note
         by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least, slack)
         notes += ["rates of 3 decimals, so acceptance by depth is off by up to 0.0005", *more]
     return PooledCounts(
@@ -247,8 +237,38 @@ EXPORTS = (
         ),
     ),
 )
+
+
+def _to_draft_length(
+    options: ImportOptions, rounds: int, drafted: int, at_least: np.ndarray
+) -> tuple[np.ndarray, list[str]]:
+    """(counts of all K positions, notes): llama.cpp's end at the deepest accepted one."""
+    deepest = len(at_least)
+    K = options.drafted or max(deepest, -(-drafted // max(rounds, 1)))
+    if not deepest <= K <= DEEPEST or K * rounds < drafted:
+        stated = "the draft length" if options.drafted is None else "--drafted"
+        raise ValueError(
+            f"{stated} is {K}, expected at most {DEEPEST} and enough for {drafted} tokens "
+            f"drafted in {rounds} rounds, {deepest} of them deep"
+        )
+    note = f"the file gives no draft length: K = {K} is the least that it allows, state --drafted"
+    return np.pad(at_least, (0, K - deepest)), [note] if options.drafted is None else []
+
+
+def read_prometheus(source: Source, options: ImportOptions) -> PooledCounts:
+    """Counters of one scrape, less those of `options.before`; they are named as vLLM's are."""
+    (rounds, drafted, accepted, at_least), notes = counted_rounds(source, options, COUNTER)
+    at_least, note = _to_draft_length(options, rounds, drafted, at_least)
+    by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least)
+    return PooledCounts(
+        origin_of(source), None, rounds, drafted, accepted, mean_of(rounds, accepted), PER_ROUND,
+        None, by_depth, max(by_depth, default=None), withheld, notes=(*notes, *note, *more),
+    )  # fmt: skip
+
+
 IMPORTS = (
     ImportFormat("llamacpp", import_settings),
     ImportFormat("llamacpp-timings", read_timings),
     ImportFormat("llamacpp-log", read_log, ("drafted",)),
+    ImportFormat("llamacpp-prometheus", read_prometheus, ("before", "drafted")),
 )
