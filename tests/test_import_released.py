@@ -303,3 +303,9 @@ def test_tensorrts_sums_alone_give_the_rate(tmp_path):
 def test_wrong_counters_of_tensorrt_are_refused(tmp_path, drafted, accepted, words):
     with pytest.raises(ValueError, match=words):
         read_import("tensorrt-llm-prometheus", scrape(tmp_path / "f", drafted, accepted))
+
+
+def test_appended_runs_of_model_optimizer_are_named(tmp_path):
+    (row,) = rows_of("model-optimizer.json")
+    with pytest.raises(ValueError, match="2 objects, expected one: Model-Optimizer appends"):
+        read_import("model-optimizer", written(tmp_path / "f", [row, row]))

@@ -325,7 +325,9 @@ EXPORTS = (
         (
             "SGLang's own adaptation: each batch size has one candidate",
             "batches between two captured graph sizes, which use the slot of the larger",
-            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE and others",
+            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE, two-batch "
+            "overlap, pdmux, platform workers",
+            "the overlap scheduler, SGLang's default: a decision comes one round later",
         ),
         flags=adaptive_flags,
     ),

@@ -360,7 +360,10 @@ def read_model_optimizer(source: Source, options: ImportOptions) -> PooledCounts
     """
     rows = json_rows(source.text)
     if len(rows) != 1:
-        raise ValueError(f"{len(rows)} objects, expected the one of a Model-Optimizer file")
+        raise ValueError(
+            f"{len(rows)} objects, expected one: Model-Optimizer appends each run to "
+            "the file, keep the lines of one"
+        )
     (row,) = rows
     if "schema_version" in row:
         return of_profile(source, options, row)
