@@ -251,7 +251,7 @@ EXPORTS = (
         (
             "batches larger than the last range: vLLM uses the last range's length",
             "data parallel sizes above 1, where vLLM ignores the batch sizes",
-            "piecewise CUDA graphs, which a schedule by batch size forces under the V1 model runner",
+            "piecewise CUDA graphs: a schedule by batch size forces them under the V1 model runner",
             "devices of compute capability 10.x, whose largest graph holds 1024 rows: --captured",
             "what a length of 0 costs in vLLM (vllm#49548 reports a collapse)",
         ),
