@@ -137,7 +137,79 @@ RIGHT = {
 }
 """{format: (a right document, the settings it is read with)}"""
 
+ONE_K = PROFILE.replace('{"1": 1.8, "2": 2.25, "3": 2.4}', '{"2": 2.25}')
+ADAPTED = '"enable_adaptive_verification": true, "num_speculative_tokens": 2}'
 MORE_RIGHT = (
+    ("vllm", '{"model": "D", "num_speculative_tokens": 2}', Settings()),
+    ("vllm", '{"method": "ngram_gpu", "num_speculative_tokens": 2}', Settings()),
+    ("vllm", '{"method": "ngram", "num_speculative_tokens": 2}', Settings()),
+    (
+        "vllm",
+        '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}',
+        Settings(),
+    ),
+    (
+        "vllm",
+        '{"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_min": 3}',
+        Settings(),
+    ),
+    ("vllm", '{"method": "custom_class", "model": "a.B", "num_speculative_tokens": 2}', Settings()),
+    ("vllm", '{"method": "mtp", "model": "D", "num_speculative_tokens": 2}', Settings()),
+    ("vllm", '{"method": "dspark", ' + ADAPTED, Settings()),
+    ("vllm", '{"method": "eagle3", "model": "D", ' + ADAPTED, Settings()),
+    (
+        "vllm",
+        '{"method": "eagle3", "model": "D", "num_speculative_tokens": 2, "revision": "main", '
+        '"draft_sample_method": "probabilistic", "rejection_sample_method": "block", '
+        '"draft_tensor_parallel_size": 2, "parallel_drafting": true}',
+        Settings(),
+    ),
+    (
+        "sglang",
+        "--speculative-algorithm NGRAM --speculative-num-draft-tokens 5 "
+        "--speculative-ngram-max-bfs-breadth 1",
+        Settings(),
+    ),
+    (
+        "sglang",
+        "--speculative-algorithm DFLASH --speculative-draft-model D "
+        "--speculative-num-draft-tokens 5",
+        Settings(),
+    ),
+    (
+        "sglang",
+        "--speculative-algorithm DSPARK --speculative-num-draft-tokens 5 "
+        "--speculative-num-steps 1 --speculative-eagle-topk 1",
+        Settings(),
+    ),
+    (
+        "sglang",
+        "--speculative-algorithm UNO --uno-lora-path L --speculative-num-draft-tokens 5",
+        Settings(),
+    ),
+    (
+        "sglang",
+        "--speculative-algorithm FROZEN_KV_MTP --speculative-num-steps 2 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 3",
+        Settings(),
+    ),
+    (
+        "sglang",
+        "--speculative-algorithm EAGLE --speculative-num-steps 2 --speculative-eagle-topk 1 "
+        "--speculative-num-draft-tokens 3",
+        Settings(),
+    ),
+    ("llamacpp", LLAMACPP.replace("--spec-draft-p-min", "--draft-p-min"), Settings()),
+    ("llamacpp", LLAMACPP.replace("--model-draft", "--spec-draft-model"), Settings()),
+    ("llamacpp", LLAMACPP + " --spec-draft-sampling probabilistic", Settings()),
+    (
+        "llamacpp",
+        "--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 8",
+        Settings(),
+    ),
+    ("dynamo", DYNAMO.replace("--aic", "--ais"), Settings()),
+    ("dynamo", DYNAMO.replace("--aic-nextn 3", "--ais-nextn 3"), Settings()),
+    ("speculation-profile", ONE_K, Settings()),
     ("vllm", '{"method": "mtp", "num_speculative_tokens": 2}', Settings()),
     (
         "vllm-synthetic",

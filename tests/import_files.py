@@ -15,6 +15,8 @@ FORMAT_OF = {
     "sglang-stats.jsonl": "sglang",
     "tensorrt-llm.jsonl": "tensorrt-llm",
     "llamacpp-timings.jsonl": "llamacpp-timings",
+    "llamacpp-prometheus.txt": "llamacpp-prometheus",
+    "tensorrt-llm-prometheus.txt": "tensorrt-llm-prometheus",
     "llamacpp-log.txt": "llamacpp-log",
     "llamacpp-log-older.txt": "llamacpp-log",
     "aiperf.jsonl": "aiperf",

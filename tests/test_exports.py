@@ -248,3 +248,33 @@ def test_plain_decoding_is_not_exported(name):
 def test_one_length_is_not_made_of_several(name):
     with pytest.raises(ValueError, match="this format holds one length"):
         EXPORTS[name].export(request(Schedule((1, 8), (3, 1))))
+
+
+@given(st.integers(1, 254), st.integers(1, 40))
+def test_prompt_lookup_becomes_the_engines_ngrams(length, ngram):
+    options = replace(SETTINGS, model=None, ngram=ngram)
+    asked = request(Schedule((1,), (length,)), drafter="prompt_lookup", options=options)
+    assert llamacpp.read(llamacpp.export(asked)) == ("ngram-simple", length, 0.0)
+    assert f"size-n {ngram} " in llamacpp.export(asked)
+    assert sglang.read(sglang.export(asked)) == ("NGRAM", length, 1, length + 1)
+
+
+def test_prompt_lookup_has_no_threshold_in_llamacpp():
+    name = policies.confidence(0.5, inclusive=False).name
+    asked = request(Schedule((1,), (2,)), drafter="prompt_lookup")
+    asked = replace(asked, choice=Choice((name,), None, (GAIN,)))
+    with pytest.raises(ValueError, match="ngram-simple has no threshold"):
+        llamacpp.export(asked)
+
+
+@pytest.mark.parametrize("method", ["DFLASH", "DSPARK", "NEXTN", "FROZEN_KV_MTP"])
+@given(length=st.integers(1, 254))
+def test_sglangs_algorithms_keep_the_draft_length(method, length):
+    asked = request(Schedule((1,), (length,)), options=replace(SETTINGS, method=method))
+    assert sglang.read(sglang.export(asked)) == (method, length, 1, length + 1)
+
+
+def test_methods_whose_weights_are_in_the_target_need_no_model():
+    for method, model in (("mtp", None), ("dspark", None), ("dspark", "D"), ("mtp", "D")):
+        asked = request(Schedule((1,), (2,)), options=replace(SETTINGS, method=method, model=model))
+        assert vllm.read(vllm.export(asked)).get("model") == model

@@ -7,7 +7,7 @@ from import_files import FIXTURES, changed, rows_of, written
 
 from simspec.engines.formats import read_import
 from simspec.engines.import_report import depth_counts
-from simspec.engines.source import ImportOptions
+from simspec.engines.source import ImportOptions, read_source
 
 DEPTH = "acceptance by depth"
 LLAMACPP = (
@@ -108,6 +108,7 @@ def test_sglangs_ragged_verification_has_no_depths(tmp_path, short):
     result = read_import("sglang", path, ImportOptions(drafted=3))
     assert depth_counts(result) == {}
     assert "verified" in result.withheld[DEPTH]
+    assert ("several lengths" in read_import("sglang", path).withheld[DEPTH]) == (short == 1)
 
 
 def test_sglangs_caps_of_one_length_are_that_length(tmp_path):
@@ -192,3 +193,119 @@ def test_nan_is_refused_where_it_is_read_and_passed_over_elsewhere(tmp_path):
 
     with pytest.raises(ValueError, match="spec_accept_rate is nan"):
         read_import("sglang", changed(tmp_path / "f", "sglang.jsonl", spoil))
+
+
+def test_vllms_adaptive_verification_is_no_fixed_length(tmp_path):
+    config = {"method": "eagle3", "model": "D", "num_speculative_tokens": 3}
+    path = written(tmp_path / "f", [config])
+    assert read_import("vllm", path).tiers[0].policy == "fixed:3"
+    result = read_import("vllm", written(path, [config | {"enable_adaptive_verification": True}]))
+    assert (result.tiers[0].lengths, result.tiers[0].policy) == ((3,), "")
+    assert any("verifies a part of each draft" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    "text, method, length",
+    [
+        ("--speculative-algorithm NGRAM --speculative-num-draft-tokens 5 "
+         "--speculative-ngram-max-bfs-breadth 1", "NGRAM", 4),
+        ("--speculative-algorithm DFLASH --speculative-draft-model-path D "
+         "--speculative-num-draft-tokens 8", "DFLASH", 7),
+    ],
+)  # fmt: skip
+def test_sglangs_blocks_count_the_root(tmp_path, text, method, length):
+    path = tmp_path / "f"
+    path.write_text(text)
+    result = read_import("sglang", path)
+    assert (result.method, result.tiers[0].policy) == (method, f"fixed:{length}")
+
+
+def test_an_ngram_tree_of_sglang_has_no_policy(tmp_path):
+    path = tmp_path / "f"
+    path.write_text(
+        "--speculative-algorithm NGRAM --speculative-num-draft-tokens 12 "
+        "--speculative-ngram-max-bfs-breadth 4"
+    )
+    result = read_import("sglang", path)
+    assert result.tiers[0].policy == ""
+    assert any("11 nodes, 4 wide" in note for note in result.notes)
+
+
+def scrape(path, drafted, accepted):
+    lines = [
+        f'trtllm_spec_decode_{kind}_tokens_total{{model_name="m",token_position="{i}"}} {count}.0'
+        for kind, counts in (("drafted", drafted), ("accepted", accepted))
+        for i, count in enumerate(counts)
+    ]
+    lines += ["trtllm_spec_decode_acceptance_length 1.78", "trtllm_spec_decode_draft_overhead 0.3"]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_llamacpps_counters_are_vllms_by_another_prefix(tmp_path):
+    path = tmp_path / "metrics"
+    counts = {"drafts": 386, "draft_tokens": 1501, "accepted_tokens": 78}
+    lines = [f"llamacpp:spec_decode_num_{name}_total {n}" for name, n in counts.items()]
+    lines += [
+        f'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {n}'
+        for i, n in enumerate((63, 15))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    result = read_import("llamacpp-prometheus", path)
+    assert (result.rounds, result.drafted, result.accepted) == (386, 1501, 78)
+    assert "several draft lengths" in result.withheld[DEPTH]
+    before = read_source("llamacpp-prometheus", path)
+    path.write_text(path.read_text().replace("1501", f"{1501 + 8}").replace("386", "388"))
+    later = read_import("llamacpp-prometheus", path, ImportOptions(before=before, drafted=4))
+    assert (later.rounds, later.drafted, later.draft_length) == (2, 8, 4)
+
+
+def test_tensorrts_shares_are_of_the_rounds_that_drafted_a_depth(tmp_path):
+    result = read_import(
+        "tensorrt-llm-prometheus", scrape(tmp_path / "f", (100, 60, 20), (50, 24, 4))
+    )
+    assert (result.rounds, result.drafted, result.accepted) == (100, 180, 78)
+    assert result.length == pytest.approx(1.78)
+    assert result.marginals == {3: pytest.approx((0.5, 0.4, 0.2))}
+    assert result.draft_length is None
+    uneven = read_import(
+        "tensorrt-llm-prometheus", scrape(tmp_path / "f", (100, 60, 20), (50, 24, 16))
+    )
+    assert uneven.marginals == {}
+    assert "different rounds" in uneven.withheld[DEPTH]
+
+
+def test_tensorrts_positions_that_no_round_drafted_do_not_count(tmp_path):
+    result = read_import("tensorrt-llm-prometheus", scrape(tmp_path / "f", (9, 9, 0), (5, 3, 0)))
+    assert result.draft_length == 2
+
+
+def test_tensorrts_sums_alone_give_the_rate(tmp_path):
+    path = tmp_path / "f"
+    path.write_text(
+        "trtllm_spec_decode_num_draft_tokens_total 12.0\n"
+        "trtllm_spec_decode_num_accepted_tokens_total 6.0\n"
+    )
+    result = read_import("tensorrt-llm-prometheus", path)
+    assert (result.rounds, result.drafted, result.accepted) == (None, 12, 6)
+
+
+@pytest.mark.parametrize(
+    "drafted, accepted, words",
+    [
+        ((9, 9), (5,), "expected the same"),
+        ((9, 9), (5, 10), "no more accepted than drafted"),
+        ((0, 0), (0, 0), "counts no draft"),
+        ((9, 10), (5, 3), "a deeper position"),
+        ((), (), "num_draft_tokens_total is missing"),
+    ],
+)
+def test_wrong_counters_of_tensorrt_are_refused(tmp_path, drafted, accepted, words):
+    with pytest.raises(ValueError, match=words):
+        read_import("tensorrt-llm-prometheus", scrape(tmp_path / "f", drafted, accepted))
+
+
+def test_appended_runs_of_model_optimizer_are_named(tmp_path):
+    (row,) = rows_of("model-optimizer.json")
+    with pytest.raises(ValueError, match="2 objects, expected one: Model-Optimizer appends"):
+        read_import("model-optimizer", written(tmp_path / "f", [row, row]))

@@ -37,6 +37,8 @@ def edited(path, name, *pairs):
         ("vllm-prometheus", "vllm-prometheus.txt"),
         ("vllm-bench-serve", "vllm-bench-serve.json"),
         ("llamacpp-log", "llamacpp-log.txt"),
+        ("llamacpp-prometheus", "llamacpp-prometheus.txt"),
+        ("tensorrt-llm-prometheus", "tensorrt-llm-prometheus.txt"),
         ("angelslim", "angelslim-vllm.json"),
         ("model-optimizer", "model-optimizer.json"),
     ],

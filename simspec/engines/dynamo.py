@@ -16,6 +16,9 @@ from simspec.engines.source import ImportFormat, ImportOptions, Source
 
 KIND = "Dynamo flags"
 LENGTH, RATES = "--aic-nextn", "--aic-nextn-accept-rates"
+ALIASES = {"--ais-nextn": LENGTH, "--ais-nextn-accept-rates": RATES}
+"""The spelling of Dynamo's main, where the older one, which releases read too, still counts."""
+
 LONGEST = 5
 """The longest draft that Dynamo simulates."""
 
@@ -46,7 +49,7 @@ def validate(text: str, settings: Settings) -> None:
 
 def read(text: str) -> tuple[int, list[float]]:
     """(draft length, conditional acceptance of each token); ValueError as `validate`."""
-    flags = read_flags(text, KIND, (LENGTH, RATES))
+    flags = read_flags(text, KIND, (LENGTH, RATES), aliases=ALIASES)
     length = flag_integer(flags, LENGTH, 1)
     if length > LONGEST:
         raise ValueError(f"{LENGTH} is {length}, expected 1 to {LONGEST}")

@@ -25,11 +25,13 @@ def read_flags(
     required: Iterable[str],
     optional: Iterable[str] = (),
     renamed: Mapping[str, str] = NO_NAMES,
+    aliases: Mapping[str, str] = NO_NAMES,
 ) -> dict[str, str]:
     """{flag: value} of '--name value ...'; ValueError, one line, for anything else.
 
     A flag that comes twice is refused, since parsers keep the last one in silence; so are unknown
-    flags, abbreviations and missing values. renamed {old: new} only serves the message.
+    flags, abbreviations and missing values. aliases {other spelling: flag} are read as the flag;
+    renamed {old: new} only serves the message.
     """
     if not isinstance(text, str) or len(text) > MAX_TEXT:
         raise ValueError(f"{kind}: expected text of at most {MAX_TEXT} characters")
@@ -40,6 +42,7 @@ def read_flags(
     known, flags = {*required, *optional}, dict[str, str]()
     while words:
         name = words.pop(0)
+        name = aliases.get(name, name)
         if name in renamed:
             raise ValueError(f"{kind}: {name} is written {renamed[name]} here: rename it")
         if name not in known:

@@ -25,6 +25,7 @@ from simspec.engines.import_kinds import (
     adaptive_tier,
     constant_length,
 )
+from simspec.engines.prometheus import counted_rounds
 from simspec.engines.request import ExportFormat, Request, Settings, confidence_threshold
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 from simspec.policies.confidence import confidence
@@ -32,10 +33,14 @@ from simspec.policies.confidence import confidence
 KIND = "llama.cpp flags"
 TYPE, MODEL = "--spec-type", "--model-draft"
 LONGEST, SHORTEST, P_MIN = "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min"
-DRAFTERS = {"model": "draft-simple"}
+SAMPLING, SAMPLINGS = "--spec-draft-sampling", ("greedy", "probabilistic")
+LOOKUP = "ngram-simple"
+MATCHED, FOUND = "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"
+DRAFTERS = {"model": "draft-simple", "prompt_lookup": LOOKUP}
 WITH_MODEL = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
-TYPES = (*WITH_MODEL, "draft-mtp")
-RENAMED = {"--draft-max": LONGEST, "--draft-min": SHORTEST, "--draft-p-min": P_MIN, "-md": MODEL}
+TYPES = (*WITH_MODEL, "draft-mtp", LOOKUP)
+RENAMED = {"--draft-max": LONGEST, "--draft-min": SHORTEST, "-md": MODEL}
+ALIASES = {"--draft-p-min": P_MIN, "--spec-draft-model": MODEL}
 
 
 def export(request: Request) -> str:
@@ -47,6 +52,10 @@ def export(request: Request) -> str:
     threshold = confidence_threshold(request, inclusive=False, engine="llama.cpp")
     p_min, length = (0.0, request.length) if threshold is None else threshold
     kind = request.method(DRAFTERS, "llama.cpp")
+    if kind == LOOKUP:
+        if threshold is not None:
+            raise ValueError(f"{LOOKUP} has no threshold: give --policy fixed:K, or none")
+        return flag_line({TYPE: kind, MATCHED: request.settings.ngram, FOUND: length})
     flags: dict[str, object] = {TYPE: kind}
     if kind in WITH_MODEL:
         flags[MODEL] = request.model(kind)
@@ -70,9 +79,21 @@ def validate(text: str, settings: Settings) -> None:
 
 def read(text: str) -> tuple[str, int, float]:
     """(type, longest draft, p_min); ValueError as `validate`."""
-    required = (TYPE, LONGEST, SHORTEST, P_MIN)
-    flags = read_flags(text, KIND, required, (MODEL,), RENAMED)
+    drafting, lookup = (LONGEST, SHORTEST, P_MIN), (MATCHED, FOUND)
+    optional = (*drafting, *lookup, MODEL, SAMPLING)
+    flags = read_flags(text, KIND, (TYPE,), optional, RENAMED, ALIASES)
     kind = check_option(flags[TYPE], TYPE, TYPES)
+    needed = lookup if kind == LOOKUP else drafting
+    if missing := [name for name in needed if name not in flags]:
+        raise ValueError(f"{KIND}: {missing[0]} is missing: add it")
+    if kind == LOOKUP:
+        if others := sorted({*flags} - {TYPE, *lookup}):
+            raise ValueError(f"{others[0]} belongs to draft models, and {kind} ignores it: drop it")
+        flag_integer(flags, MATCHED, 1)
+        return kind, flag_integer(flags, FOUND, 1), 0.0
+    if ignored := [name for name in lookup if name in flags]:
+        raise ValueError(f"{ignored[0]} belongs to {LOOKUP}, and {kind} ignores it: drop it")
+    check_option(flags.get(SAMPLING, SAMPLINGS[0]), SAMPLING, SAMPLINGS)
     if kind in WITH_MODEL:
         check_text(flags.get(MODEL), MODEL)
     elif MODEL in flags:
@@ -96,6 +117,7 @@ def import_settings(source: Source, options: ImportOptions) -> EngineSettings:
     return EngineSettings(origin_of(source), kind, (adaptive_tier(longest, policy),))
 
 
+COUNTER = "llamacpp:spec_decode_num_"
 LONGEST_LINE = 10_000
 """Characters of a log line."""
 
@@ -191,21 +213,9 @@ def _statistics(
         at_least = np.rint(np.array([float(r) for r in line[7].split(",")]) * rounds).astype(
             np.int64
         )
-        deepest = len(at_least)
-        K = options.drafted or max(deepest, -(-drafted // max(rounds, 1)))
-        if not deepest <= K <= DEEPEST or K * rounds < drafted:
-            stated = "the draft length" if options.drafted is None else "--drafted"
-            raise ValueError(
-                f"{stated} is {K}, expected at most {DEEPEST} and enough for {drafted} tokens "
-                f"drafted in {rounds} rounds, {deepest} of them deep"
-            )
-        if options.drafted is None:
-            notes.append(
-                f"the line gives no draft length: K = {K} is the least that it allows, state "
-                "--drafted"
-            )
-        at_least = np.pad(at_least, (0, K - deepest))
-        slack = rounding_slack(rounds, deepest)
+        slack = rounding_slack(rounds, len(at_least))
+        at_least, note = _to_draft_length(options, rounds, drafted, at_least)
+        notes += note
         by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least, slack)
         notes += ["rates of 3 decimals, so acceptance by depth is off by up to 0.0005", *more]
     return PooledCounts(
@@ -216,11 +226,49 @@ def _statistics(
 
 EXPORTS = (
     ExportFormat(
-        "llamacpp", export, validate, ("several slots: llama.cpp drafts for each slot by itself",)
+        "llamacpp",
+        export,
+        validate,
+        (
+            "several slots: llama.cpp drafts for each slot by itself",
+            "p_min: llama.cpp compares a softmax over its ten best candidates, never below 0.1, "
+            "where a recording holds the probability over all tokens; it drafts longer",
+            "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
+        ),
     ),
 )
+
+
+def _to_draft_length(
+    options: ImportOptions, rounds: int, drafted: int, at_least: np.ndarray
+) -> tuple[np.ndarray, list[str]]:
+    """(counts of all K positions, notes): llama.cpp's end at the deepest accepted one."""
+    deepest = len(at_least)
+    K = options.drafted or max(deepest, -(-drafted // max(rounds, 1)))
+    if not deepest <= K <= DEEPEST or K * rounds < drafted:
+        stated = "the draft length" if options.drafted is None else "--drafted"
+        raise ValueError(
+            f"{stated} is {K}, expected at most {DEEPEST} and enough for {drafted} tokens "
+            f"drafted in {rounds} rounds, {deepest} of them deep"
+        )
+    note = f"the file gives no draft length: K = {K} is the least that it allows, state --drafted"
+    return np.pad(at_least, (0, K - deepest)), [note] if options.drafted is None else []
+
+
+def read_prometheus(source: Source, options: ImportOptions) -> PooledCounts:
+    """Counters of one scrape, less those of `options.before`; they are named as vLLM's are."""
+    (rounds, drafted, accepted, at_least), notes = counted_rounds(source, options, COUNTER)
+    at_least, note = _to_draft_length(options, rounds, drafted, at_least)
+    by_depth, withheld, more = at_constant_length(rounds, drafted, accepted, at_least)
+    return PooledCounts(
+        origin_of(source), None, rounds, drafted, accepted, mean_of(rounds, accepted), PER_ROUND,
+        None, by_depth, max(by_depth, default=None), withheld, notes=(*notes, *note, *more),
+    )  # fmt: skip
+
+
 IMPORTS = (
     ImportFormat("llamacpp", import_settings),
     ImportFormat("llamacpp-timings", read_timings),
     ImportFormat("llamacpp-log", read_log, ("drafted",)),
+    ImportFormat("llamacpp-prometheus", read_prometheus, ("before", "drafted")),
 )

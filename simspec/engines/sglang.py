@@ -34,9 +34,17 @@ STEPS, TOPK, TOKENS = (
     "--speculative-eagle-topk",
     "--speculative-num-draft-tokens",
 )
-DRAFTERS = {"eagle": "EAGLE", "model": "STANDALONE"}
-WITH_MODEL = ("EAGLE", "EAGLE3", "STANDALONE")
-ALGORITHMS = (*WITH_MODEL, "NEXTN")
+BREADTH, LORA = "--speculative-ngram-max-bfs-breadth", "--uno-lora-path"
+ALIASES = {"--speculative-draft-model": MODEL}
+DRAFTERS = {"eagle": "EAGLE", "model": "STANDALONE", "prompt_lookup": "NGRAM"}
+WITH_MODEL = ("EAGLE3", "STANDALONE", "DFLASH")
+TARGETS_OWN = ("EAGLE", "NEXTN", "FROZEN_KV_MTP", "DSPARK")
+"""Algorithms whose weights may be part of the target; they take a model too."""
+
+BLOCKS = ("DFLASH", "DSPARK")
+"""Algorithms that draft a block in one step."""
+
+ALGORITHMS = (*WITH_MODEL, *TARGETS_OWN, "NGRAM", "UNO")
 
 ADAPTIVE_KIND = "SGLang adaptive config"
 CANDIDATES, STRATEGY = "candidate_steps", "strategy"
@@ -60,8 +68,16 @@ def chain_flags(request: Request, steps: int) -> dict[str, object]:
     """{flag: value} of a chain of `steps` drafted tokens; SGLang counts the root as a token."""
     algorithm = request.method(DRAFTERS, "SGLang")
     flags: dict[str, object] = {ALGORITHM: algorithm}
-    if algorithm in WITH_MODEL:
+    if algorithm in (*WITH_MODEL, "EAGLE"):
         flags[MODEL] = request.model(algorithm)
+    elif algorithm in TARGETS_OWN and request.settings.model:
+        flags[MODEL] = request.settings.model
+    if algorithm == "NGRAM":
+        return flags | {TOKENS: steps + 1, BREADTH: 1}
+    if algorithm in BLOCKS:
+        return flags | {TOKENS: steps + 1}
+    if algorithm == "UNO":
+        raise ValueError("UNO needs --uno-lora-path, which no option here names: write it by hand")
     return flags | {STEPS: steps, TOPK: 1, TOKENS: steps + 1}
 
 
@@ -74,17 +90,24 @@ def validate(text: str, settings: Settings) -> None:
     | overwrite | draft tokens of a chain other than steps + 1 |
     | cut | a tree's tokens above topk + (steps - 1) topk^2 + 1 |
     | keep the last | a flag that comes twice |
-    | choose its own | one of steps, topk and draft tokens left out |
+    | choose its own | one of steps, topk and draft tokens left out where the algorithm reads it |
+    | draft a tree 10 wide | NGRAM without a breadth |
+    | overwrite by 1 | steps and topk of an algorithm that drafts a block |
+    | never load | a draft model of NGRAM and UNO |
     """
     read(text)
 
 
 def read(text: str) -> tuple[str, int, int, int]:
-    """(algorithm, steps, topk, draft tokens); ValueError as `validate`."""
-    flags = read_flags(text, KIND, (ALGORITHM, STEPS, TOPK, TOKENS), (MODEL,))
+    """(algorithm, drafted levels, topk, draft tokens); ValueError as `validate`."""
+    optional = (STEPS, TOPK, MODEL, BREADTH, LORA)
+    flags = read_flags(text, KIND, (ALGORITHM, TOKENS), optional, aliases=ALIASES)
     algorithm = check_option(flags[ALGORITHM], ALGORITHM, ALGORITHMS)
-    if algorithm in WITH_MODEL:
-        check_text(flags.get(MODEL), MODEL)
+    _check_drafter(flags, algorithm)
+    if algorithm in (*BLOCKS, "NGRAM") or algorithm == "UNO" and flags.get(TOPK, "1") == "1":
+        return _read_block(flags, algorithm)
+    if missing := [name for name in (STEPS, TOPK) if name not in flags]:
+        raise ValueError(f"{KIND}: {missing[0]} is missing: add it")
     steps, topk, tokens = (flag_integer(flags, name, 1) for name in (STEPS, TOPK, TOKENS))
     if topk == 1 and tokens != steps + 1:
         raise ValueError(
@@ -98,6 +121,35 @@ def read(text: str) -> tuple[str, int, int, int]:
             "no more nodes"
         )
     return algorithm, steps, topk, tokens
+
+
+def _check_drafter(flags: Mapping[str, str], algorithm: str) -> None:
+    if algorithm in WITH_MODEL or algorithm in TARGETS_OWN and MODEL in flags:
+        check_text(flags.get(MODEL), MODEL)
+    elif MODEL in flags:
+        raise ValueError(f"{MODEL} is {shown(flags[MODEL])}, but {algorithm} loads none: drop it")
+    for name, owner in ((BREADTH, "NGRAM"), (LORA, "UNO")):
+        if name in flags and algorithm != owner:
+            raise ValueError(f"{name} belongs to {owner}, and {algorithm} ignores it: drop it")
+    if algorithm == "UNO":
+        check_text(flags.get(LORA), LORA)
+
+
+def _read_block(flags: Mapping[str, str], algorithm: str) -> tuple[str, int, int, int]:
+    """As `read`, of algorithms without steps: the root is one of the draft tokens."""
+    tokens = flag_integer(flags, TOKENS, 2)
+    for name in (STEPS, TOPK):
+        if name in flags and (algorithm == "NGRAM" or flags[name] != "1"):
+            raise ValueError(
+                f"{name} is {shown(flags[name])}, and {algorithm} reads its length from {TOKENS}: "
+                "drop it"
+            )
+    if algorithm == "NGRAM":
+        if BREADTH not in flags:
+            raise ValueError(f"{BREADTH} is missing, and SGLang would draft a tree 10 wide: add 1")
+        if (breadth := flag_integer(flags, BREADTH, 1)) > 1:
+            return algorithm, -(-tokens // breadth), breadth, tokens
+    return algorithm, tokens - 1, 1, tokens
 
 
 def export_adaptive(request: Request) -> str:
@@ -260,7 +312,12 @@ def _slot(first: int, last: int | None, slot: Mapping[str, Any]) -> BatchTier:
 
 
 EXPORTS = (
-    ExportFormat("sglang", export, validate),
+    ExportFormat(
+        "sglang",
+        export,
+        validate,
+        ("NGRAM matches the text of all requests, where a recording's lookup reads its own alone",),
+    ),
     ExportFormat(
         "sglang-adaptive",
         export_adaptive,
@@ -268,7 +325,9 @@ EXPORTS = (
         (
             "SGLang's own adaptation: each batch size has one candidate",
             "batches between two captured graph sizes, which use the slot of the larger",
-            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE and others",
+            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE, two-batch "
+            "overlap, pdmux, platform workers",
+            "the overlap scheduler, SGLang's default: a decision comes one round later",
         ),
         flags=adaptive_flags,
     ),

@@ -183,7 +183,8 @@ def _check_lengths(data: dict[str, Any], length: int, most: int, mean: float) ->
         if key not in every:
             raise ValueError(f"{name} has the key {shown(key)}, expected 1 to {most}")
         check_number(value, f"{name}[{key}]", 1, int(key) + 1)
-    needed = every if model == "measured_per_k" else [str(length)]
+    one = model != "measured_per_k" or set(lengths) == {str(length)}
+    needed = [str(length)] if one else every  # Model-Optimizer measures one K of DFlash or n-grams
     if missing := [key for key in needed if key not in lengths]:
         raise ValueError(f"{name} lacks K = {missing[0]}, which {model} promises: measure it")
     if abs(lengths[str(length)] - mean) > ROUNDING:
@@ -359,7 +360,10 @@ def read_model_optimizer(source: Source, options: ImportOptions) -> PooledCounts
     """
     rows = json_rows(source.text)
     if len(rows) != 1:
-        raise ValueError(f"{len(rows)} objects, expected the one of a Model-Optimizer file")
+        raise ValueError(
+            f"{len(rows)} objects, expected one: Model-Optimizer appends each run to "
+            "the file, keep the lines of one"
+        )
     (row,) = rows
     if "schema_version" in row:
         return of_profile(source, options, row)

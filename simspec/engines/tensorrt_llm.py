@@ -35,7 +35,15 @@ from simspec.engines.documents import (
     responses,
     shown,
 )
-from simspec.engines.import_kinds import BatchTier, EngineSettings, Import, PooledCounts, fixed_tier
+from simspec.engines.import_kinds import (
+    BatchTier,
+    EngineSettings,
+    Import,
+    PooledCounts,
+    fixed_tier,
+    of_totals,
+)
+from simspec.engines.prometheus import by_position, read_counters, total
 from simspec.engines.request import ExportFormat, Request, Settings
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 from simspec.policies.kill_switch import kill_switch
@@ -279,6 +287,66 @@ def _means(source: Source, means: list[float]) -> PooledCounts:
     )  # fmt: skip
 
 
+COUNTER = "trtllm_spec_decode_"
+COUNTED = ("drafted_tokens", "accepted_tokens", "num_draft_tokens", "num_accepted_tokens")
+FINISHED = "counters by position are of finished requests; rounds are those that draft position 0"
+ONLY_SUMS = "this TensorRT-LLM counts no tokens by position"
+UNEVEN = (
+    "rounds that drafted deep were accepted more often than others: the shares of depths are of "
+    "different rounds"
+)
+
+
+def read_prometheus(source: Source, options: ImportOptions) -> PooledCounts:
+    """Counters of one scrape, less those of `options.before`, summed over ranks.
+
+    TensorRT-LLM counts the rounds that drafted each position, so the share at depth j is accepted
+    at j / rounds that drafted j, whether or not the draft length varies.
+    """
+    counters, notes = read_counters(source, options, COUNTER, COUNTED, "token_position")
+    if "drafted_tokens" not in counters:
+        sums = [total(counters, name, source, COUNTER) for name in COUNTED[2:]]
+        withheld = {"rounds, accepted length, acceptance by depth": ONLY_SUMS}
+        return PooledCounts(
+            origin_of(source), drafted=sums[0], accepted=sums[1], withheld=withheld,
+            notes=tuple(notes),
+        )  # fmt: skip
+    drafted = by_position(counters, "drafted_tokens", source, COUNTER)
+    accepted = by_position(counters, "accepted_tokens", source, COUNTER)
+    if len(drafted) != len(accepted) or (accepted > drafted).any():
+        raise ValueError(
+            f"{source.file}: positions {len(drafted)} are drafted and {len(accepted)} accepted, "
+            "expected the same, and no more accepted than drafted at each"
+        )
+    if not drafted[0]:
+        raise ValueError(f"{source.file} counts no draft: nothing can be concluded")
+    if (np.diff(drafted) > 0).any():
+        raise ValueError(f"{source.file}: a deeper position is drafted more often, expected less")
+    return _of_positions(source, drafted[drafted > 0], accepted[drafted > 0], notes)
+
+
+def _of_positions(
+    source: Source, drafted: np.ndarray, accepted: np.ndarray, notes: list[str]
+) -> PooledCounts:
+    K, rounds = len(drafted), int(drafted[0])
+    one = bool((drafted == rounds).all())
+    shares, withheld, marginals = accepted / drafted, {}, {}
+    if not one and (np.diff(shares) > 0).any():
+        withheld["acceptance by depth"] = UNEVEN
+    elif not one:
+        marginals[K] = tuple(map(float, shares))
+        notes = [
+            *notes,
+            "the draft length varies: a depth's share is of the rounds that drafted it",
+        ]
+    return PooledCounts(
+        origin_of(source), None, rounds, int(drafted.sum()), int(accepted.sum()),
+        mean_of(rounds, int(accepted.sum())), PER_ROUND, None,
+        {K: of_totals(rounds, accepted)} if one else {}, K if one else None, withheld, marginals,
+        notes=(*notes, FINISHED),
+    )  # fmt: skip
+
+
 EXPORTS = (
     ExportFormat(
         "tensorrt-llm",
@@ -291,4 +359,7 @@ EXPORTS = (
         LIMITS,
     ),
 )
-IMPORTS = (ImportFormat("tensorrt-llm", read_tensorrt_llm, ("engine_version",)),)
+IMPORTS = (
+    ImportFormat("tensorrt-llm", read_tensorrt_llm, ("engine_version",)),
+    ImportFormat("tensorrt-llm-prometheus", read_prometheus, ("before",)),
+)

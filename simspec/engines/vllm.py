@@ -4,6 +4,8 @@ Reference: vllm/config/speculative.py and vllm/v1/spec_decode/dynamic/utils.py o
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from simspec.engines.choice import CAPTURED, Schedule
@@ -20,7 +22,7 @@ from simspec.engines.documents import (
     shown,
 )
 from simspec.engines.draft_acceptance import acceptance_at
-from simspec.engines.import_kinds import EngineSettings, PooledCounts, constant_length, fixed_tier
+from simspec.engines.import_kinds import EngineSettings, PooledCounts, fixed_tier
 from simspec.engines.request import MEASURED, ExportFormat, Request, Settings
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 
@@ -28,11 +30,20 @@ KIND = "vLLM speculative_config"
 LENGTH, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 NGRAM = ("prompt_lookup_min", "prompt_lookup_max")
 DRAFTERS = {"model": "draft_model", "eagle": "eagle", "medusa": "medusa", "prompt_lookup": "ngram"}
-WITH_MODEL = ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark")
-METHODS = (*WITH_MODEL, "ngram", "mtp", "suffix")
+WITH_MODEL = (
+    "draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "custom_class",
+)  # fmt: skip
+TARGETS_OWN = ("mtp", "dspark")
+"""Methods whose weights may be part of the target; they take a model too."""
+
+PROMPT_LOOKUP = ("ngram", "ngram_gpu")
+METHODS = (*WITH_MODEL, *TARGETS_OWN, *PROMPT_LOOKUP, "suffix")
 SAMPLING = "rejection_sample_method"
 RATES, MEAN = "synthetic_acceptance_rates", "synthetic_acceptance_length"
 DIGITS = 6
+TRIMS = "enable_adaptive_verification"
+FREE = (TRIMS, "draft_sample_method", "draft_tensor_parallel_size", "parallel_drafting", "revision")
+"""Optional keys that leave the draft length as it is, or are named in the import's notes."""
 
 
 def export(request: Request) -> str:
@@ -50,7 +61,9 @@ def drafter_config(request: Request) -> dict[str, Any]:
     config: dict[str, Any] = {"method": method}
     if method in WITH_MODEL:
         config["model"] = request.model(method)
-    if method == "ngram":
+    elif method in TARGETS_OWN and request.settings.model:
+        config["model"] = request.settings.model
+    if method in PROMPT_LOOKUP:
         config |= dict(zip(NGRAM, (1, request.settings.ngram)))
     return config
 
@@ -78,10 +91,11 @@ def validate(text: str, settings: Settings) -> None:
 def read(text: str, captured: int = CAPTURED) -> dict[str, Any]:
     """The configuration; ValueError as `validate`."""
     config = parse_json(text, KIND)
-    check_fields(config, KIND, ("method", LENGTH), ("model", BY_BATCH, *NGRAM))
+    check_fields(config, KIND, (LENGTH,), ("method", "model", BY_BATCH, SAMPLING, *NGRAM, *FREE))
+    check_option(config.get(SAMPLING, "standard"), SAMPLING, ("standard", "block"))
     check_drafter(config)
     if BY_BATCH in config:
-        if config["method"] == "suffix":
+        if method_of(config) == "suffix":
             raise ValueError(f"{BY_BATCH} does not go with method suffix, which has no fixed K")
         _check_ranges(config[BY_BATCH], config[LENGTH], captured)
     return dict(config)
@@ -90,17 +104,37 @@ def read(text: str, captured: int = CAPTURED) -> dict[str, Any]:
 def check_drafter(config: dict[str, Any]) -> None:
     """ValueError unless the keys that name the drafter, and its longest draft, agree."""
     check_integer(config[LENGTH], LENGTH, 1)
-    method = check_option(config["method"], "method", METHODS)
-    if method in WITH_MODEL:
+    method = check_option(method_of(config), "method", METHODS)
+    if method in WITH_MODEL or method in TARGETS_OWN and "model" in config:
         check_text(config.get("model"), "model")
     elif "model" in config:
         raise ValueError(f"model is {shown(config['model'])}, but method {method} loads none")
-    if method == "ngram":
-        low, high = (check_integer(config.get(name), name, 1) for name in NGRAM)
+    _check_free(config, method)
+    if method in PROMPT_LOOKUP:
+        given = [check_integer(config[name], name, 1) for name in NGRAM if name in config]
+        low, high = given[0] if given else 5, given[-1] if given else 5  # as vLLM fills them up
         if low > high:
             raise ValueError(f"{NGRAM[0]} is {low}, expected at most {NGRAM[1]}, {high}")
-    elif given := [name for name in NGRAM if name in config]:
-        raise ValueError(f"{given[0]} belongs to method ngram, and {method} ignores it")
+    elif names := [name for name in NGRAM if name in config]:
+        raise ValueError(f"{names[0]} belongs to method ngram, and {method} ignores it")
+
+
+def method_of(config: Mapping[str, Any]) -> Any:
+    """The method; vLLM takes a missing one as draft_model."""
+    return config.get("method", "draft_model")
+
+
+def _check_free(config: Mapping[str, Any], method: str) -> None:
+    for name in (TRIMS, "parallel_drafting"):
+        check_option(config.get(name, False), name, (False, True))
+    check_option(
+        config.get("draft_sample_method", "greedy"), "draft_sample_method",
+        ("greedy", "probabilistic"),
+    )  # fmt: skip
+    check_integer(config.get("draft_tensor_parallel_size", 1), "draft_tensor_parallel_size", 1)
+    check_text(config.get("revision", "main"), "revision")
+    if config.get(TRIMS) and method in (*PROMPT_LOOKUP, "suffix", "custom_class"):
+        raise ValueError(f"{TRIMS} needs a drafter with logits, and method {method} has none")
 
 
 def length_at(config: dict[str, Any], batch: int) -> int:
@@ -166,12 +200,11 @@ def validate_synthetic(text: str, settings: Settings) -> None:
 def read_synthetic(text: str) -> dict[str, Any]:
     """The configuration; ValueError as `validate_synthetic`."""
     config = parse_json(text, KIND)
-    required = ("method", LENGTH, SAMPLING)
     if isinstance(config, dict) and BY_BATCH in config:
         raise ValueError(
             f"{BY_BATCH} does not go with synthetic acceptance: shares hold for one length"
         )
-    check_fields(config, KIND, required, ("model", *NGRAM, RATES, MEAN))
+    check_fields(config, KIND, (LENGTH, SAMPLING), ("method", "model", *NGRAM, *FREE, RATES, MEAN))
     check_drafter(config)
     check_option(config[SAMPLING], SAMPLING, ("synthetic",))
     if (RATES in config) == (MEAN in config):
@@ -186,12 +219,14 @@ def read_synthetic(text: str) -> dict[str, Any]:
 def import_settings(source: Source, options: ImportOptions) -> EngineSettings:
     """The draft length of `--speculative-config`, by batch size where it has a list."""
     config = read(source.text, captured=0)
-    ranges = config.get(BY_BATCH)
-    if ranges is None:
-        return constant_length(origin_of(source), config["method"], config[LENGTH])
+    ranges, method = config.get(BY_BATCH), method_of(config)
+    notes = [] if ranges is None else ["vLLM keeps the last range's length at larger batch sizes"]
+    ranges = ranges or [(1, None, config[LENGTH])]
     tiers = tuple(fixed_tier(low, high, length) for low, high, length in ranges)
-    note = "vLLM keeps the last range's length at larger batch sizes"
-    return EngineSettings(origin_of(source), config["method"], tiers, (note,))
+    if config.get(TRIMS):
+        tiers = tuple(replace(tier, policy="") for tier in tiers)
+        notes.append(f"{TRIMS} verifies a part of each draft: no policy here does so")
+    return EngineSettings(origin_of(source), method, tiers, tuple(notes))
 
 
 def import_synthetic(source: Source, options: ImportOptions) -> PooledCounts:
@@ -216,6 +251,8 @@ EXPORTS = (
         (
             "batches larger than the last range: vLLM uses the last range's length",
             "data parallel sizes above 1, where vLLM ignores the batch sizes",
+            "piecewise CUDA graphs: a schedule by batch size forces them under the V1 model runner",
+            "devices of compute capability 10.x, whose largest graph holds 1024 rows: --captured",
             "what a length of 0 costs in vLLM (vllm#49548 reports a collapse)",
         ),
     ),

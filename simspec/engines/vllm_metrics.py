@@ -19,20 +19,15 @@ from simspec.engines.counts import (
     origin_of,
     rounding_slack,
 )
-from simspec.engines.documents import LARGEST_NUMBER, Fields, json_rows
+from simspec.engines.documents import Fields, json_rows
 from simspec.engines.import_kinds import CensoredRounds, PooledCounts
+from simspec.engines.prometheus import Totals, counted_rounds
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 
 LONGEST = 10_000
 """Characters of a line."""
 
 COUNTER = "vllm:spec_decode_num_"
-SAMPLE = re.compile(
-    r"vllm:spec_decode_num_(\w+?)(_total)?\s*(?:\{([^}]*)\})?\s+"
-    r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s+\d+)?\s*"
-)
-POSITION = re.compile(r'(?:^|,)\s*position="(\d{1,3})"')
-MODEL = re.compile(r'(?:^|,)\s*model_name="((?:[^"\\]|\\.)*)"')
 LINE = re.compile(
     r"SpecDecoding metrics: Mean acceptance length: (?P<mean>\d+\.\d+),.*?"
     r"Accepted: (?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens, "
@@ -42,30 +37,12 @@ TRIMMED = (
     "under enable_adaptive_verification vLLM counts tokens that it drafted and never verified as "
     "rejected: acceptance by depth is then too low, and no file says so"
 )
-Totals = tuple[int, int, int, np.ndarray]
 
 
 def read_prometheus(source: Source, options: ImportOptions) -> PooledCounts:
     """Counters of one scrape, less those of `options.before`, summed over engines."""
-    rounds, drafted, accepted, at_least = _counters(source)
-    notes = []
-    if options.before is None:
-        notes.append(
-            "counters run since the server started, warm-up included: give an earlier scrape with "
-            "--before"
-        )
-    else:
-        earlier = _counters(options.before)
-        if len(earlier[3]) != len(at_least) or (earlier[3] > at_least).any():
-            raise ValueError(
-                f"{options.before.file} counts more than {source.file} or other positions, "
-                "expected an earlier scrape of the same server"
-            )
-        rounds, drafted = rounds - earlier[0], drafted - earlier[1]
-        accepted, at_least = accepted - earlier[2], at_least - earlier[3]
-        if min(rounds, drafted, accepted) < 0:
-            raise ValueError(f"{options.before.file} counts more than {source.file}: swap them")
-    return _totals(source, (rounds, drafted, accepted, at_least), notes)
+    totals, notes = counted_rounds(source, options, COUNTER)
+    return _totals(source, totals, notes)
 
 
 def read_log(source: Source, options: ImportOptions) -> PooledCounts:
@@ -83,11 +60,11 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
         match = LINE.search(line) if len(line) <= LONGEST else None
         if match is None:
             raise ValueError(f"line {number}: SpecDecoding metrics in another form than vLLM's")
-        total = _interval(match)
-        varies |= total is None
+        interval = _interval(match)
+        varies |= interval is None
         drafted, accepted = drafted + int(match["drafted"]), accepted + int(match["accepted"])
-        if total is not None and total[0]:
-            sums.append(total)
+        if interval is not None and interval[0]:
+            sums.append(interval)
         empty += not int(match["drafted"])
     if not (sums or varies):
         if empty:
@@ -103,12 +80,12 @@ def read_log(source: Source, options: ImportOptions) -> PooledCounts:
             origin_of(source), drafted=drafted, accepted=accepted,
             withheld={"rounds, accepted length, acceptance by depth": reason},
         )  # fmt: skip
-    if len({len(total[3]) for total in sums}) > 1:
+    if len({len(one[3]) for one in sums}) > 1:
         raise ValueError("lines have different numbers of positions: split the log by run")
-    rounds = sum(total[0] for total in sums)
-    at_least = np.sum([total[3] for total in sums], axis=0)
+    rounds = sum(one[0] for one in sums)
+    at_least = np.sum([one[3] for one in sums], axis=0)
     note = f"{len(sums)} lines; rates of 3 decimals, so acceptance by depth is off by up to 0.0005"
-    slack = sum(rounding_slack(total[0], len(at_least)) for total in sums)
+    slack = sum(rounding_slack(one[0], len(at_least)) for one in sums)
     return _totals(source, (rounds, drafted, accepted, at_least), [note], slack)
 
 
@@ -141,38 +118,6 @@ def read_bench_serve(source: Source, options: ImportOptions) -> PooledCounts:
     rates = np.array(row.numbers("spec_decode_per_position_acceptance_rates"))
     at_least = np.rint(rates * rounds).astype(np.int64)
     return _totals(source, (rounds, drafted, accepted, at_least), [])
-
-
-def _counters(source: Source) -> Totals:
-    totals: dict[str, int] = {}
-    by_position: dict[int, int] = {}
-    models = set()
-    for number, line in enumerate(source.text.split("\n"), 1):
-        if not line.startswith(COUNTER) or "_created" in line.partition("{")[0]:
-            continue
-        match = SAMPLE.fullmatch(line) if len(line) <= LONGEST else None
-        value = float(match[4]) if match else -1.0
-        if match is None or not 0 <= value < LARGEST_NUMBER or value % 1:
-            raise ValueError(f"line {number}: {line[:80]!r} is no counter")
-        labels = match[3] or ""
-        models |= set(MODEL.findall(labels))
-        if match[1] == "accepted_tokens_per_pos":
-            place = POSITION.search(labels)
-            if place is None:
-                raise ValueError(f"line {number}: a counter per position has no position label")
-            by_position[int(place[1])] = by_position.get(int(place[1]), 0) + int(value)
-        else:
-            totals[match[1]] = totals.get(match[1], 0) + int(value)
-    missing = {"drafts", "draft_tokens", "accepted_tokens"} - set(totals)
-    if missing or sorted(by_position) != list(range(len(by_position))):
-        raise ValueError(
-            f"{source.file}: counters {sorted(missing) or 'of some position'} are missing, "
-            f"expected {COUNTER}drafts_total and its like of vLLM's /metrics"
-        )
-    if len(models) > 1:
-        raise ValueError(f"{source.file} holds counters of {len(models)} models: keep one's lines")
-    at_least = np.array([by_position[i] for i in range(len(by_position))], np.int64)
-    return totals["drafts"], totals["draft_tokens"], totals["accepted_tokens"], at_least
 
 
 def _totals(source: Source, totals: Totals, notes: list[str], slack: float = 0.0) -> PooledCounts:
@@ -227,13 +172,13 @@ def read_requests(source: Source, options: ImportOptions) -> CensoredRounds | Po
 
 
 def _check(stats: Fields, rounds: int, drafted: int, accepted: int) -> None:
-    for key, total in (
+    for key, summed in (
         ("num_spec_steps", rounds),
         ("num_draft_tokens", drafted),
         ("num_accepted_draft_tokens", accepted),
     ):
-        if stats.whole(key) != total:
-            raise stats.error(key, stats.whole(key), f"{total}, the sum of the request's rounds")
+        if stats.whole(key) != summed:
+            raise stats.error(key, stats.whole(key), f"{summed}, the sum of the request's rounds")
     check_means(stats, "mean_acceptance_length", "draft_acceptance_rate", rounds, drafted, accepted)
 
 
