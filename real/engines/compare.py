@@ -122,17 +122,15 @@ def compare_rows(
     rows = [row for row in rows if row.force is None and row.finished.tokens]
     if not rows:
         raise ValueError("the run holds no request that the engine drafted for: run it first")
-    if rule is None and recording is None and any(row.k for row in rows):
-        raise ValueError(
-            "drafts of a model are compared with its recording: name one with --recording"
-        )
     differences = text_differences(rows, recording)
     apart = {(d.id, d.k, d.block) for d in differences}
     compared = passes = cut = left_out = 0
     counters = {k: {name: [0, 0] for name in COUNTERS} for k in sorted({row.k for row in rows})}
     for k, held in counters.items():
         own = [row for row in rows if row.k == k]
-        kept, predicted = _predicted(own, k, rules, rule, recording, apart)
+        follows = [row for row in own if (row.request.id, k, row.block) not in apart]
+        candidates = own if rule is not None or k == 0 else follows
+        kept, predicted = predicted_passes(candidates, k, rules, rule, recording)
         left_out += len(own) - len(kept)
         for s, row in enumerate(kept):
             length = len(row.finished.tokens)
@@ -167,26 +165,23 @@ def end_tokens(rows: Sequence[Row]) -> list[int]:
     return sorted({r.finished.tokens[-1] for r in rows if r.finished.stopped == "end"})
 
 
-def _predicted(  # noqa: PLR0913
-    rows: Sequence[Row],
-    k: int,
-    rules: Convention,
-    rule: NgramRule | None,
-    recording: Trace | None,
-    apart: set[tuple[str, int, int]],
+def predicted_passes(
+    rows: Sequence[Row], k: int, rules: Convention, rule: NgramRule | None, recording: Trace | None
 ) -> tuple[list[Row], Passes]:
-    """(the rows that can be predicted, their passes)."""
+    """(the rows that can be predicted, their passes at draft length k), along the rows' own texts.
+
+    Without an n-gram rule the rows' texts must be those of the recording.
+    """
     if k == 0 or rule is not None:
         drafts = rule if rule is not None and k else ngram_rule("vllm")
         trace = record_texts([written_text(row) for row in rows], drafts, k or 1, end_tokens(rows))
         return list(rows), engine_passes(trace, fixed(k), rules)
-    assert recording is not None
+    if recording is None:
+        raise ValueError(
+            "drafts of a model are compared with its recording: name one with --recording"
+        )
     place = {name: s for s, name in enumerate(recording.meta.ids)}
-    kept = [
-        row
-        for row in rows
-        if row.request.id in place and (row.request.id, row.k, row.block) not in apart
-    ]
+    kept = [row for row in rows if row.request.id in place]
     if not kept:
         return [], Passes(np.zeros(1, np.int64), *(np.zeros(0, np.int64) for _ in range(4)))
     budgets = {row.request.max_tokens for row in kept}
