@@ -16,11 +16,13 @@ from fake_engine import FakeRunner, prompts
 from real.engines import EngineError, EngineSettings, NgramDraft
 from real.engines.compare import compare_rows, convention_of, rule_of
 from real.engines.rows import open_rows, read_rows
-from real.engines.run import Plan, Workers, about_run, blocks, run_blocks
+from real.engines.run import Plan, Prompts, Workers, about_run, blocks, run_blocks, run_on_engine
+from simspec import load_trace
 from simspec.engines.convention import CONVENTIONS
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import record_texts
 
+ROOT = Path(__file__).parent.parent
 KS = (0, 1, 2, 4)
 PLAN = Plan(KS, repeats=2, group=3)
 SETTINGS = EngineSettings(Path("target"), NgramDraft(4, 1, 2))
@@ -299,5 +301,33 @@ def test_invalid_plans_are_refused():
             Plan(ks)
     with pytest.raises(ValueError, match="repeats is 0"):
         Plan((0,), repeats=0)
+    for numbers in ({"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}):
+        with pytest.raises(ValueError, match="expected a part"):
+            Prompts(**numbers)
+
+
+def test_a_whole_job_ends_its_workers(tmp_path):
+    world = prompts(4)
+    requests, runner = [request for request, _ in world], FakeRunner(world, forces=False)
     with pytest.raises(ValueError, match="cannot force drafts"):
-        Workers(lambda: FakeRunner([], forces=False), SETTINGS, Plan((0, 1), force=True))
+        run_on_engine(lambda: runner, SETTINGS, requests, PLAN, tmp_path / "r.jsonl", True)
+    assert runner.closed == 1
+    ready = run_on_engine(lambda: runner, SETTINGS, requests, PLAN, tmp_path / "r.jsonl")
+    assert (ready.engine, runner.closed) == ("vllm", 2)
+    assert not read_rows(tmp_path / "r.jsonl")[0]["plan"]["force"]
+    forcing = FakeRunner(world)
+    run_on_engine(lambda: forcing, SETTINGS, requests, PLAN, tmp_path / "f.jsonl")
+    about, rows = read_rows(tmp_path / "f.jsonl")
+    assert about["plan"]["force"]
+    assert {row.force for row in rows} == set(KS)
+
+
+def test_parts_of_a_recording_share_no_prompt():
+    trace = load_trace(ROOT / "traces/smollm2/greedy/prompt_lookup.parquet")
+    ids = [{r.id for r in Prompts(10, part, 3, 96).of(trace)} for part in (1, 2, 3)]
+    assert [len(part) for part in ids] == [10, 10, 10]
+    assert not (ids[0] & ids[1] | ids[1] & ids[2] | ids[0] & ids[2])
+    (request, *_) = Prompts(budget=96).of(trace)
+    assert request.max_tokens == 96
+    assert list(request.prompt) == trace.prompt[: trace.prompt_offset[1]].tolist()
+    assert len(Prompts().of(trace)) == 97

@@ -274,7 +274,7 @@ def speedup_table(
     sitting = cost.origin.sitting if cost.origin is not None else ""
     if sitting and sitting.startswith(about["prompts"][:12]):
         raise ValueError(
-            "the costs were measured on this run's own prompts: hold prompts out, see --skip"
+            "the costs were measured on this run's own prompts: hold prompts out, see --part"
         )
     whole = [row for part in whole_blocks(about, rows) for row in part]
     ks = sorted({row.k for row in whole})

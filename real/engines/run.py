@@ -4,14 +4,16 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from real.engines.adapter import EngineSettings, ModelDraft, NgramDraft
 from real.engines.messages import Finished, Ready, Request
-from real.engines.rows import Row, RowFile
+from real.engines.rows import Row, RowFile, open_rows
 from real.progress import Progress, quiet
+from simspec.trace.trace import Trace
 
 WARM_UP = 2
 """Requests of each draft length that run uncounted when a worker starts."""
@@ -129,9 +131,6 @@ class Workers:
         self.first = make()
         longest = max(plan.ks)
         self.ready = self.first.start(_at_length(settings, longest))
-        if plan.force and not self.ready.forces_drafts:
-            self.first.close()
-            raise ValueError(f"{self.ready.engine} cannot force drafts here: leave --force out")
         self.held[longest] = self.first
 
     def of(self, k: int) -> tuple[Runner, int | None]:
@@ -205,3 +204,69 @@ def run_blocks(
 def _renamed(request: Request) -> Request:
     """The request under a name that no counted one has."""
     return Request(f"warm-up {request.id}", request.prompt, request.max_tokens)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Which prompts of a recording run on an engine.
+
+    | field | meaning |
+    | --- | --- |
+    | count | so many, evenly spaced over the recording; 0: all |
+    | part, parts | every parts-th prompt from the part-th on, 1 .. parts: parts share none |
+    | budget | new tokens of each; 0: as the recording allows |
+    """
+
+    count: int = 0
+    part: int = 1
+    parts: int = 1
+    budget: int = 0
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.part <= self.parts <= 100 and self.count >= 0 and self.budget >= 0):
+            raise ValueError(
+                f"part {self.part} of {self.parts}, {self.count} prompts, {self.budget} tokens: "
+                "expected a part of 1 to as many as there are, and numbers >= 0"
+            )
+
+    def of(self, trace: Trace) -> list[Request]:
+        """The requests; ValueError where none is left."""
+        chosen = list(range(self.part - 1, trace.sequences, self.parts))
+        if self.count:
+            wanted = min(self.count, len(chosen))
+            chosen = [chosen[i * len(chosen) // wanted] for i in range(wanted)]
+        if not chosen:
+            raise ValueError(f"part {self.part} of {trace.sequences} prompts is empty: give fewer")
+        return [self._request(trace, s) for s in chosen]
+
+    def _request(self, trace: Trace, s: int) -> Request:
+        prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]]
+        budget = int(trace.budget[s])
+        budget = min(budget, self.budget) if self.budget else budget
+        return Request(trace.meta.ids[s], tuple(prompt.tolist()), budget)
+
+
+def run_on_engine(  # noqa: PLR0913
+    make: Callable[[], Runner],
+    settings: EngineSettings,
+    requests: Sequence[Request],
+    plan: Plan,
+    out: str | Path,
+    force: bool | None = None,
+    progress: Progress = quiet,
+) -> Ready:
+    """Runs the plan, or what the file `out` lacks of it, and ends the workers.
+
+    force: overrides the plan's; None: where the engine can force drafts.
+    """
+    workers = Workers(make, settings, plan)
+    try:
+        forced = workers.ready.forces_drafts if force is None else force
+        if forced and not workers.ready.forces_drafts:
+            raise ValueError(f"{workers.ready.engine} cannot force drafts here: leave --force out")
+        workers.plan = plan = replace(plan, force=forced)
+        with open_rows(out, about_run(workers.ready, settings, requests, plan)) as rows:
+            run_blocks(workers, requests, plan, rows, progress)
+    finally:
+        workers.close()
+    return workers.ready
