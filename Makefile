@@ -91,7 +91,7 @@ engines: $(ENGINES:%=.engines/%/.installed)
 	touch $@
 
 test-engines: $(VENV)/.installed $(SMOLLM2)/target/card.json
-	$(BIN)/python -m pytest -n 0 -rs tests/engines
+	SIMSPEC_TEST_ENGINES=1 $(BIN)/python -m pytest -n 0 -rs tests/engines
 
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed

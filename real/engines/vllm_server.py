@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -208,58 +208,82 @@ def _json(server: Server, path: str, body: dict[str, Any] | None = None) -> dict
 
 def _fetch(server: Server, path: str, body: bytes | None) -> bytes:
     """The body of the answer; ValueError, one line, where there is none in time and size."""
-    with _named(server, path), closing(_connection(server)) as connection:
-        deadline = threading.Timer(server.seconds, _cut, [connection])
-        deadline.daemon = True
-        began = time.monotonic()
-        deadline.start()
+    headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    began = time.monotonic()
+    with _named(server, path):
+        host, port, tls = _address(server.url)
         try:
-            headers = {"Authorization": f"Bearer {server.key}"} if server.key else {}
-            if body is not None:
-                headers["Content-Type"] = "application/json"
-            connection.request("GET" if body is None else "POST", path, body, headers)
-            response = connection.getresponse()
-            parts, size = list[bytes](), 0
-            while part := response.read1(1 << 16):
-                parts.append(part)
-                size += len(part)
-                if size > MOST_BYTES:
-                    raise ValueError(f"the answer has over {MOST_BYTES:,} bytes")
-            if response.length:
-                raise ValueError(f"the answer ends {response.length} bytes too early")
+            with _connected(host, port, tls, server.seconds) as sock:
+                connection = HTTPConnection(host, port)
+                connection.sock = sock
+                connection.request("GET" if body is None else "POST", path, body, headers)
+                with closing(connection.getresponse()) as response:
+                    answer = _body(response)
         except (OSError, HTTPException, ValueError) as error:
-            if time.monotonic() - began >= server.seconds:
-                raise ValueError(f"no whole answer within {server.seconds:g} s") from None
-            raise ValueError(str(error) or type(error).__name__) from None
-        finally:
-            deadline.cancel()
-        if time.monotonic() - began >= server.seconds:  # cut, which reads as an end
+            reason = str(error) or type(error).__name__
+        else:
+            reason = ""
+        if time.monotonic() - began >= server.seconds:  # a cut can read as an end
             raise ValueError(f"no whole answer within {server.seconds:g} s")
-        answer = b"".join(parts)
+        if reason:
+            raise ValueError(reason)
         if response.status != 200:
             said = one_note(answer[:300].decode("utf-8", "replace"))
             raise ValueError(f"status {response.status}, expected 200: {said}")
         return answer
 
 
-def _connection(server: Server) -> HTTPConnection:
-    parts = urlsplit(server.url)
+def _body(response: HTTPResponse) -> bytes:
+    parts, size = list[bytes](), 0
+    while part := response.read1(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > MOST_BYTES:
+            raise ValueError(f"the answer has over {MOST_BYTES:,} bytes")
+    if response.length:
+        raise ValueError(f"the answer ends {response.length} bytes too early")
+    return b"".join(parts)
+
+
+def _address(url: str) -> tuple[str, int, bool]:
+    """(host, port, with TLS) of an address."""
+    parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
         raise ValueError("expected an address as http://127.0.0.1:8000")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise ValueError("expected an address without a path, as http://127.0.0.1:8000")
-    if parts.scheme == "http":
-        return HTTPConnection(parts.hostname, parts.port, timeout=server.seconds)
-    return HTTPSConnection(
-        parts.hostname, parts.port, timeout=server.seconds, context=ssl.create_default_context()
-    )
+    tls = parts.scheme == "https"
+    return parts.hostname, parts.port or (443 if tls else 80), tls
 
 
-def _cut(connection: HTTPConnection) -> None:
-    """Ends a connection whose server sends a byte now and then: no timeout of a read ends it."""
-    if connection.sock is not None:
+@contextmanager
+def _connected(host: str, port: int, tls: bool, seconds: float) -> Iterator[socket.socket]:
+    """A connected socket that is cut after these seconds.
+
+    Timeouts of single reads do not end a server that sends a byte now and then.
+    """
+    sock = socket.create_connection((host, port), seconds)
+    if tls:
+        sock = ssl.create_default_context().wrap_socket(
+            sock, server_hostname=host, do_handshake_on_connect=False
+        )
+
+    def cut() -> None:
         with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # past a wrapper of TLS
+
+    deadline = threading.Timer(seconds, cut)
+    deadline.daemon = True
+    deadline.start()
+    try:
+        if isinstance(sock, ssl.SSLSocket):
+            sock.do_handshake()
+        yield sock
+    finally:
+        deadline.cancel()
+        sock.close()
 
 
 @contextmanager

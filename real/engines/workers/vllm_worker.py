@@ -121,7 +121,8 @@ class VllmEngine:
         self._check(requests, concurrent, k, force)
         if self.draft:
             self._set_draft_length(self.most if k is None else k, force)
-        waiting, going = list(reversed(requests)), {}
+        waiting = list(reversed(requests))
+        going: dict[str, Going] = {}
         self.scheduler.passes.clear()
         try:
             while waiting or going:

@@ -1,0 +1,181 @@
+"""vLLM itself on SmolLM2: texts and rounds equal to the bundled recording and to the rule.
+
+`make test-engines` runs it, for want of time and of memory (3 GB) not `make test`.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from real.engines import (
+    RELEASED,
+    EngineError,
+    EngineSettings,
+    ModelDraft,
+    NgramDraft,
+    Request,
+    Worker,
+    find_environment,
+)
+from simspec import load_trace
+
+ROOT = Path(__file__).parents[2]
+TARGET = ROOT / "models" / "smollm2" / "target"
+BUDGET, PROMPTS = 48, range(0, 96, 12)
+NGRAM = EngineSettings(TARGET, NgramDraft(8, 1, 3), batch=4, longest=800)
+
+
+def reason_to_skip():
+    """Why these tests cannot run here; None where they can."""
+    if os.environ.get("SIMSPEC_TEST_ENGINES") != "1":
+        return "runs with `make test-engines`"
+    if not TARGET.is_dir():
+        return f"no model at {TARGET}: `make smollm2`"
+    try:
+        find_environment(RELEASED["vllm"])
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+
+
+def recorded():
+    """{id: (prompt, tokens)} of the bundled recording, cut to the budget."""
+    trace = load_trace(ROOT / "traces" / "smollm2" / "greedy" / "prompt_lookup.parquet")
+    out = {}
+    for i in PROMPTS:
+        prompt = trace.prompt[trace.prompt_offset[i] : trace.prompt_offset[i + 1]]
+        tokens = trace.token[trace.offset[i] : trace.offset[i + 1]][:BUDGET]
+        out[trace.meta.ids[i]] = tuple(map(int, prompt)), tuple(map(int, tokens))
+    return out
+
+
+TEXTS = recorded() if reason_to_skip() is None else {}
+REQUESTS = [Request(id, prompt, BUDGET) for id, (prompt, _) in TEXTS.items()]
+
+
+def started(settings):
+    """A worker and what it said."""
+    engine = RELEASED["vllm"]
+    worker = Worker(engine, find_environment(engine))
+    return worker, worker.start(settings)
+
+
+@pytest.fixture(scope="module")
+def ngram():
+    """One process for all draft lengths."""
+    worker, ready = started(NGRAM)
+    assert ready.sets_k
+    assert ready.forces_drafts
+    with worker:
+        yield worker
+
+
+def finished(worker, requests=None, **settings):
+    """{id: Finished} of a run."""
+    out = {}
+    worker.run(requests or REQUESTS, lambda f: out.__setitem__(f.id, f), **settings)
+    return out
+
+
+def draft(sequence, most, first=True):
+    """Tokens behind the earliest occurrence of the longest suffix of 3, 2 or 1 tokens."""
+    for n in (3, 2, 1):
+        starts = [i for i in range(len(sequence) - n) if sequence[i : i + n] == sequence[-n:]]
+        if starts:
+            at = (starts[0] if first else starts[-1]) + n
+            return sequence[at : at + most]
+    return ()
+
+
+def rounds(prompt, tokens, most, start=1, first=True):
+    """[(emitted, drafted)] by the definition; the first `start` passes have no draft."""
+    out, row = [(1, 0)] * start, start
+    while row < len(tokens):
+        proposed, right = draft(prompt + tokens[:row], most, first), 0
+        while right < len(proposed) and proposed[right : right + 1] == tokens[row + right :][:1]:
+            right += 1
+        out.append((right + 1, len(proposed)))
+        row += right + 1
+    return out
+
+
+def clipped(passes, length):
+    """(emitted, drafted), emitted up to the end of the text: vLLM goes on behind it."""
+    out, row = [], 0
+    for emitted, drafted, *_ in passes:
+        out.append((min(emitted, length - row), drafted))
+        row += emitted
+    return out
+
+
+def by_rule(**rule):
+    """{id: rounds of the rule, clipped} of every text."""
+    return {i: clipped(rounds(p, t, **rule), len(t)) for i, (p, t) in TEXTS.items()}
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5, 8])
+@pytest.mark.parametrize("concurrent", [1, 4])
+def test_texts_and_rounds_are_the_rules(ngram, k, concurrent):
+    got = finished(ngram, k=k, concurrent=concurrent)
+    assert {i: f.tokens for i, f in got.items()} == {i: t for i, (_, t) in TEXTS.items()}
+    passes = {i: clipped(f.passes, len(f.tokens)) for i, f in got.items()}
+    assert passes == by_rule(most=k)
+    for one in got.values():
+        assert all(emitted == accepted + 1 for emitted, _, accepted in one.passes)
+        assert sum(one.pass_seconds) <= one.seconds * (1 + 1e-9)
+        assert one.first_seconds >= one.pass_seconds[0]
+
+
+def test_control_other_rules_have_other_rounds(ngram):
+    got = finished(ngram, k=3, concurrent=4)
+    passes = {i: clipped(f.passes, len(f.tokens)) for i, f in got.items()}
+    assert passes == by_rule(most=3)
+    for wrong in ({"first": False}, {"start": 0}, {"start": 2}):
+        assert passes != by_rule(most=3, **wrong)
+
+
+@pytest.mark.parametrize("force", [0, 2, 7])
+def test_forced_drafts_have_that_length_and_leave_the_text(ngram, force):
+    got = finished(ngram, REQUESTS[:3], force=force)
+    for one in got.values():
+        assert one.tokens == TEXTS[one.id][1]
+        assert [drafted for _, drafted, _ in one.passes] == [0] + [force] * (len(one.passes) - 1)
+    after = finished(ngram, REQUESTS[:1], k=3)
+    for one in after.values():  # the drafter is back
+        assert clipped(one.passes, len(one.tokens)) == by_rule(most=3)[one.id]
+
+
+def test_what_the_start_did_not_allow_is_refused_and_the_process_goes_on(ngram):
+    with pytest.raises(EngineError, match="k is 9; expected 0 to 8"):
+        finished(ngram, k=9)
+    with pytest.raises(EngineError, match="concurrent is 5; expected 1 to 4"):
+        finished(ngram, concurrent=5)
+    with pytest.raises(EngineError, match="start with a larger `longest`"):
+        finished(ngram, [Request("long", (1,) * 790, 48)])
+    assert len(finished(ngram, REQUESTS[:1], k=1)) == 1
+
+
+def test_a_draft_model_that_is_the_target_is_nearly_always_right(ngram):
+    ngram.close()  # one engine's memory at a time
+    settings = replace(NGRAM, draft=ModelDraft(4, TARGET), batch=1)
+    worker, _ = started(settings)
+    with worker:
+        for k in (2, 4, 0):
+            got = finished(worker, REQUESTS[:2], k=k)
+            for one in got.values():
+                assert one.tokens == TEXTS[one.id][1]
+                drafted = [row[1] for row in one.passes]
+                assert drafted == [0] + [k] * (len(drafted) - 1)
+            rows = [row for one in got.values() for row in one.passes[1:]]
+            assert sum(row[2] for row in rows) >= 0.9 * k * len(rows)
+
+
+def test_samples_with_drafts_are_refused_on_a_cpu(ngram):
+    ngram.close()
+    with pytest.raises(EngineError, match="samples wrongly with drafts"):
+        started(replace(NGRAM, temperature=0.5))
