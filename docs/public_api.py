@@ -75,7 +75,12 @@ def commands() -> list[str]:
     cli._load_extras()
     group = typer.main.get_command(cli.app)
     lines = []
-    for name, command in sorted(group.commands.items()):
+    found = dict(group.commands)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):  # a group
+            found |= {f"{name} {inner}": held for inner, held in command.commands.items()}
+            del found[name]
+    for name, command in sorted(found.items()):
         words = [
             min(parameter.opts, key=lambda word: (not word.startswith("--"), word))
             if parameter.param_type_name == "option"

@@ -1,4 +1,4 @@
-"""Commands of a package: every file with a `PANEL` and a function of the file's name."""
+"""Commands of a package: every file with a `PANEL` and a function, or group, of the file's name."""
 
 import typer
 
@@ -16,7 +16,11 @@ def add_commands(app: typer.Typer, package: str) -> tuple[str, ...]:
     names = []
     for name, file in plugins(package, "PANEL").items():
         names.append(name.rstrip("_").replace("_", "-"))
-        app.command(names[-1], rich_help_panel=file.PANEL)(getattr(file, name))
+        command = getattr(file, name)
+        if isinstance(command, typer.Typer):  # a group: simspec NAME COMMAND
+            app.add_typer(command, name=names[-1], rich_help_panel=file.PANEL)
+        else:
+            app.command(names[-1], rich_help_panel=file.PANEL)(command)
     return tuple(names)
 
 

@@ -1,0 +1,240 @@
+"""An engine's passes against the replay under its convention, pass by pass."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from real.engines.rows import Row
+from simspec.engines.convention import CONVENTIONS, Convention, Passes, clipped, engine_passes
+from simspec.engines.ngram import NgramRule, ngram_rule
+from simspec.engines.text import WrittenText, record_texts
+from simspec.policies.fixed import fixed
+from simspec.trace.quantization import decode_margin
+from simspec.trace.trace import Trace
+
+COUNTERS = "passes", "num_drafts", "num_draft_tokens", "num_accepted_tokens"
+
+
+def convention_of(about: Mapping[str, Any]) -> Convention:
+    """The convention of a run's engine and drafting method; ValueError for an unknown engine."""
+    draft = about["draft"] or {}
+    name = about["engine"]
+    if draft.get("method") == "ngram":
+        if f"{name}_ngram" in CONVENTIONS:
+            name = f"{name}_ngram"
+        elif name == "vllm" and draft.get("match") == "last":
+            name = "vllm_v2_ngram"
+    if name not in CONVENTIONS:
+        raise ValueError(
+            f"engine {about['engine']!r} has no convention, expected one of "
+            f"{', '.join(CONVENTIONS)}"
+        )
+    return CONVENTIONS[name]
+
+
+def rule_of(about: Mapping[str, Any]) -> NgramRule | None:
+    """The n-gram rule of a run's engine; None where it drafts by a model or not at all."""
+    draft = about["draft"] or {}
+    if draft.get("method") != "ngram":
+        return None
+    name = "vllm_v2" if convention_of(about).fill == "drafts" else about["engine"]
+    sizes = draft["ngram_min"], draft["ngram_max"]
+    return ngram_rule(f"{name}:{sizes[0]},{sizes[1]}")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A request whose text or passes differ from what was predicted.
+
+    | field | meaning |
+    | --- | --- |
+    | id, k, block | the request, its draft length and its timing block |
+    | kind | text: its tokens differ from plain decoding's, or the recording's; passes |
+    | place | token or pass that differs first, from 0 |
+    | engine, predicted | what the engine gave there, and what was expected |
+    | margin | the target's recorded margin at that token; None: not known |
+    | near_tie | the margin is below real.equality's NEAR_TIE, so that rounding decides |
+    """
+
+    id: str
+    k: int
+    block: int
+    kind: str
+    place: int
+    engine: Any
+    predicted: Any
+    margin: float | None = None
+    near_tie: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of a run against the replay.
+
+    | field | meaning |
+    | --- | --- |
+    | requests, passes | compared |
+    | clipped | requests whose last pass counts tokens behind the end of the text |
+    | counters | {k: {counter: [engine, predicted]}}, counts within the text |
+    | differences | what is not equal; near-ties explain some |
+    | left_out | requests that no recording covers |
+    """
+
+    requests: int
+    passes: int
+    clipped: int
+    counters: dict[int, dict[str, list[int]]]
+    differences: tuple[Difference, ...]
+    left_out: int = 0
+
+    @property
+    def exceptions(self) -> list[Difference]:
+        """Differences that no near-tie explains."""
+        return [difference for difference in self.differences if not difference.near_tie]
+
+    @property
+    def equal(self) -> bool:
+        """Whether everything was compared and only near-ties differ."""
+        return self.requests > 0 and not self.exceptions
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"equal": self.equal, "exceptions": len(self.exceptions)}
+
+
+def compare_rows(
+    about: Mapping[str, Any],
+    rows: Sequence[Row],
+    recording: Trace | None = None,
+    rules: Convention | None = None,
+    rule: NgramRule | None = None,
+) -> Comparison:
+    """Every row with drafts of the engine's own against the replay of its text.
+
+    n-gram drafts follow from the text. Drafts of a model need the drafter's recording of the same
+    prompts; rows of other prompts are left out. ValueError without it, and for no rows.
+    """
+    rules = rules or convention_of(about)
+    rule = rule or rule_of(about)
+    rows = [row for row in rows if row.force is None and row.finished.tokens]
+    if not rows:
+        raise ValueError("the run holds no request that the engine drafted for: run it first")
+    differences = text_differences(rows, recording)
+    apart = {(d.id, d.k, d.block) for d in differences}
+    compared = passes = cut = left_out = 0
+    counters = {k: {name: [0, 0] for name in COUNTERS} for k in sorted({row.k for row in rows})}
+    for k, held in counters.items():
+        own = [row for row in rows if row.k == k]
+        follows = [row for row in own if (row.request.id, k, row.block) not in apart]
+        candidates = own if rule is not None or k == 0 else follows
+        kept, predicted = predicted_passes(candidates, k, rules, rule, recording)
+        left_out += len(own) - len(kept)
+        for s, row in enumerate(kept):
+            length = len(row.finished.tokens)
+            engine, expected = clipped(row.finished.passes, length), predicted.sequence(s)
+            compared, passes = compared + 1, passes + len(engine)
+            cut += tuple(engine) != tuple(row.finished.passes)
+            differences += _pass_difference(row, engine, expected, rules)
+            for name, both in held.items():
+                both[0] += _count(engine, name)
+                both[1] += _count(expected, name)
+    return Comparison(compared, passes, cut, counters, tuple(differences), left_out)
+
+
+def _count(passes: Sequence[tuple[int, int, int]], counter: str) -> int:
+    return {
+        "passes": len(passes),
+        "num_drafts": sum(drafted > 0 for _, drafted, _ in passes),
+        "num_draft_tokens": sum(drafted for _, drafted, _ in passes),
+        "num_accepted_tokens": sum(accepted for _, _, accepted in passes),
+    }[counter]
+
+
+def written_text(row: Row) -> WrittenText:
+    """The row's prompt and output, as a text to record drafts along."""
+    tokens = np.array(row.finished.tokens, np.int32)
+    prompt = np.array(row.request.prompt, np.int32)
+    return WrittenText(row.request.id, "text", prompt, tokens, row.request.max_tokens)
+
+
+def end_tokens(rows: Sequence[Row]) -> list[int]:
+    """The tokens that ended a text."""
+    return sorted({r.finished.tokens[-1] for r in rows if r.finished.stopped == "end"})
+
+
+def predicted_passes(
+    rows: Sequence[Row], k: int, rules: Convention, rule: NgramRule | None, recording: Trace | None
+) -> tuple[list[Row], Passes]:
+    """(the rows that can be predicted, their passes at draft length k), along the rows' own texts.
+
+    Without an n-gram rule the rows' texts must be those of the recording.
+    """
+    if k == 0 or rule is not None:
+        drafts = rule if rule is not None and k else ngram_rule("vllm")
+        trace = record_texts([written_text(row) for row in rows], drafts, k or 1, end_tokens(rows))
+        return list(rows), engine_passes(trace, fixed(k), rules)
+    if recording is None:
+        raise ValueError(
+            "drafts of a model are compared with its recording: name one with --recording"
+        )
+    place = {name: s for s, name in enumerate(recording.meta.ids)}
+    kept = [row for row in rows if row.request.id in place]
+    if not kept:
+        return [], Passes(np.zeros(1, np.int64), *(np.zeros(0, np.int64) for _ in range(4)))
+    budgets = {row.request.max_tokens for row in kept}
+    if len(budgets) > 1:
+        raise ValueError(f"requests have {len(budgets)} budgets, expected one beside a recording")
+    trace = recording.select([place[row.request.id] for row in kept]).shorten(budgets.pop())
+    return kept, engine_passes(trace, fixed(k), rules)
+
+
+def _pass_difference(
+    row: Row,
+    engine: list[tuple[int, int, int]],
+    expected: list[tuple[int, int, int]],
+    rules: Convention,
+) -> list[Difference]:
+    """The first pass that differs, in the columns that the engine reports."""
+    columns = slice(0, 1) if rules.fill == "rows" else slice(0, 3)
+    pairs = [(a[columns], b[columns]) for a, b in zip(engine, expected)]
+    place = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    if place == len(engine) == len(expected):
+        return []
+    a, b = (list(passes[place]) if place < len(passes) else None for passes in (engine, expected))
+    return [Difference(row.request.id, row.k, row.block, "passes", place, a, b)]
+
+
+def text_differences(rows: Sequence[Row], recording: Trace | None) -> list[Difference]:
+    """Rows whose tokens differ from the recording's, or else from the first plain row's."""
+    from real.equality import NEAR_TIE
+
+    texts: dict[str, tuple[int, ...]] = {}
+    margins: dict[str, Any] = defaultdict(lambda: None)
+    for row in rows:
+        if row.k == 0:
+            texts.setdefault(row.request.id, row.finished.tokens)
+    for s, name in enumerate(recording.meta.ids if recording is not None else ()):
+        assert recording is not None
+        part = slice(recording.offset[s], recording.offset[s + 1])
+        texts[name] = tuple(recording.token[part].tolist())
+        margins[name] = None if recording.margin is None else recording.margin[part]
+    found = []
+    for row in rows:
+        name, tokens = row.request.id, row.finished.tokens
+        if name not in texts:
+            continue
+        expected = texts[name][: row.request.max_tokens]
+        if tokens == expected:
+            continue
+        pairs = list(zip(tokens, expected))
+        place = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+        held = margins[name]
+        known = held is not None and place < len(held)
+        margin = float(decode_margin(held[place])) if known else None
+        a, b = (text[place] if place < len(text) else None for text in (tokens, expected))
+        tied = margin is not None and margin < NEAR_TIE
+        found.append(Difference(name, row.k, row.block, "text", place, a, b, margin, tied))
+    return found

@@ -1,0 +1,173 @@
+"""The file of a run on an engine: one JSON line a finished request, on the disk before it counts.
+
+A killed run leaves at most half a line, which the next opening removes. So a request is never lost
+once it was kept, and never kept twice.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from real.engines.messages import Finished, Request, read_finished
+from simspec.output.files import check_output
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT = 1
+MOST_BYTES = 1 << 30
+"""Bytes of a file of rows."""
+MOST_LINE = 16 << 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """A finished request of a run.
+
+    | field | meaning |
+    | --- | --- |
+    | session | number of the process that ran it, from 0 |
+    | block | its timing block |
+    | k | draft length of the run; 0: plain decoding |
+    | force | junk tokens drafted in each pass; None: the engine drafts by itself |
+    | request | what was asked for |
+    | finished | what the engine answered |
+    """
+
+    session: int
+    block: int
+    k: int
+    force: int | None
+    request: Request
+    finished: Finished
+
+    @property
+    def key(self) -> tuple[int, int, int | None, str]:
+        """What makes the row one of its file."""
+        return self.block, self.k, self.force, self.request.id
+
+
+class RowFile:
+    """An open file of rows; `append` returns when the row is on the disk."""
+
+    def __init__(self, file: IO[bytes], about: Mapping[str, Any], rows: list[Row]):
+        self._file, self.about, self.rows = file, dict(about), rows
+        self.session = 1 + max((row.session for row in rows), default=-1)
+        self.done = {row.key for row in rows}
+
+    def append(self, row: Row) -> None:
+        """Adds a row; ValueError for one that the file holds already."""
+        if row.key in self.done:
+            raise ValueError(f"request {row.request.id!r} of block {row.block} is held already")
+        self._file.write(_line(asdict(row)))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.done.add(row.key)
+        self.rows.append(row)
+
+
+@contextmanager
+def open_rows(path: str | Path, about: Mapping[str, Any]) -> Iterator[RowFile]:
+    """The file of a run that `about` describes, made or continued; its rows are then known.
+
+    ValueError for a file of another run, a damaged one, or one that another process writes.
+    """
+    path = Path(path)
+    check_output(path)
+    about = json.loads(json.dumps(dict(about)))
+    with open(path, "a+b") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ValueError(f"{path} is written by another process: wait for it") from None
+        held, rows, end = _read(file, path)
+        file.truncate(end)  # half a line of a process that was killed
+        if held is None:
+            file.write(_line({"simspec_engine_rows": FORMAT, "about": about}))
+            file.flush()
+            os.fsync(file.fileno())
+        elif held != about:
+            other = sorted(key for key in {*held, *about} if held.get(key) != about.get(key))
+            raise ValueError(
+                f"{path} holds another run, which differs in {', '.join(other)}: name another "
+                "file, or give the same settings"
+            )
+        yield RowFile(file, about, rows)
+
+
+def read_rows(path: str | Path) -> tuple[dict[str, Any], list[Row]]:
+    """(what the run is about, its rows) of a file; ValueError for one that holds no run."""
+    try:
+        with open(path, "rb") as file:
+            about, rows, _ = _read(file, Path(path))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    if about is None:
+        raise ValueError(f"{path} holds no run of an engine: name a file of `simspec engine run`")
+    return about, rows
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row], int]:
+    """(about, rows, bytes of whole lines); about is None for a file without a whole line."""
+    file.seek(0)
+    about: dict[str, Any] | None = None
+    rows: dict[Any, Row] = {}
+    number = end = 0
+    while line := file.readline(MOST_LINE + 1):
+        number += 1
+        if len(line) > MOST_LINE or end > MOST_BYTES:
+            raise ValueError(f"{path} line {number}: expected at most {MOST_LINE:,} bytes a line")
+        if not line.endswith(b"\n"):
+            break
+        try:
+            value = json.loads(line)
+            if about is None:
+                about = _about(value)
+            else:
+                row = _row(value)
+                if row.key in rows:
+                    raise ValueError("it repeats a request of its block")
+                rows[row.key] = row
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"{path} line {number} is no row of a run ({reason}): name another file"
+            ) from None
+        end += len(line)
+    return about, list(rows.values()), end
+
+
+def _about(value: Any) -> dict[str, Any]:
+    if value["simspec_engine_rows"] != FORMAT or not isinstance(value["about"], dict):
+        raise ValueError(f"it is of another format than {FORMAT}")
+    about: dict[str, Any] = value["about"]
+    return about
+
+
+def _row(value: Any) -> Row:
+    asked = value["request"]
+    prompt = asked["prompt"]
+    if not (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
+        raise ValueError("its prompt holds other values than token ids")
+    request = Request(str(asked["id"]), tuple(prompt), _whole(asked["max_tokens"]))
+    finished = read_finished(value["finished"], {request.id: request})
+    force = None if value["force"] is None else _whole(value["force"])
+    session, block, k = (_whole(value[name]) for name in ("session", "block", "k"))
+    return Row(session, block, k, force, request, finished)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no whole number >= 0")
+    return value

@@ -1,0 +1,272 @@
+"""Prompts on an engine at several draft lengths, plain decoding among them, in shuffled blocks."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from real.engines.adapter import EngineSettings, ModelDraft, NgramDraft
+from real.engines.messages import Finished, Ready, Request
+from real.engines.rows import Row, RowFile, open_rows
+from real.progress import Progress, quiet
+from simspec.trace.trace import Trace
+
+WARM_UP = 2
+"""Requests of each draft length that run uncounted when a worker starts."""
+
+
+class Runner(Protocol):
+    """What a run needs of a worker; `real.engines.Worker` is one."""
+
+    def start(self, settings: EngineSettings) -> Ready:
+        """Loads the models."""
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        keep: Callable[[Finished], None],
+        concurrent: int = 1,
+        k: int | None = None,
+        force: int | None = None,
+    ) -> float:
+        """Seconds of the requests; `keep` gets each one when it has finished."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs, and in which order.
+
+    | field | meaning |
+    | --- | --- |
+    | ks | draft lengths; 0 is plain decoding |
+    | repeats | how often every prompt runs at every length |
+    | group | prompts of a block; a block runs all lengths on them, in random order |
+    | concurrent | requests in flight together |
+    | force | the engine drafts k junk tokens in each pass, where it can |
+    | seed | of the orders |
+
+    ValueError for numbers outside their range, and lengths without 0 or given twice.
+    """
+
+    ks: tuple[int, ...]
+    repeats: int = 3
+    group: int = 4
+    concurrent: int = 1
+    force: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if 0 not in self.ks or len(set(self.ks)) < len(self.ks) or min(self.ks) < 0:
+            raise ValueError(
+                f"draft lengths are {list(self.ks)}, expected different ones, 0 (plain) among them"
+            )
+        for name in ("repeats", "group", "concurrent"):
+            if not 1 <= getattr(self, name) <= 10_000:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 to 10000")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A timing block: its number, its requests, and the lengths in the order of their runs."""
+
+    number: int
+    requests: tuple[Request, ...]
+    ks: tuple[int, ...]
+
+
+def blocks(requests: Sequence[Request], plan: Plan) -> list[Block]:
+    """All blocks in random order, a repeat after another; a prompt keeps its group of prompts."""
+    groups = [tuple(requests[i : i + plan.group]) for i in range(0, len(requests), plan.group)]
+    made = []
+    for repeat in range(plan.repeats):
+        rng = np.random.default_rng((plan.seed, repeat))
+        for g in rng.permutation(len(groups)).tolist():
+            order = tuple(plan.ks[i] for i in rng.permutation(len(plan.ks)).tolist())
+            made.append(Block(repeat * len(groups) + g, groups[g], order))
+    return made
+
+
+def about_run(
+    ready: Ready, settings: EngineSettings, requests: Sequence[Request], plan: Plan
+) -> dict[str, Any]:
+    """What describes a run; one of another engine, settings or prompts does not continue it."""
+    asked = json.dumps([[r.id, list(r.prompt), r.max_tokens] for r in requests]).encode()
+    draft: Mapping[str, Any] | None = None
+    if settings.draft is not None:
+        draft = {"method": settings.draft.method} | {
+            name: str(value) if name == "model" else value
+            for name, value in asdict(settings.draft).items()
+            if name != "k"
+        }
+    held = ("threads", "dtype", "longest", "batch", "exact", "seed", "temperature")
+    return {
+        "engine": ready.engine,
+        "version": ready.version,
+        "device": ready.device,
+        "model": str(settings.model),
+        "draft": draft,
+        **{name: getattr(settings, name) for name in held},
+        "plan": asdict(plan),
+        "prompts": hashlib.sha256(asked).hexdigest(),
+        "count": len(requests),
+    }
+
+
+class Workers:
+    """Workers of one engine: one, or one a draft length where a run cannot set it.
+
+    `make` gives a worker that has not started. Each is warmed once, outside the blocks.
+    """
+
+    def __init__(self, make: Callable[[], Runner], settings: EngineSettings, plan: Plan):
+        self.make, self.settings, self.plan = make, settings, plan
+        self.held: dict[int, Runner] = {}
+        self.first = make()
+        longest = max(plan.ks)
+        self.ready = self.first.start(_at_length(settings, longest))
+        self.held[longest] = self.first
+
+    def of(self, k: int) -> tuple[Runner, int | None]:
+        """(the worker for this length, the length to set)."""
+        if self.ready.sets_k:
+            return self.first, k
+        if k not in self.held:
+            worker = self.make()
+            self.held[k] = worker
+            worker.start(_at_length(self.settings, k))
+        return self.held[k], None
+
+    def run(self, requests: Sequence[Request], k: int, keep: Callable[[Finished], None]) -> None:
+        """Runs requests at this length."""
+        worker, given = self.of(k)
+        force = k if self.plan.force else None
+        worker.run(requests, keep, self.plan.concurrent, given, force)
+
+    def close(self) -> None:
+        """Ends all workers."""
+        for worker in self.held.values():
+            worker.close()
+
+
+def _at_length(settings: EngineSettings, k: int) -> EngineSettings:
+    """The settings with drafts of k tokens; without drafting at 0."""
+    if settings.draft is None or k == 0:
+        return replace(settings, draft=None)
+    draft: NgramDraft | ModelDraft = replace(settings.draft, k=k)
+    return replace(settings, draft=draft)
+
+
+def run_blocks(
+    workers: Workers,
+    requests: Sequence[Request],
+    plan: Plan,
+    rows: RowFile,
+    progress: Progress = quiet,
+) -> None:
+    """Runs what the file does not hold yet, and keeps every request when it has finished."""
+    warm: set[int] = set()
+    made = blocks(requests, plan)
+    total, done = len(requests) * plan.repeats * len(plan.ks), len(rows.rows)
+    progress("requests", done, total)
+    for block in made:
+        for k in block.ks:
+            force = k if plan.force else None
+            todo = [r for r in block.requests if (block.number, k, force, r.id) not in rows.done]
+            if not todo:
+                continue
+            if k not in warm:
+                workers.run([_renamed(r) for r in requests[:WARM_UP]], k, lambda finished: None)
+                warm.add(k)
+            asked = {request.id: request for request in todo}
+
+            def keep(
+                finished: Finished,
+                block: Block = block,
+                k: int = k,
+                force: int | None = force,
+                asked: dict[str, Request] = asked,
+            ) -> None:
+                request = asked[finished.id]
+                rows.append(Row(rows.session, block.number, k, force, request, finished))
+
+            workers.run(todo, k, keep)
+            done += len(todo)
+            progress("requests", done, total)
+
+
+def _renamed(request: Request) -> Request:
+    """The request under a name that no counted one has."""
+    return Request(f"warm-up {request.id}", request.prompt, request.max_tokens)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Which prompts of a recording run on an engine.
+
+    | field | meaning |
+    | --- | --- |
+    | count | so many, evenly spaced over the recording; 0: all |
+    | part, parts | every parts-th prompt from the part-th on, 1 .. parts: parts share none |
+    | budget | new tokens of each; 0: as the recording allows |
+    """
+
+    count: int = 0
+    part: int = 1
+    parts: int = 1
+    budget: int = 0
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.part <= self.parts <= 100 and self.count >= 0 and self.budget >= 0):
+            raise ValueError(
+                f"part {self.part} of {self.parts}, {self.count} prompts, {self.budget} tokens: "
+                "expected a part of 1 to as many as there are, and numbers >= 0"
+            )
+
+    def of(self, trace: Trace) -> list[Request]:
+        """The requests; ValueError where none is left."""
+        chosen = list(range(self.part - 1, trace.sequences, self.parts))
+        if self.count:
+            wanted = min(self.count, len(chosen))
+            chosen = [chosen[i * len(chosen) // wanted] for i in range(wanted)]
+        if not chosen:
+            raise ValueError(f"part {self.part} of {trace.sequences} prompts is empty: give fewer")
+        return [self._request(trace, s) for s in chosen]
+
+    def _request(self, trace: Trace, s: int) -> Request:
+        prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]]
+        budget = int(trace.budget[s])
+        budget = min(budget, self.budget) if self.budget else budget
+        return Request(trace.meta.ids[s], tuple(prompt.tolist()), budget)
+
+
+def run_on_engine(  # noqa: PLR0913
+    make: Callable[[], Runner],
+    settings: EngineSettings,
+    requests: Sequence[Request],
+    plan: Plan,
+    out: str | Path,
+    force: bool | None = None,
+    progress: Progress = quiet,
+) -> Ready:
+    """Runs the plan, or what the file `out` lacks of it, and ends the workers.
+
+    force: overrides the plan's; None: where the engine can force drafts.
+    """
+    workers = Workers(make, settings, plan)
+    try:
+        forced = workers.ready.forces_drafts if force is None else force
+        if forced and not workers.ready.forces_drafts:
+            raise ValueError(f"{workers.ready.engine} cannot force drafts here: leave --force out")
+        workers.plan = plan = replace(plan, force=forced)
+        with open_rows(out, about_run(workers.ready, settings, requests, plan)) as rows:
+            run_blocks(workers, requests, plan, rows, progress)
+    finally:
+        workers.close()
+    return workers.ready

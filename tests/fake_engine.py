@@ -1,0 +1,83 @@
+"""An engine in this process: its loop on tokens (naive_engine), on a clock that the test sets."""
+
+import naive_engine
+import numpy as np
+
+from real.engines import EngineError, Finished, Ready, Request
+from simspec import CostModel
+from simspec.engines.convention import CONVENTIONS
+from simspec.engines.ngram import ngram_rule
+from simspec.policies.fixed import fixed
+
+END = 3
+MODEL = "target"
+
+
+def prompts(count, seed=0, budget=24):
+    """[(request, future)]: what the target goes on with, behind the end of the text too."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for i in range(count):
+        text = rng.choice(4, 80, p=[0.42, 0.3, 0.24, 0.04]).tolist()
+        text = text[:8] * 10 if i % 2 else text
+        made.append((Request(f"p{i}", tuple(text[:6]), budget), text[6:]))
+    return made
+
+
+class FakeRunner:
+    """Decodes `world` as the engine of a convention would; a pass of d drafts takes seconds(d, k).
+
+    fails: the number of the request, counted over all runs, at which the engine breaks.
+    """
+
+    def __init__(self, world, rules="vllm", rule="vllm:1,2", seconds=None, **options):
+        self.world = {request.prompt: future for request, future in world}
+        self.rules, self.rule = CONVENTIONS[rules], ngram_rule(rule)
+        self.seconds = seconds or (lambda drafted, k: 1.0 + 0.1 * drafted)
+        self.sets_k, self.forces = options.get("sets_k", True), options.get("forces", True)
+        self.clock, self.fails = options.get("clock", True), options.get("fails")
+        self.name, self.started, self.closed, self.served = rules, [], 0, 0
+        self.k = 0
+
+    def start(self, settings):
+        self.started.append(settings)
+        self.k = 0 if settings.draft is None else settings.draft.k
+        return Ready(self.name, "1.0", "fake", 0.0, self.sets_k, self.forces)
+
+    def run(self, requests, keep, concurrent=1, k=None, force=None):  # noqa: PLR0913
+        length, total = self.k if k is None else k, 0.0
+        for request in requests:
+            if self.fails is not None and self.served >= self.fails:
+                raise EngineError("fake 1.0 was ended by signal 9")
+            self.served += 1
+            finished = self.answer(request, length, force)
+            total += finished.seconds
+            keep(finished)
+        return total
+
+    def answer(self, request, k, force):
+        rule, K = self.rule, max(k, 1) if force is None else max(force, 1)
+
+        def offer(context):
+            if force is not None:
+                return [-1] * force  # accepted never
+            return naive_engine.ended_draft(
+                naive_engine.draft(context, K, rule), [END], rule.draft_end
+            )
+
+        policy = fixed(k if force is None else force)
+        cost = CostModel.from_ratio(0.0, K)
+        chooser = naive_engine.Chooser(policy, K, 0, 0, cost, policy.state0)
+        text, passes = naive_engine.run(
+            list(request.prompt), self.world[request.prompt], request.max_tokens, [END], offer,
+            self.rules, chooser,
+        )  # fmt: skip
+        clock = [self.seconds(drafted, k) for _, drafted, _ in passes]
+        clock[0] = 5.0  # the prompt
+        return Finished(
+            request.id, tuple(text), tuple(passes), tuple(clock) if self.clock else None, clock[0],
+            sum(clock), None, "end" if text[-1] == END else "length",
+        )  # fmt: skip
+
+    def close(self):
+        self.closed += 1

@@ -1,0 +1,107 @@
+"""`simspec engine`: list, run, measure and compare, with an engine in this process."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_engine import FakeRunner, prompts
+from shell import simspec
+from test_engine_measure import stepped
+
+from simspec import CostModel
+from simspec.engines.ngram import ngram_rule
+from simspec.engines.text import WrittenText, record_texts
+
+RUN = ("engine", "run", "vllm", "--model", "m", "--recording", "t.parquet", "--drafter",
+       "ngram:1,2", "-k", 0, "-k", 1, "-k", 4, "--repeats", 2, "--prompts", 0)  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A recording of prompts, and vLLM replaced by the fake one."""
+    import numpy as np
+
+    import real.engines
+
+    world = prompts(24)
+    texts = [
+        WrittenText(r.id, "t", np.array(r.prompt, np.int32), np.array(future[:24], np.int32), 24)
+        for r, future in world
+    ]
+    for text, (request, future) in zip(texts, world):
+        cut = future.index(3) + 1 if 3 in future[:24] else 24
+        object.__setattr__(text, "output", np.array(future[:cut], np.int32))
+        assert request.max_tokens == 24
+    record_texts(texts, ngram_rule("vllm:1,2"), 4, (3,)).save(tmp_path / "t.parquet")
+    environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
+    monkeypatch.setattr(real.engines, "find_environment", lambda *_: environment)
+    monkeypatch.setattr(real.engines, "Worker", lambda *_: FakeRunner(world, seconds=stepped))
+    return tmp_path
+
+
+def test_measure_run_and_compare_confirm_the_recommendation(folder):
+    out, _ = simspec(
+        "engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet", "--drafter",
+        "ngram:1,2", "--depth", 4, "--out", "v.cost.json", cwd=folder,
+    )  # fmt: skip
+    assert "vllm 1.0: a plain pass takes 1000.00 ms; wrote v.cost.json" in out
+    assert "2.400" in out
+    assert CostModel.from_json(folder / "v.cost.json").K == 4
+    simspec(*RUN, "--out", "r.jsonl", cwd=folder)
+    out, _ = simspec("engine", "compare", "r.jsonl", "--cost", "v.cost.json", cwd=folder)
+    assert "0 exceptions" in out
+    assert "recommended: K = " in out
+    assert ", confirmed; " in out
+    out, _ = simspec("engine", "compare", "r.jsonl", "--cost", "v.cost.json", "--json", cwd=folder)
+    report = json.loads(out)
+    assert report["passes"]["equal"]
+    assert report["speedups"]["median_error"] < 0.01
+    page, _ = simspec(
+        "engine", "compare", "r.jsonl", "--cost", "v.cost.json", "--markdown", cwd=folder
+    )
+    assert "| K | predicted [95%] | measured [95%] | error |" in page
+    before = (folder / "r.jsonl").read_bytes()
+    simspec(*RUN, "--out", "r.jsonl", cwd=folder)  # nothing is left to run
+    assert (folder / "r.jsonl").read_bytes() == before
+
+
+def test_a_wrong_pass_is_listed_and_is_exit_code_1(folder):
+    simspec(*RUN, "--out", "r.jsonl", cwd=folder)
+    lines = (folder / "r.jsonl").read_text().splitlines()
+    place = next(i for i, line in enumerate(lines) if '"k":4' in line and i)
+    row = json.loads(lines[place])
+    row["finished"]["passes"][0] = [1, 4, 0]
+    lines[place] = json.dumps(row)
+    (folder / "r.jsonl").write_text("\n".join(lines) + "\n")
+    out, _ = simspec("engine", "compare", "r.jsonl", cwd=folder, code=1)
+    assert "1 exceptions" in out
+    assert "K = 4: passes 0, engine [1, 4, 0], predicted [1, 0, 0]" in out
+
+
+REFUSED = [
+    (("run", "sglang", "--model", "m", "--out", "r.jsonl"), "engine 'sglang' is unknown, expected"),
+    ((*RUN[1:], "--out", "r.jsonl", "--part", "3"), "--part is '3', expected PART/PARTS"),
+    ((*RUN[1:], "--out", "r.jsonl", "--drafter", "eagle"), "--drafter is 'eagle', expected ngram"),
+    ((*RUN[1:], "--out", "no/r.jsonl"), "there is no folder no"),
+    ((*RUN[1:], "--out", "r.jsonl", "-k", "99"), "is 99, expected at most 64"),
+    ((*RUN[1:], "--out", "r.jsonl", "-k", "4"), "expected different ones, 0"),
+    (("compare", "none.jsonl"), "none.jsonl cannot be read"),
+    (("compare", "t.parquet"), "is no row of a run"),
+]
+
+
+@pytest.mark.parametrize("arguments,reason", REFUSED, ids=range(len(REFUSED)))
+def test_errors_are_one_line(folder, arguments, reason):
+    _, error = simspec("engine", *arguments, cwd=folder, code=2)
+    assert reason in error
+    assert error.count("\n") == 1
+    assert not (folder / "r.jsonl").exists()
+
+
+def test_list_names_every_engine(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIMSPEC_ENGINES", "nowhere")
+    out, _ = simspec("engine", "list", "--json", cwd=tmp_path)
+    rows = {row["engine"]: row for row in json.loads(out)}
+    assert "vllm" in rows
+    assert "make engines" in rows["vllm"]["installed"]
