@@ -332,6 +332,7 @@ def test_renewal_keeps_what_is_outside_the_markers(tmp_path):
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="half a minute compiled, hours interpreted")
+@pytest.mark.docs
 def test_the_page_is_what_is_printed_today():
     page = PAGE.read_text(encoding="utf-8")
     assert page.partition(BEGIN)[2].partition(END)[0].strip() == printed_by(
@@ -339,6 +340,7 @@ def test_the_page_is_what_is_printed_today():
     )
 
 
+@pytest.mark.docs
 def test_the_page_has_a_verdict_on_every_claim():
     page = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+[a-c]?) \| [^|]+ \| [^|]+ \| ([^|]+) \|", page, re.M)

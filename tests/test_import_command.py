@@ -198,18 +198,21 @@ def test_values_of_other_types_are_read_or_refused(tmp_path, data):
     json.dumps(import_report(result), allow_nan=False)
 
 
+@pytest.mark.docs
 def test_page_shows_todays_output():
     (example,) = [block for block in blocks(PAGE, "text") if block.startswith("$ simspec import")]
     line, _, shown = example.partition("\n")
     assert shown.strip() == printed_by(*line.split()[2:])
 
 
+@pytest.mark.docs
 def test_page_shows_documents_read_back(tmp_path):
     for block in blocks(PAGE, "console"):
         for words, shown in steps(block):
             assert printed(tmp_path, words, shown) == shown, " ".join(words)
 
 
+@pytest.mark.docs
 def test_page_has_a_row_for_every_format():
     text = PAGE.read_text(encoding="utf-8")
     assert [name for name in FORMATS if f"| `{name}` |" not in text] == []

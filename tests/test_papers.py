@@ -258,6 +258,7 @@ def test_wrong_options_are_one_line(tmp_path, words, reason):
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="seconds compiled, an hour interpreted")
+@pytest.mark.docs
 def test_the_page_is_what_is_printed_today():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     shown = page.partition("<!-- table: simspec paper --markdown -->")[2]

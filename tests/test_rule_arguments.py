@@ -62,6 +62,7 @@ def test_planned_rules_refuse_costs_that_they_cannot_divide_by(text):
         make(text, trace, CostModel(np.arange(5.0), np.zeros(5), [0.0], 0.0, 1.0))
 
 
+@pytest.mark.docs
 def test_policies_page_has_a_row_for_every_policy():
     rows = [
         line

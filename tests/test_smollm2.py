@@ -93,11 +93,13 @@ def test_table_of_trained_drafters_is_that_of_their_cards(path):
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.docs
 def test_table_of_drafters_is_current(rule):
     files = [str(path_of(rule, drafter).relative_to(ROOT)) for drafter in DRAFTERS]
     assert printed_by("drafters", *files, "--markdown") in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.docs
 def test_table_of_policies_is_current():
     files = [f"traces/smollm2/{rule}/{name}.parquet" for rule in ("greedy", "coupled")
              for name in ("eagle", "glide")]  # fmt: skip

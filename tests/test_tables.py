@@ -35,6 +35,7 @@ def test_an_empty_table_is_filled(page):
     assert page.read_text() == "<!-- table: simspec show -->\n\n| show |\n\n<!-- table: end -->\n"
 
 
+@pytest.mark.docs
 def test_pages_name_their_commands():
     found = {name: TABLES["commands"](ROOT / "docs" / name) for name in ("hybrid.md", "results.md")}
     assert [command.split()[0] for command in found["hybrid.md"]] == [
@@ -45,6 +46,7 @@ def test_pages_name_their_commands():
     ]  # fmt: skip
 
 
+@pytest.mark.docs
 def test_weights_of_the_page_are_those_of_the_defaults():
     page = (ROOT / "docs" / "hybrid.md").read_text(encoding="utf-8")
     assert markdown_table(WEIGHT_HEADINGS, weight_rows()) in page
