@@ -186,6 +186,7 @@ PAGE = (ROOT / "docs" / "batches.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="128 slots take minutes when interpreted")
+@pytest.mark.docs
 def test_page_shows_todays_output(tmp_path):
     printed = printed_by("batch", "tiny-eagle-greedy", "--policy", "confidence:0.5",
                          "--policy", "cost_ts")  # fmt: skip

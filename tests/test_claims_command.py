@@ -332,6 +332,7 @@ def test_renewal_keeps_what_is_outside_the_markers(tmp_path):
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="half a minute compiled, hours interpreted")
+@pytest.mark.docs
 def test_the_page_is_what_is_printed_today():
     text = PAGE.read_text(encoding="utf-8")
     (block,) = TABLES["BLOCK"].finditer(text)
@@ -341,6 +342,7 @@ def test_the_page_is_what_is_printed_today():
     assert counted in printed.splitlines()[0]
 
 
+@pytest.mark.docs
 def test_the_page_has_a_verdict_on_every_claim():
     page = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+[a-c]?) \| [^|]+ \| [^|]+ \| ([^|]+) \|", page, re.M)

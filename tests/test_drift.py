@@ -169,6 +169,7 @@ def test_one_task_has_no_switch(tmp_path):
     refused(tmp_path, "drift", "t.parquet", "--cost", "0.2", words="holds one task, synthetic")
 
 
+@pytest.mark.docs
 def test_page_shows_what_is_printed(tmp_path):
     for block in blocks(ROOT / "docs" / "drift.md", "console"):
         for words, shown in steps(block):

@@ -199,12 +199,14 @@ def test_values_of_other_types_are_read_or_refused(tmp_path, data):
     json.dumps(import_report(result), allow_nan=False)
 
 
+@pytest.mark.docs
 def test_page_shows_todays_output(tmp_path):
     for block in blocks(PAGE, "console"):
         for words, shown in steps(block):
             assert printed(tmp_path, words, shown) == shown, " ".join(words)
 
 
+@pytest.mark.docs
 def test_page_has_a_row_for_every_format():
     text = PAGE.read_text(encoding="utf-8")
     named = re.findall(r"`([a-z-]+)`", "".join(re.findall(r"^\| (`[^|]+) \|", text, re.M)))

@@ -68,6 +68,7 @@ def named(text):
     return {name for row in rows for name in re.findall(r"`(\w+)[:`]", row.split("|")[1])}
 
 
+@pytest.mark.docs
 def test_tables_of_the_policies_page_have_a_row_for_every_policy():
     page = ROOT / "docs" / "policies.md"
     assert {kind.group for kind in KINDS.values()} == {

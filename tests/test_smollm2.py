@@ -92,12 +92,14 @@ def test_table_of_trained_drafters_is_that_of_their_cards(path):
     assert figures["beats_untrained"]["longer"] == (figures["beats_untrained"]["low"] > 0)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("command", ["drafters", "score"])
 def test_tables_are_current(command):
     assert stale_tables(PAGE, command) == []
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
+@pytest.mark.docs
 def test_tables_of_drafters_have_all_of_a_rule(rule):
     files = " ".join(str(path_of(rule, drafter).relative_to(ROOT)) for drafter in DRAFTERS)
     assert f"drafters {files} --markdown" in TABLES["commands"](PAGE)

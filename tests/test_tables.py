@@ -74,6 +74,7 @@ def test_the_site_has_all_that_a_command_prints(page, tmp_path, monkeypatch):
     assert page.read_text() == part
 
 
+@pytest.mark.docs
 def test_pages_name_their_commands():
     found = {name: TABLES["commands"](ROOT / "docs" / name) for name in ("hybrid.md", "results.md")}
     assert [command.split()[0] for command in found["hybrid.md"]] == [
@@ -84,6 +85,7 @@ def test_pages_name_their_commands():
     ]  # fmt: skip
 
 
+@pytest.mark.docs
 def test_weights_of_the_page_are_those_of_the_defaults():
     page = (ROOT / "docs" / "hybrid.md").read_text(encoding="utf-8")
     assert weight_table().markdown() in page

@@ -203,6 +203,7 @@ def test_too_few_prompts_have_no_interval(tmp_path):
     refused(tmp_path, "tune", "fixed", "t.parquet", "--cost", "0.1", words=why)
 
 
+@pytest.mark.docs
 def test_page_shows_what_is_printed(tmp_path):
     for block in blocks(ROOT / "docs" / "tuning.md", "console"):
         for words, shown in steps(block):

@@ -10,6 +10,7 @@ import argparse
 import ast
 import subprocess
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -19,6 +20,7 @@ MOST = 20
 """Files beyond these are far from any change, and take a minute to collect."""
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Dotted names that a file imports, modules and what is taken from them alike."""
     found: set[str] = set()
@@ -36,20 +38,25 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
+def program() -> dict[str, set[str]]:
+    """What each module of the two packages imports."""
+    paths = [path for top in ("simspec", "real") for path in (ROOT / top).rglob("*.py")]
+    return {dotted(path): imported(path) for path in paths}
+
+
 def times_given(word: str, path: Path) -> int:
     """How often a string of the file is this word, such as the name of a command."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    text = path.read_text(encoding="utf-8")
+    if word not in text:
+        return 0
+    nodes = ast.walk(ast.parse(text))
     return sum(isinstance(node, ast.Constant) and node.value == word for node in nodes)
 
 
 def near(changed: list[str]) -> list[str]:
     """The test files near these changed files, both relative to the checkout."""
     tests = {path: imported(path) for path in sorted((ROOT / "tests").glob("*.py"))}
-    program = {
-        dotted(path): imported(path)
-        for top in ("simspec", "real")
-        for path in (ROOT / top).rglob("*.py")
-    }
     files = [ROOT / name for name in changed if name.endswith(".py") and (ROOT / name).exists()]
     found = {path for path in files if path.name.startswith("test_")}
     modules = {dotted(path) for path in files if path.is_relative_to(ROOT / "simspec")}
@@ -64,7 +71,7 @@ def near(changed: list[str]) -> list[str]:
             direct |= {path for path, times in given.items() if times}
             often.update(given)
         if not direct:
-            users = {user for user, names in program.items() if name in names}
+            users = {user for user, names in program().items() if name in names}
             direct = {path for path, names in tests.items() if names & users}
         found |= {path for path in direct if path.name.startswith("test_")}
     ordered = sorted(found, key=lambda p: (p not in files, -often[p], len(tests[p]), p))

@@ -1,9 +1,9 @@
-"""The suite's own exam: plausible bugs, one at a time in a scratch copy, and the tests near them.
+"""The suite's own exam: plausible bugs, each alone in a scratch copy, and the tests near them.
 
 | file | holds |
 | --- | --- |
 | `tests/mutants/*.toml` | the bugs: name, sentence, file, old text, new text, nearest tests |
-| `out/mutants/copy` | the scratch copy; the checkout is never changed |
+| `out/mutants/copy`, `copy-1` | scratch copies, one for each core; the checkout is never changed |
 | `out/mutants/outcomes.json` | outcomes so far, by bug, its file and its tests |
 
 A test that fails has caught the bug only if it passes on the copy without it.
@@ -19,13 +19,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import traceback
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 LIBRARIES = (
     "numba", "pandas", "pyarrow.parquet", "scipy.stats", "matplotlib.figure",
@@ -37,6 +40,10 @@ COMPILERS = ("simspec/numerics/compile.py",)
 ROOT = Path(__file__).parents[1]
 LIMIT = 300.0
 """Seconds of a bug's tests; a bug that hangs them is caught."""
+COPIES = 2
+"""Bugs that are examined at once."""
+STOPPED = threading.Event()
+"""Set where the exam is stopped: running tests are killed."""
 KILLED, SURVIVED, ARGUED, INVALID = "killed", "survived", "argued", "invalid"
 
 
@@ -125,7 +132,7 @@ def run_tests(copy: Path, tests: Sequence[str], interpreted: bool, first: bool) 
     # libraries imported before pytest are not rewritten, and need not be
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "--hypothesis-profile=exam"]
     options += [*(["-x"] if first else []), *tests]
-    log = copy.with_name("pytest.log")
+    log = copy.with_name(f"{copy.name}.log")
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -136,6 +143,8 @@ def run_tests(copy: Path, tests: Sequence[str], interpreted: bool, first: bool) 
             if time.monotonic() > end:
                 _kill(child)
                 return -1, ""
+            if STOPPED.is_set():
+                raise KeyboardInterrupt
             time.sleep(0.05)
     except BaseException:
         _kill(child)
@@ -229,28 +238,46 @@ def exam(
     root: Path, work: Path, mutants: Sequence[Mutant], fresh: bool = False, show=lambda text: None
 ) -> list[Outcome]:
     """Outcomes of all bugs; earlier ones stand while the bug, its file and tests stay the same."""
-    copy, saved = work / "copy", work / "outcomes.json"
-    refresh(root, copy)
-    packages = ["simspec", "real"]
-    subprocess.run(
-        [sys.executable, "-m", "compileall", "-q", *packages], cwd=copy, capture_output=True
-    )
+    saved, copies = work / "outcomes.json", [work / "copy"]
+    copies += [work / f"copy-{i}" for i in range(1, COPIES)]
+    free: SimpleQueue[Path] = SimpleQueue()
+    for copy in copies:
+        refresh(root, copy)
+        compiled = [sys.executable, "-m", "compileall", "-q", "simspec", "real"]
+        subprocess.run(compiled, cwd=copy, capture_output=True)
+        free.put(copy)
+    copy = copies[0]
     known = {} if fresh or not saved.exists() else json.loads(saved.read_text(encoding="utf-8"))
+    keys = [mutant.key(copy) for mutant in mutants]  # before a bug is planted there
+
+    def examined(mutant: Mutant) -> Outcome:
+        own = free.get()
+        try:
+            return examine(mutant, own)
+        finally:
+            free.put(own)
+
     outcomes = []
-    for i, mutant in enumerate(mutants, 1):
-        key = mutant.key(copy)
-        if key not in known:
-            known[key] = asdict(examine(mutant, copy))
-            _save(saved, known)
-        outcome = Outcome(**known[key])
-        outcomes.append(outcome)
-        show(f"{i}/{len(mutants)} {outcome.outcome:8} {outcome.name}: {outcome.by or mutant.bug}")
+    with ThreadPoolExecutor(COPIES) as pool:
+        running = {k: pool.submit(examined, m) for k, m in zip(keys, mutants) if k not in known}
+        try:
+            for i, (key, mutant) in enumerate(zip(keys, mutants), 1):
+                if key not in known:
+                    known[key] = asdict(running[key].result())
+                    _save(saved, known)
+                outcomes.append(outcome := Outcome(**known[key]))
+                said = f"{outcome.outcome:8} {outcome.name}: {outcome.by or mutant.bug}"
+                show(f"{i}/{len(mutants)} {said}")
+        except BaseException:
+            STOPPED.set()
+            pool.shutdown(cancel_futures=True)
+            raise
     failing = failing_without(zip(mutants, outcomes), copy)
-    for mutant, outcome in zip(mutants, outcomes):
+    for key, outcome in zip(keys, outcomes):
         if outcome.by in failing:
-            known[mutant.key(copy)]["outcome"] = INVALID
+            known[key]["outcome"] = INVALID
     _save(saved, known)
-    return [Outcome(**known[mutant.key(copy)]) for mutant in mutants]
+    return [Outcome(**known[key]) for key in keys]
 
 
 def _save(path: Path, known: dict) -> None:
