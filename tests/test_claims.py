@@ -24,11 +24,11 @@ from simspec.papers.claim import (
     Verdict,
     decided,
     summary,
-    verdict_rows,
+    verdict_table,
     verdicts_on,
 )
 from simspec.papers.draft_lengths import correlation, higher_hm_lower_speedup
-from simspec.papers.evidence import POSITIVE, Evidence, Source, excess, observe
+from simspec.papers.evidence import POSITIVE, Effect, EffectSource, excess, observe
 from simspec.papers.recorded import MEASURED, PRICES, Recorded, Recordings
 from simspec.papers.thompson import SYNTHETIC, against_best_fixed, others_at_best, others_at_ten
 from simspec.papers.trees import EAGLE_TREE
@@ -44,7 +44,7 @@ def claim(test, prices=()):
 
 def piece(value, error, bounds=POSITIVE, excluded="", prompts=PROMPTS):
     interval = Estimate(value, -math.inf, math.inf, 0.95, prompts)
-    return Evidence("an effect", Source("r", excluded=excluded), "", interval, error, bounds)
+    return Effect("an effect", EffectSource("r", excluded=excluded), "", interval, error, bounds)
 
 
 def cell(*evidence):
@@ -125,14 +125,14 @@ def test_p_values_follow_the_definition(value, error, bounds):
 def test_equal_columns_have_no_error():
     columns = np.repeat(np.arange(1.0, 11)[:, None], 2, axis=1)
     assert jackknife(columns, excess) == (0.0, 0.0)
-    evidence = observe("x", Source("r"), "", columns, excess)
+    evidence = observe("x", EffectSource("r"), "", columns, excess)
     assert evidence.inside == 1.0
     assert words(cell(evidence)) == [UNDECIDED]
 
 
 def test_fewer_than_eight_prompts_are_refused():
     with pytest.raises(ValueError, match="7 prompts, expected at least 8"):
-        observe("x", Source("r"), "", np.ones((7, 2)), excess)
+        observe("x", EffectSource("r"), "", np.ones((7, 2)), excess)
 
 
 def test_the_jackknife_error_of_a_mean_is_the_textbook_one():
@@ -262,11 +262,12 @@ def test_what_holds_by_construction_is_not_held_and_can_still_fail():
 def test_a_verdict_counts_the_recordings_on_which_the_effect_lies_where_claimed():
     def at(name, value, excluded=""):
         interval = Estimate(value, value - 1, value + 1, 0.95, PROMPTS)
-        return Evidence("an effect", Source(name, excluded=excluded), "", interval, 0.5, POSITIVE)
+        source = EffectSource(name, excluded=excluded)
+        return Effect("an effect", source, "", interval, 0.5, POSITIVE)
 
     found = cell(at("a", 2), at("b", 2), at("b", 0.5), at("c", -2), at("d", 2, "repetitive"))
     assert found.inside == (1, 3)
-    assert verdict_rows([found])[0][3].startswith("undecided (1 of 3)")
+    assert verdict_table([found]).rows[0][3].startswith("undecided (1 of 3)")
 
 
 def test_a_verdict_says_why_nothing_counts():

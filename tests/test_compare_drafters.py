@@ -11,7 +11,7 @@ from shell import run
 from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
-from simspec.output.table import plain
+from simspec.output.table import json_data
 from simspec.policies import fixed
 from simspec.reports.drafters import ALL, compare_drafters, frame, table
 from simspec.trace.acceptance import by_depth, depth_acceptance
@@ -72,7 +72,7 @@ def test_figures_exist_for_every_recording(trace, cost):
         assert np.isnan(row.speedup.low) == (row.prompts < 8) == bool(row.note)
         reached = [not np.isnan(estimate.value) for estimate in row.alpha]
         assert reached == sorted(reached, reverse=True)
-        json.dumps(plain(row), allow_nan=False)
+        json.dumps(json_data(row), allow_nan=False)
 
 
 def test_iid_acceptance_is_the_rate_at_every_depth():
@@ -173,7 +173,7 @@ def test_useless_drafter_is_best_at_zero_length():
     assert row.expected.value == row.speedup.value == 1.0
     assert row.alpha[0].value == 0
     assert all(np.isnan(estimate.value) for estimate in row.alpha[1:])
-    assert plain(row)["alpha"][1] == {"value": None, "low": None, "high": None}
+    assert json_data(row)["alpha"][1] == {"value": None, "low": None, "high": None}
     assert "| - |" in table([row]).markdown()
 
 

@@ -10,7 +10,7 @@ from shell import command, refused, run
 from tree_strategies import ordered, ranked
 
 from simspec import CostModel, DeferredPolicy, load_trace, policies, synthetic
-from simspec.output.table import plain
+from simspec.output.table import json_data
 from simspec.policies import fixed
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.trees import sets
@@ -175,7 +175,7 @@ def test_tables_hold_every_row():
     text = "\n\n".join(table.markdown() for table in tables(lines))
     assert text.count("**x**") == text.count("**y**") == 1
     assert len({row.count("|") for row in text.splitlines() if "|" in row}) == 1
-    json.dumps(plain(lines), allow_nan=False)
+    json.dumps(json_data(lines), allow_nan=False)
 
 
 def test_trees_command_prints_json_csv_and_markdown(files, capsys):

@@ -9,7 +9,7 @@ from numba.core import config
 from shell import simspec
 
 from simspec import CostModel, replay
-from simspec.output.table import plain
+from simspec.output.table import json_data
 from simspec.papers.card import Card, find_cards
 from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs
@@ -247,7 +247,7 @@ def test_every_table_names_its_figure_and_prints(few):
         assert number in table.title
         assert all(len(row) == len(table.headings) for row in table.rows)
         assert table.markdown().count("\n| ") == len(table.rows) + 2  # headings and rule
-        assert json.loads(json.dumps(plain(table)))["title"] == table.title
+        assert json.loads(json.dumps(json_data(table)))["title"] == table.title
 
 
 @pytest.mark.parametrize(

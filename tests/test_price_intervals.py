@@ -18,7 +18,7 @@ from simspec.evaluate.evaluation import covers, covers_text, evaluate
 from simspec.numerics import stats
 from simspec.numerics.stats import quotient
 from simspec.output.table import Table
-from simspec.papers.evidence import Source, excess, observe
+from simspec.papers.evidence import EffectSource, excess, observe
 from simspec.papers.recorded import MEASURED, Price, Recorded
 from simspec.papers.table import covered, figure
 from simspec.policies.fixed import fixed
@@ -236,7 +236,7 @@ def test_reports_widen_and_keep_their_figures():
         gain = choose(Evidence({"t": trace}, (1,), {"t": (cost,)})).gains[0]
         (row,) = scored["policies"]
         seconds = evaluate(trace, ["fixed:2", "fixed:3"], cost, 1).seconds
-        claim = observe("", Source("t"), "", stats.stacked(*seconds.values()), excess)
+        claim = observe("", EffectSource("t"), "", stats.stacked(*seconds.values()), excess)
         (drifted,) = drift("t", trace, ["beta_ts"], cost, orders=2)
         shown = drafter.speedup, gain, claim.interval, drifted.blocks, drifted.switching
         return [

@@ -118,10 +118,10 @@ def print_result(
     data: Mapping[str, Any], tables: "Iterable[Table]", as_json: bool, as_markdown: bool = False
 ) -> None:
     """Print records as one JSON object, or their tables as Markdown or as text."""
-    from simspec.output.table import plain
+    from simspec.output.table import json_data
 
     if as_json:
-        print(json.dumps(plain(data)))
+        print(json.dumps(json_data(data)))
     elif as_markdown:
         print("\n\n".join(table.markdown() for table in tables))
     else:

@@ -20,19 +20,19 @@ LONG_SECTION = 3
 """Rows of a section, on average, from which sections come before fewer columns."""
 
 
-def plain(value: Any) -> Any:
+def json_data(value: Any) -> Any:
     """Plain data for JSON of records, lists and mappings; NaN is None.
 
     A record gives {field: value}, or what its `to_dict` gives.
     """
     if hasattr(value, "to_dict"):
-        return plain(value.to_dict())
+        return json_data(value.to_dict())
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: json_data(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: json_data(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [json_data(item) for item in value]
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
@@ -42,7 +42,7 @@ class Table:
 
     | field | meaning |
     | --- | --- |
-    | headings, rows | columns, and a tuple of cells a row; shown by `str`, in JSON by `plain` |
+    | headings, rows | columns, and a tuple of cells a row; shown by `str`, in JSON by `json_data` |
     | names | columns of text; the others hold figures |
     | title | above the table |
     | notes | sentences below the table |

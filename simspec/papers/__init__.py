@@ -1,1 +1,1 @@
-"""Tables in the shape of the papers', on recordings and cards of this project."""
+"""The papers' claims, tested, and their tables, on recordings and cards of this project."""

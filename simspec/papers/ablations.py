@@ -12,8 +12,8 @@ from simspec.papers.claim import EAGLE, EESD, GLIDE, Claim, Inputs
 from simspec.papers.evidence import (
     POSITIVE,
     Array,
-    Evidence,
-    Source,
+    Effect,
+    EffectSource,
     excess,
     observe,
     student_interval,
@@ -40,7 +40,7 @@ LONGEST = 10
 """EESD's K (its Table 4)."""
 
 
-def layer_lengthens(inputs: Inputs, price: Price) -> list[Evidence]:
+def layer_lengthens(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 7a: drafts of one layer behind the exit are accepted further than those of none."""
     return [
         evidence
@@ -49,7 +49,7 @@ def layer_lengthens(inputs: Inputs, price: Price) -> list[Evidence]:
     ]
 
 
-def layer_pays(inputs: Inputs, price: Price) -> list[Evidence]:
+def layer_pays(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 7b: one layer behind the exit is faster than none."""
     return [
         evidence
@@ -58,7 +58,7 @@ def layer_pays(inputs: Inputs, price: Price) -> list[Evidence]:
     ]
 
 
-def second_layer_costs(inputs: Inputs, price: Price) -> list[Evidence]:
+def second_layer_costs(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 7c: one layer behind the exit is faster than two."""
     return [
         evidence
@@ -77,7 +77,7 @@ def _layers(inputs: Inputs, other: int) -> list[tuple[Card, Card]]:
     ]
 
 
-def exit_depth(inputs: Inputs, price: Price) -> list[Evidence]:
+def exit_depth(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 8: N at 5 to 10% of the target's layers is faster than another N."""
     found = []
     for near, other in pairs(inputs.cards, "early_exit", {"settings.depth"}):
@@ -87,7 +87,7 @@ def exit_depth(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def self_distillation(inputs: Inputs, price: Price) -> list[Evidence]:
+def self_distillation(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 9: outputs of the target in the training text lengthen accepted drafts."""
     found = []
     for with_it, without in pairs(inputs.cards, "early_exit", {"blend"}):
@@ -96,7 +96,7 @@ def self_distillation(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def target_cache(inputs: Inputs, price: Price) -> list[Evidence]:
+def target_cache(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 11a: GLIDE that reads the target's cache against GLIDE that reads none."""
     found = []
     for one, other, reads in _readers(inputs, False):
@@ -104,7 +104,7 @@ def target_cache(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def upper_layers(inputs: Inputs, price: Price) -> list[Evidence]:
+def upper_layers(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 11b: GLIDE that reads an upper layer's cache against one that reads a lower one's."""
     found = []
     for one, other, reads in _readers(inputs, True):
@@ -122,7 +122,7 @@ def _readers(inputs: Inputs, other_reads: bool) -> list[tuple[Card, Card, tuple[
     ]
 
 
-def features_or_tokens(inputs: Inputs, price: Price) -> list[Evidence]:
+def features_or_tokens(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 14a: EAGLE that reads features against EAGLE that reads tokens."""
     found = []
     for feature, other in pairs(inputs.cards, "eagle", {"settings.inputs"}):
@@ -131,7 +131,7 @@ def features_or_tokens(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def shifted_tokens(inputs: Inputs, price: Price) -> list[Evidence]:
+def shifted_tokens(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 14b: what shifting the token gains less what adding the token gains."""
     part = "gain of shifting the token less that of adding it"
     return [
@@ -152,7 +152,7 @@ def _triples(alike: list[tuple[Card, Card]]) -> Iterator[tuple[Card, Card, Card]
                 yield shifted, middle, other[1]
 
 
-def longer(part: str, better: Card, worse: Card, price: Price) -> list[Evidence]:
+def longer(part: str, better: Card, worse: Card, price: Price) -> list[Effect]:
     """The accepted length of one card less that of another, on all sequences that they share."""
     name, cards = f"accepted length {part}", (better, worse)
     return [
@@ -166,12 +166,12 @@ def _compared(
     lengths: Sequence[Lengths],
     factors: Sequence[float],
     price: Price,
-) -> Evidence:
+) -> Effect:
     """The sum of accepted lengths times factors: paired by sequence where all cards keep them."""
     repeated = [length.repeated for length in lengths if length.repeated is not None]
     excluded = REPETITIVE if max(repeated, default=0.0) >= MOST_REPEATED else ""
     names = [Path(card.name).stem for card in cards]
-    source = Source(f"{' / '.join(names)}: {lengths[0].where}", cards[0].device, excluded)
+    source = EffectSource(f"{' / '.join(names)}: {lengths[0].where}", cards[0].device, excluded)
     figures = {f"{n}": length.interval.value for n, length in zip(names, lengths)}
     sums = [length.sums for length in lengths if length.sums is not None]
     if len(sums) == len(lengths):
@@ -187,10 +187,10 @@ def _compared(
     value = sum(f * length.interval.value for f, length in zip(factors, lengths))
     error = math.hypot(*(f * _error(length.interval) for f, length in zip(factors, lengths)))
     interval = student_interval(value, error, min(x.interval.prompts for x in lengths))
-    return Evidence(part, source, price.name, interval, error, POSITIVE, figures)
+    return Effect(part, source, price.name, interval, error, POSITIVE, figures)
 
 
-def _faster(part: str, ours: Card, theirs: Card, inputs: Inputs, price: Price) -> list[Evidence]:
+def _faster(part: str, ours: Card, theirs: Card, inputs: Inputs, price: Price) -> list[Effect]:
     """How much slower one early exit is than another under Beta-TS, as EESD's Figures 4 and 5.
 
     Both are recorded beside their cards on the same sequences; costs are those of the measured
@@ -208,7 +208,7 @@ def _faster(part: str, ours: Card, theirs: Card, inputs: Inputs, price: Price) -
         if recorded is not None
     ]
     names = " / ".join(Path(card.name).stem for card in (ours, theirs))
-    source = Source(names, both[0].trace.meta.device, both[0].excluded)
+    source = EffectSource(names, both[0].trace.meta.device, both[0].excluded)
     columns = np.stack((seconds[1], seconds[0]), -1)
     name = f"time of {part} under Beta-TS, less 1"
     return [observe(name, source, price.name, columns, excess, seed=inputs.seed)]

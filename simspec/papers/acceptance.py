@@ -6,7 +6,7 @@ import numpy as np
 
 from simspec.numerics.stats import difference
 from simspec.papers.claim import EAGLE, GLIDE, Claim, Inputs
-from simspec.papers.evidence import POSITIVE, Array, Bounds, Evidence, observe
+from simspec.papers.evidence import POSITIVE, Array, Bounds, Effect, observe
 from simspec.papers.recorded import Price
 from simspec.policy.predictor import examples
 from simspec.trace.acceptance import by_depth
@@ -15,19 +15,19 @@ NEARLY = 0.1
 """'Nearly equal': the printed differences of 1-alpha and 4-alpha reach 0.11 (EAGLE Tables 1-2)."""
 
 
-def first_depth(inputs: Inputs, price: Price) -> list[Evidence]:
+def first_depth(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 15a: 0-alpha less 1-alpha is positive."""
     return _by_draft_depth(inputs, price, [(0, 1, POSITIVE)])
 
 
-def later_depths(inputs: Inputs, price: Price) -> list[Evidence]:
+def later_depths(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 15b: 1-alpha less 2- to 4-alpha is nearly 0."""
     return _by_draft_depth(inputs, price, [(1, n, (-NEARLY, NEARLY)) for n in (2, 3, 4)])
 
 
 def _by_draft_depth(
     inputs: Inputs, price: Price, comparisons: Sequence[tuple[int, int, Bounds]]
-) -> list[Evidence]:
+) -> list[Effect]:
     """One n-alpha less another, within bounds."""
     found = []
     for recorded in inputs.recordings.of("eagle"):
@@ -53,7 +53,7 @@ def _share(columns: Array) -> float:
     return float(accepted / tried) if tried else float("nan")
 
 
-def by_confidence(inputs: Inputs, price: Price) -> list[Evidence]:
+def by_confidence(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 12: the slope of acceptance over confidence, of drafted tokens up to the first miss."""
     found = []
     for recorded in inputs.recordings.of("glide", "model", "eagle"):

@@ -6,7 +6,7 @@ A file of this folder declares its claims in `CLAIMS`, and its tables in `TABLES
 from collections.abc import Callable
 
 from simspec.output.table import Table
-from simspec.papers.claim import Claim, Inputs
+from simspec.papers.claim import REFERENCES, Claim, Inputs
 from simspec.plugins import plugins
 
 CLAIMS: tuple[Claim, ...] = tuple(
@@ -21,9 +21,12 @@ CLAIMS: tuple[Claim, ...] = tuple(
 )
 """All claims, in the order of the list that the project set out to test."""
 
+_PAPERS = [paper.split()[0].lower() for paper in REFERENCES]
+_FILES = plugins("simspec.papers", "TABLES", besides=("catalogue",))
+
 TABLES: dict[str, Callable[[Inputs], Table]] = {
     name: table
-    for file in plugins("simspec.papers", "TABLES", besides=("catalogue",)).values()
-    for name, table in file.TABLES.items()
+    for file in sorted(_FILES, key=lambda name: [*_PAPERS, name].index(name))
+    for name, table in _FILES[file].TABLES.items()
 }
-"""Published tables and figures by name."""
+"""Published tables and figures by name, in the order of the papers."""

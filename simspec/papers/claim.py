@@ -11,7 +11,7 @@ from simspec.numerics.stats import holm
 from simspec.output.files import replacing
 from simspec.output.table import Table
 from simspec.papers.card import Card
-from simspec.papers.evidence import Evidence
+from simspec.papers.evidence import Effect
 from simspec.papers.recorded import MEASURED, PRICES, Price, Recordings
 
 EESD, GLIDE, EAGLE, S2D = "EESD", "GLIDE with a CAPE", "EAGLE", "S2D"
@@ -41,7 +41,7 @@ class Inputs:
     draws: int = 4
 
 
-Test = Callable[[Inputs, Price], list[Evidence]]
+Test = Callable[[Inputs, Price], list[Effect]]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Verdict:
     | verdict | held, by construction, did not hold or undecided |
     | p | of the verdict's error, after Holm's step-down over all verdicts; 1 without evidence |
     | reason | '' or why no evidence counts |
-    | evidence | (Evidence,) |
+    | evidence | (Effect,) |
     """
 
     claim: Claim
@@ -111,7 +111,7 @@ class Verdict:
     verdict: str
     p: float
     reason: str
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Effect, ...]
 
     @property
     def inside(self) -> tuple[int, int]:
@@ -151,7 +151,7 @@ def decided(found: Sequence[Verdict], alpha: float = ALPHA) -> list[Verdict]:
     """The verdicts; any 'held' or 'did not hold' is wrong with a chance of alpha at most.
 
     The chance is over the draw of prompts, given recordings, costs and cards, see `COVERED`.
-    With p_i and q_i the p-values of `Evidence.inside` and `outside` of n pieces of evidence:
+    With p_i and q_i the p-values of `Effect.inside` and `outside` of n pieces of evidence:
 
     | verdict | shown | p-value |
     | --- | --- | --- |
@@ -176,7 +176,7 @@ def decided(found: Sequence[Verdict], alpha: float = ALPHA) -> list[Verdict]:
     return rows
 
 
-def _sides(evidence: Sequence[Evidence]) -> tuple[float, float] | None:
+def _sides(evidence: Sequence[Effect]) -> tuple[float, float] | None:
     """(p-value of 'held', p-value of 'did not hold') of the pieces that count; None: no piece."""
     counted = [e for e in evidence if e.source.counted]
     if not counted:
@@ -227,7 +227,7 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
 
 def evidence_table(verdicts: Iterable[Verdict]) -> Table:
     """One row for each effect on each recording, with its values at the prices of SHOWN."""
-    rows: dict[Row, dict[str, Evidence]] = {}
+    rows: dict[Row, dict[str, Effect]] = {}
     for verdict in verdicts:
         for e in verdict.evidence:
             if verdict.price in SHOWN:
@@ -238,7 +238,7 @@ def evidence_table(verdicts: Iterable[Verdict]) -> Table:
     return Table(headings, [(*of, *_values(by_price)) for of, by_price in rows.items()], names=3)
 
 
-def _values(by_price: Mapping[str, Evidence]) -> Row:
+def _values(by_price: Mapping[str, Effect]) -> Row:
     """Bounds, values and figures at SHOWN, prompts; a figure stands once where prices share it."""
     first = next(iter(by_price.values()))
     values = [
@@ -251,7 +251,7 @@ def _values(by_price: Mapping[str, Evidence]) -> Row:
     return _bounds(first), *values, str(first.interval.prompts), figures
 
 
-def _bounds(evidence: Evidence) -> str:
+def _bounds(evidence: Effect) -> str:
     low, high = evidence.bounds
     return f"above {low:g}" if high == float("inf") else f"{low:g} to {high:g}"
 

@@ -8,7 +8,7 @@ import numpy as np
 from simspec.evaluate.evaluation import halves
 from simspec.numerics.stats import difference, jackknife
 from simspec.papers.claim import EAGLE, EESD, Claim, Inputs
-from simspec.papers.evidence import POSITIVE, Array, Bounds, Evidence, Source, excess, observe
+from simspec.papers.evidence import POSITIVE, Array, Bounds, Effect, EffectSource, excess, observe
 from simspec.papers.recorded import PRICES, TRAINED, Price, Recorded, by_prompt, crossed
 from simspec.policies.fixed import fixed
 from simspec.replay.lock_step import plain_steps, policy_steps
@@ -23,18 +23,18 @@ LENGTHS = (1, 2, 4, 10)
 CODE = "code"
 
 
-def samples_differ(inputs: Inputs, price: Price) -> list[Evidence]:
+def samples_differ(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 4a: what a long draft gains persists within a sample."""
     every = inputs.recordings.of(*TRAINED)
     return [_samples(r, inputs, price) for r in every if r.trace.K >= LONG]
 
 
-def tasks_differ(inputs: Inputs, price: Price) -> list[Evidence]:
+def tasks_differ(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 4b: a length for each task is faster than one for all."""
     return [_tasks(r, inputs, price) for r in inputs.recordings.of(*TRAINED)]
 
 
-def models_differ(inputs: Inputs, price: Price) -> list[Evidence]:
+def models_differ(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 4c: a length of its own is faster than another target's, for one kind of drafter."""
     return [
         _models(recorded, other, inputs, price)
@@ -46,7 +46,7 @@ def models_differ(inputs: Inputs, price: Price) -> list[Evidence]:
     ]
 
 
-def _samples(recorded: Recorded, inputs: Inputs, price: Price) -> Evidence:
+def _samples(recorded: Recorded, inputs: Inputs, price: Price) -> Effect:
     """Correlation over prompts of what a long draft gains in both halves of an output."""
     short, long = (_by_half(recorded, k, price) for k in (SHORT, LONG))
     x, y = (short - long) / _by_half(recorded, 0, price)
@@ -82,7 +82,7 @@ def _by_half(recorded: Recorded, K: int, price: Price) -> Array:
     return sums
 
 
-def _tasks(recorded: Recorded, inputs: Inputs, price: Price) -> Evidence:
+def _tasks(recorded: Recorded, inputs: Inputs, price: Price) -> Effect:
     """How much slower one length is than one for each task; chosen on the other half."""
     seconds, trace = recorded.fixed_seconds(price), recorded.trace
     one, _ = crossed(seconds, trace)
@@ -97,7 +97,7 @@ def _tasks(recorded: Recorded, inputs: Inputs, price: Price) -> Evidence:
     return observe(part, recorded.source, price.name, columns, excess, seed=inputs.seed)
 
 
-def _models(recorded: Recorded, other: Recorded, inputs: Inputs, price: Price) -> Evidence:
+def _models(recorded: Recorded, other: Recorded, inputs: Inputs, price: Price) -> Effect:
     """How much slower the other target's best length is than one chosen on the other half."""
     longest = min(recorded.trace.K, other.trace.K)
     theirs = int(other.fixed_seconds(price, longest).sum(axis=1).argmin())
@@ -115,13 +115,13 @@ def _models(recorded: Recorded, other: Recorded, inputs: Inputs, price: Price) -
     )
 
 
-def higher_hm_lower_speedup(inputs: Inputs, price: Price) -> list[Evidence]:
+def higher_hm_lower_speedup(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 6: of two drafters of one target, the one with the higher HM is the slower one.
 
     The claim is that there is such a pair. Every drafter counts at each of LENGTHS; the pair that
     disagrees most on one half of the prompts is tested on the other.
     """
-    best: tuple[float, list[Evidence]] = (-np.inf, [])
+    best: tuple[float, list[Effect]] = (-np.inf, [])
     for group in _same_outputs([r for r in inputs.recordings.of(*TRAINED) if not r.excluded]):
         fit, rest = halves(group[0].trace)[0]
         counts = {
@@ -138,7 +138,7 @@ def higher_hm_lower_speedup(inputs: Inputs, price: Price) -> list[Evidence]:
             clear = min(value / error if error else 0.0 for value, error in gaps)
             if clear > best[0]:
                 names = " / ".join(f"{name}, K={k}" for name, k in (first, second))
-                source = Source(names, group[0].trace.meta.device)
+                source = EffectSource(names, group[0].trace.meta.device)
                 best = (
                     clear,
                     [
@@ -189,7 +189,7 @@ DISAGREEMENT = (
 )
 
 
-def code_is_fastest(inputs: Inputs, price: Price) -> list[Evidence]:
+def code_is_fastest(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 19: the speedup of code less that of each other task, at one length for all."""
     found = []
     for recorded in inputs.recordings.of("eagle"):
@@ -207,7 +207,7 @@ def code_is_fastest(inputs: Inputs, price: Price) -> list[Evidence]:
 def _task_gap(
     recorded: Recorded, times: tuple[Array, Array], task: tuple[str, float], inputs: Inputs,
     price: Price, bounds: Bounds = POSITIVE,
-) -> Evidence:  # fmt: skip
+) -> Effect:  # fmt: skip
     tasks = np.array(recorded.trace.task)
     flags = [(tasks == name)[:, None] for name in (CODE, task[0])]
     columns = np.concatenate([np.stack(times, -1) * flag for flag in flags], axis=1)
@@ -225,7 +225,7 @@ ROW_PRICES = tuple(price for price in PRICES if not price.flat)
 """Where verification is flat a batch costs what one sequence costs, so the claim has no content."""
 
 
-def shrinking_gains(inputs: Inputs, price: Price) -> list[Evidence]:
+def shrinking_gains(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 17: the speedup at batch 1 less that at a larger one, each at its best fixed length."""
     found = []
     for recorded in inputs.recordings.of("eagle"):

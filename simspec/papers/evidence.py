@@ -1,4 +1,4 @@
-"""Evidence: an effect on a recording at a price, its interval, and tests of a claim about it."""
+"""Effect of a claim on a recording at a price, its interval, and tests of the claim."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True)
-class Source:
+class EffectSource:
     """Where an effect was seen.
 
     | field | meaning |
@@ -40,7 +40,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class Effect:
     """One effect; a claim about it says that it lies within `bounds`.
 
     | field | meaning |
@@ -54,7 +54,7 @@ class Evidence:
     """
 
     part: str
-    source: Source
+    source: EffectSource
     price: str
     interval: Estimate
     error: float
@@ -103,15 +103,15 @@ class Evidence:
 
 def observe(
     part: str,
-    source: Source,
+    source: EffectSource,
     price: str,
     columns: Array,
     statistic: Callable[[Array], Any],
     bounds: Bounds = POSITIVE,
     figures: Mapping[str, float] | None = None,
     seed: int = 0,
-) -> Evidence:
-    """The Evidence of a figure that is a function of sums over prompts; columns float64[P, C].
+) -> Effect:
+    """The Effect of a figure that is a function of sums over prompts; columns float64[P, C].
 
     The interval is that of `simspec.numerics.stats.bootstrap`; value -+ t error where some resample
     has no figure. ValueError for fewer than 8 prompts.
@@ -124,7 +124,7 @@ def observe(
     interval = estimate(columns, statistic, level=LEVEL, resamples=2000, seed=seed)
     if math.isnan(interval.low):  # some resample has no figure
         interval = student_interval(value, error, len(columns))
-    return Evidence(part, source, price, interval, error, bounds, figures or {})
+    return Effect(part, source, price, interval, error, bounds, figures or {})
 
 
 def student_interval(value: float, error: float, prompts: int) -> Estimate:

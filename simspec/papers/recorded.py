@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
 from simspec.evaluate.evaluation import halves
-from simspec.papers.evidence import Array, Source
+from simspec.papers.evidence import Array, EffectSource
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.replay.metrics import replicate_seconds
@@ -117,8 +117,8 @@ class Recorded:
         return self.trace.meta.rule
 
     @property
-    def source(self) -> Source:
-        return Source(self.name, self.trace.meta.device, self.excluded)
+    def source(self) -> EffectSource:
+        return EffectSource(self.name, self.trace.meta.device, self.excluded)
 
     @property
     def tokens(self) -> Array:

@@ -11,7 +11,7 @@ from simspec.numerics.stats import quotient
 from simspec.output.table import Table
 from simspec.papers.card import Card, pairs
 from simspec.papers.claim import S2D, Claim, Inputs
-from simspec.papers.evidence import Array, Evidence, Source, excess, observe
+from simspec.papers.evidence import Array, Effect, EffectSource, excess, observe
 from simspec.papers.recorded import (
     PRICES,
     Price,
@@ -127,7 +127,7 @@ def sorted_recording(card: Card, inputs: Inputs, price: Price) -> SortedRecordin
     return SortedRecording(trace, drafts, cost, layer, head)
 
 
-def sorted_training(inputs: Inputs, price: Price) -> list[Evidence]:
+def sorted_training(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 18a: how much slower a drafter trained at its last exit alone is than a cascade of
     exits trained together, each at its best length, and thresholds, of the other half."""
     found = []
@@ -145,13 +145,13 @@ def sorted_training(inputs: Inputs, price: Price) -> list[Evidence]:
         ours, _ = own.all_lengths(cascades(own.drafts.exits))
         columns = np.stack([crossed(x, own.trace)[0] for x in (theirs, ours)], -1)
         names = " / ".join(Path(card.name).stem for card in (together, single))
-        source = Source(names, own.trace.meta.device, repetition(own.trace))
+        source = EffectSource(names, own.trace.meta.device, repetition(own.trace))
         part = "time of the last exit alone over that of the cascade, less 1"
         found.append(observe(part, source, price.name, columns, excess, seed=inputs.seed))
     return found
 
 
-def by_size(inputs: Inputs, price: Price) -> list[Evidence]:
+def by_size(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 18b: no recording of a sorted drafter on targets of several sizes is bundled."""
     return []
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from simspec.evaluate.evaluation import halves
 from simspec.papers.claim import EESD, Claim, Inputs
-from simspec.papers.evidence import Array, Evidence, excess, observe
+from simspec.papers.evidence import Array, Effect, excess, observe
 from simspec.papers.recorded import MEASURED, TRAINED, Price, Recorded, by_prompt
 from simspec.policies.calibrated import cali_ts, model_only, sampling_only
 from simspec.policies.fixed import fixed
@@ -75,7 +75,7 @@ MARGIN = 0.01
 """'At least as good': not slower by more than this share."""
 
 
-def against_best_fixed(inputs: Inputs, price: Price) -> list[Evidence]:
+def against_best_fixed(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 1: how much slower the best fixed length is than Beta-TS."""
     found = []
     exits = with_raised(inputs.recordings.of("early_exit"), EESD_ACCEPTANCE)
@@ -99,7 +99,7 @@ def against_best_fixed(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def calibrated_against_beta(inputs: Inputs, price: Price) -> list[Evidence]:
+def calibrated_against_beta(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 2: how much slower Beta-TS is than Cali-TS."""
     part = "time of Beta-TS over Cali-TS's, less 1"
     return [
@@ -109,7 +109,7 @@ def calibrated_against_beta(inputs: Inputs, price: Price) -> list[Evidence]:
     ]
 
 
-def sampling_against_model(inputs: Inputs, price: Price) -> list[Evidence]:
+def sampling_against_model(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 3: how much slower Cali-TS is without sampling-prediction than without the model's."""
     part = "time without sampling-prediction over that without model-prediction, less 1"
     found = []
@@ -122,7 +122,7 @@ def sampling_against_model(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def others_at_ten(inputs: Inputs, price: Price) -> list[Evidence]:
+def others_at_ten(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 5a: how much slower a fixed length of 10 is than Beta-TS, on other drafters."""
     found = []
     for recorded in _others(inputs):
@@ -133,7 +133,7 @@ def others_at_ten(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def others_at_best(inputs: Inputs, price: Price) -> list[Evidence]:
+def others_at_best(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 5b: how much slower the best fixed length is than Beta-TS, on other drafters."""
     found = []
     for recorded in _others(inputs):
@@ -150,7 +150,7 @@ def _others(inputs: Inputs) -> list[Recorded]:
     return with_raised(deep, VANILLA_ACCEPTANCE)
 
 
-def sampling_time(inputs: Inputs, price: Price) -> list[Evidence]:
+def sampling_time(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 20a: the share of Cali-TS's time that reading features takes."""
     part = "seconds in which Cali-TS reads features, over its time"
     found = []
@@ -161,7 +161,7 @@ def sampling_time(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def passes_time(inputs: Inputs, price: Price) -> list[Evidence]:
+def passes_time(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 20b: how much slower Beta-TS is than Cali-TS in drafting and verification."""
     part = "drafting and verification: time of Beta-TS over Cali-TS's, less 1"
     return [
@@ -194,7 +194,7 @@ def _informed(inputs: Inputs) -> list[Recorded]:
 def _paired(
     part: str, recorded: Recorded, inputs: Inputs, price: Price, seconds: tuple[Array, Array],
     figures: Mapping[str, float] | None = None,
-) -> Evidence:  # fmt: skip
+) -> Effect:  # fmt: skip
     columns = np.stack(seconds, -1)
     return observe(
         part, recorded.source, price.name, columns, excess, figures=figures, seed=inputs.seed

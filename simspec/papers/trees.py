@@ -9,7 +9,7 @@ from simspec.cost.model import CostModel
 from simspec.evaluate.evaluation import Sequences, halves
 from simspec.numerics.stats import difference
 from simspec.papers.claim import EAGLE, EESD, GLIDE, Claim, Inputs
-from simspec.papers.evidence import POSITIVE, Array, Evidence, excess, observe
+from simspec.papers.evidence import POSITIVE, Array, Effect, excess, observe
 from simspec.papers.recorded import TRAINED, Price, Recorded
 from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.fixed import fixed
@@ -35,7 +35,7 @@ ADDED = (0.6, 0.8)
 """What EAGLE's section 5.3.1 says that trees add to tau."""
 
 
-def tree_attention(inputs: Inputs, price: Price) -> list[Evidence]:
+def tree_attention(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 10: how much slower the best chain is than Sequoia's tree of the best size."""
     found = []
     for recorded in inputs.recordings.of(*TRAINED):
@@ -66,7 +66,7 @@ def tree_or_chain(fit: Sequences) -> DeferredPolicy:
     return replace(fitted, make=make)
 
 
-def cape_pays(inputs: Inputs, price: Price) -> list[Evidence]:
+def cape_pays(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 13a: how much slower the chain is than CAPE."""
     part = "time of the chain over CAPE's, less 1"
     found = []
@@ -78,7 +78,7 @@ def cape_pays(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def sizes_by_confidence(inputs: Inputs, price: Price) -> list[Evidence]:
+def sizes_by_confidence(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 13c: how much slower sets of one size are than CAPE, at equal numbers of nodes."""
     part = "time of sets of one size over CAPE's, less 1"
     found = []
@@ -120,7 +120,7 @@ def one_size(trace: Trace, cost: CostModel, ours: Array) -> tuple[Array, float]:
     return figures, mean
 
 
-def beam_search(inputs: Inputs, price: Price) -> list[Evidence]:
+def beam_search(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 13b: how much slower beam search is than a chain of its depth."""
     found = []
     searched = [r for r in inputs.recordings.of("glide", "eagle") if r.trace.beam is not None]
@@ -134,7 +134,7 @@ def beam_search(inputs: Inputs, price: Price) -> list[Evidence]:
     return found
 
 
-def added_length(inputs: Inputs, price: Price) -> list[Evidence]:
+def added_length(inputs: Inputs, price: Price) -> list[Effect]:
     """Claim 16: tau of EAGLE's tree less that of the chain of its depth."""
     found = []
     for recorded in inputs.recordings.of("eagle"):
@@ -169,7 +169,7 @@ def _nodes(figures: Array) -> float:
 def _paired(
     part: str, recorded: Recorded, inputs: Inputs, price: Price, seconds: tuple[Array, Array],
     figures: Mapping[str, float] | None = None,
-) -> Evidence:  # fmt: skip
+) -> Effect:  # fmt: skip
     columns = np.stack(seconds, -1)
     return observe(
         part, recorded.source, price.name, columns, excess, POSITIVE, figures, inputs.seed

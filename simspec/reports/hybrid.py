@@ -11,7 +11,13 @@ from simspec.output.table import Table
 from simspec.policies.calibrated import DEFAULTS, cali_ts, sampling_only
 from simspec.policies.thompson import beta_ts
 from simspec.policy.predictor import fit_predictor, split_by_task
-from simspec.reports.hybrid_search import FITTED, WEIGHT_ROUNDS, SearchResult, predictors, weights
+from simspec.reports.hybrid_search import (
+    FITTED,
+    WEIGHT_ROUNDS,
+    ConstantsSearch,
+    predictors,
+    weights,
+)
 from simspec.reports.regimes import FLAT, MEASURED, RATIOS, regime_label
 from simspec.trace.trace import Trace
 
@@ -122,7 +128,7 @@ def gain_table(found: Sequence[Gain]) -> Table:
     return Table(headings, rows, names=4, optional=("cali_ts",))
 
 
-def choice_table(choices: Sequence[SearchResult]) -> Table:
+def choice_table(choices: Sequence[ConstantsSearch]) -> Table:
     """The best constants of each search, and those chosen."""
     headings = (
         "predictor", "", "sigma_m", "sigma_s", "theta0", "reading", "n=1", "n=10", "speedup",

@@ -85,7 +85,7 @@ WEIGHT_ROUNDS = (0, 1, 2, 5, 10, 20, 50, 100)
 
 
 @dataclass(frozen=True)
-class SearchResult:
+class ConstantsSearch:
     """What a search chose; speedups are geometric means over recordings and prices.
 
     | field | meaning |
@@ -145,7 +145,7 @@ def search(
     replicates: int = 2,
     seed: int = 0,
     progress: Callable[[int], None] = lambda settings: None,
-) -> SearchResult:
+) -> ConstantsSearch:
     """The constants of one predictor on every second prompt of each task, at the papers' prices.
 
     Scored by the mean log speedup over the recordings and c in RATIOS, verification flat. An
@@ -174,7 +174,7 @@ def search(
         if wider == axes:
             break
         axes = wider
-    return SearchResult(
+    return ConstantsSearch(
         predictor,
         best,
         chosen,

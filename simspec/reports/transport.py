@@ -20,8 +20,8 @@ from simspec.replay.replay import replay
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.trace import Trace, load_trace
 
-FROM = (1, 3)
-"""Draft lengths from which i.i.d. errors are computed, with a curve's shortest."""
+IID_FROM = (1, 3)
+"""Draft lengths whose accepted length gives the one rate of an i.i.d. stand-in."""
 
 MOST_STEPS = 100
 """Most Newton steps; a dozen is usual."""
@@ -111,7 +111,7 @@ def curve_errors(curve: LengthCurve) -> list[PublishedError]:
         for K in (K for K in lengths if len(marginals) >= K != M):
             error = (1 + sum(marginals[:K])) / lengths[K] - 1
             found.append(PublishedError(*about, "table", M, K, error, True))
-    for M in sorted({*FROM, min(lengths, default=1)} & set(lengths)):
+    for M in sorted({*IID_FROM, min(lengths, default=1)} & set(lengths)):
         for K in (K for K in lengths if K > M):
             error = float(iid_length(lengths[M], M, K)) / lengths[K] - 1
             found.append(PublishedError(*about, "iid", M, K, error, True))
@@ -179,8 +179,6 @@ def published_table(errors: Sequence[PublishedError]) -> Table:
 
 
 LONGEST = 8
-IID_FROM = (1, 3)
-"""Draft lengths whose accepted length gives the one rate of an i.i.d. stand-in."""
 
 Array = NDArray[np.float64]
 
