@@ -1,4 +1,4 @@
-"""Files written whole or not at all; JSON files read with a remedy, and compared with a request."""
+"""Files written whole or not at all; JSON read with a remedy, and compared with a request."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Teacher-forced decoding: runs that commit the tokens of a recording."""
+"""Teacher-forced decoding: runs that commit the tokens of a recording, under every rule."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""Transformers' own generation methods as contestants of a race."""
+"""Transformers' generation methods as contestants, and the tuning of their draft lengths."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A race: all contestants on the same prompts, in blocks of one prompt and shuffled order."""
+"""A race: contestants on the same prompts, in blocks of one prompt and shuffled order."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

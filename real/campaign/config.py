@@ -1,4 +1,4 @@
-"""The settings of a campaign, by stage."""
+"""Settings of a campaign by stage: FULL for a GPU, TOY for a CPU, each for a given target too."""
 
 from dataclasses import dataclass, replace
 

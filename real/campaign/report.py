@@ -1,4 +1,4 @@
-"""The report of a campaign: each requirement, its figure, and whether it holds; performance."""
+"""The report of a campaign, each requirement with its figure, and the files that are kept."""
 
 import io
 import shutil

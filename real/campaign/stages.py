@@ -1,4 +1,4 @@
-"""All stages of a campaign in order; each writes one result file and never runs twice."""
+"""All stages of a campaign in order, training first; each writes one result and runs once."""
 
 from collections.abc import Callable
 from dataclasses import replace

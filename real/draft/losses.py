@@ -1,4 +1,4 @@
-"""Losses that several kinds of drafters are trained by."""
+"""Losses of language models, and of several kinds of drafters."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Recording a drafter on prompts: the trace file and its card."""
+"""Recording a drafter on prompts, and every exit of a sorted drafter: trace files and cards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

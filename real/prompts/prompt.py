@@ -1,4 +1,4 @@
-"""One prompt, which prompts of a file are used, and how much a sequence repeats."""
+"""One prompt: how its text becomes tokens, which prompts of a file are used, and repetition."""
 
 import hashlib
 from collections.abc import Iterable, Sequence

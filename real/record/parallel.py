@@ -1,4 +1,4 @@
-"""Recording of drafters with a parallel form, or that read the token prefix only."""
+"""Recording in whole passes: drafters of a parallel form or of the prefix, and shared scores."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Recording under the rejection rule: the probability that each draft token is accepted."""
+"""Recording under the rejection rule: acceptance ratios of drawn and of emitted sequences."""
 
 from collections.abc import Sequence
 from dataclasses import replace

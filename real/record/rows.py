@@ -1,4 +1,4 @@
-"""The recorded rows of one sequence."""
+"""The recorded rows of one sequence, and recording position by position: their definition."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Accepted lengths of a drafter along sequences of the target, and acceptance by depth."""
+"""Accepted lengths of a drafter along sequences, and acceptance of drafts that skip sub-layers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What all drafters of one target are trained and evaluated on."""
+"""What drafters learn from and are evaluated on: text and sequences that the target writes."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

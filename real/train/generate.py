@@ -1,4 +1,4 @@
-"""Batched generation by the target."""
+"""Sequences that a target generates for training, in batches: self-distillation (EESD §3.2)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

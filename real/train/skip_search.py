@@ -1,4 +1,4 @@
-"""Bayesian search for the sub-layers that a self-speculative draft leaves out, with its prices."""
+"""The search of sub-layers that a self-speculative draft skips: prices, trials and the stage."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
