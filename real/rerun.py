@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from real.decode.loop import DecodeResult, decode
-from real.decode.plan import Plan, chain_plan, make_plan
+from real.decode.plan import chain_plan, make_plan
+from real.decode.protocol import Plan
 from real.decode.tree_search import BeamSearch
 from real.draft import Drafter, Silent
 from real.model.runner import EAGER

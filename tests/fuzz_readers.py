@@ -23,10 +23,10 @@ from toy_gguf import write_gguf
 from toy_lm import toy_target
 
 from real.audit.runs import EmittedSequence, RunHeader, load_run, save_run
-from real.bench.contestant import Runs
+from real.bench.hf_generate import Tuning
+from real.bench.race import Runs
 from real.bench.saved import RaceFile, load_rows, save_rows
 from real.bench.scorecard import ScorecardRow
-from real.bench.tuning import Tuning
 from real.decode.acceptance_predictor import AcceptancePredictor, load_predictor, save_predictor
 from real.demo import TRACES
 from real.drafters import BUILTIN

@@ -1,8 +1,7 @@
 """Races on a simulated clock that only contestants advance."""
 
-from real.bench.contestant import Contestant, Request
 from real.bench.contestants import HfModels, our_contestants
-from real.bench.race import race
+from real.bench.race import Contestant, Request, race
 from real.bench.race_rows import race_rows
 from real.prompts import ALL
 

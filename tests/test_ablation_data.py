@@ -19,8 +19,8 @@ from toy_training import PLAN, continuations, drafter_data
 
 from real.draft import TrainingBatch
 from real.train.accepted_length import accepted_lengths, summary
+from real.train.config import drafter_training, recipe_of
 from real.train.drafter_data import prepared_head
-from real.train.drafter_training import drafter_training, recipe_of
 from real.train.train_drafter import train_drafter
 from simspec import replay
 from simspec.policies.fixed import fixed

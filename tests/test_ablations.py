@@ -20,7 +20,7 @@ from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
-from real.train.drafter_training import drafter_training, new_head
+from real.train.config import drafter_training, new_head
 from real.train.trainer import Paused
 from simspec import policies, replay
 

@@ -11,11 +11,11 @@ import pytest
 from shell import refused, simspec
 
 from real.audit.runs import load_run
-from real.model.compressed import MAX_RATIO as WEIGHTS_RATIO
-from real.model.compressed import read_bytes
 from real.model.config import MOST, DecoderConfig
 from real.model.draft_head import block_count, check_settings
 from real.model.hf_config import WeightsError
+from real.model.stored_weights import MAX_RATIO as WEIGHTS_RATIO
+from real.model.stored_weights import read_bytes
 from real.prompts.reading import read_rows
 from real.sampling import Rule
 from real.train.corpus import MAX_RATIO, CorpusError, documents

@@ -10,7 +10,7 @@ from toy_training import continuations
 from real.drafters import BUILTIN
 from real.model.target import Target
 from real.record import Settings
-from real.record.stepwise import record_stepwise
+from real.record.rows import record_stepwise
 from real.sampling import Rule
 from real.train.accepted_length import (
     AcceptedLengths,

@@ -13,9 +13,8 @@ from toy_lm import END, chain_plan, policy_from, toy_cost, toy_pair, toy_prompts
 
 from real.audit.auditor import audit, excess_alarms
 from real.audit.report import report_rows
+from real.audit.rounding import spacing, tolerance_of
 from real.audit.runs import EmittedSequence
-from real.audit.score_gaps import spacing
-from real.audit.tolerance import tolerance_of
 from real.decode.loop import decode
 from real.model.target import Target
 from real.sampling import Rule

@@ -9,6 +9,7 @@ import torch
 
 from real.audit.auditor import _divergences, excess_alarms
 from real.audit.bias import BIAS_TILTS, DrafterBias, drafter_bias
+from real.audit.rounding import ScoreGaps, tolerance_of
 from real.audit.sampling_tests import (
     POWER,
     TEMPERATURE_TILTS,
@@ -17,8 +18,6 @@ from real.audit.sampling_tests import (
     detectable_variation,
     sampling_tests,
 )
-from real.audit.score_gaps import ScoreGaps
-from real.audit.tolerance import tolerance_of
 
 RISK = 0.06
 

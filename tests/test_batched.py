@@ -3,7 +3,7 @@
 import pytest
 from toy_lm import toy_decoder
 
-from real.measure.batched import BatchedPasses
+from real.measure.cost_table import BatchedPasses
 from real.measure.job import BACKLOG, STEPS, VERIFY, Job
 
 

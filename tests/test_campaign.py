@@ -13,10 +13,9 @@ import pytest
 from toy_campaign import APP, open_workspace, write_inputs
 from typer.testing import CliRunner
 
-from real.campaign import archive, report
+from real.campaign import report
 from real.campaign import requirements as thresholds
-from real.campaign.config import REQUIRED
-from real.campaign.presets import TOY
+from real.campaign.config import REQUIRED, TOY
 from real.campaign.scheduler import advance
 from real.campaign.stages import stages
 from real.campaign.workspace import Workspace, WorkspaceError
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("few_replicates")
 KILLED = """
 import sys
 from pathlib import Path
-from real.campaign.presets import TOY
+from real.campaign.config import TOY
 from real.campaign.scheduler import advance
 from real.campaign.stages import stages
 from real.campaign.workspace import Workspace
@@ -330,21 +329,21 @@ def _padded(path, size):
 
 def test_oversized_archive_drops_features_or_is_refused(inputs, whole, tmp_path, monkeypatch):
     folder = open_workspace(inputs, inputs / "out")
-    archive.pack(folder, tmp_path / "a")
-    archive.pack(folder, tmp_path / "b")
+    report.pack(folder, tmp_path / "a")
+    report.pack(folder, tmp_path / "b")
     assert (tmp_path / "a" / "bundle.tar").read_bytes() == (
         tmp_path / "b" / "bundle.tar"
     ).read_bytes()
     sizes = iter(
         (folder.config.archive_bytes + 1, folder.config.archive_bytes)
     )  # of the full archive, then without entropy
-    honest = archive._write_archive
+    honest = report._write_archive
     monkeypatch.setattr(
-        archive,
+        report,
         "_write_archive",
         lambda *arguments: honest(*arguments) or _padded(arguments[1], next(sizes)),
     )
-    archive.pack(folder, tmp_path / "c")
+    report.pack(folder, tmp_path / "c")
     monkeypatch.undo()
     with tarfile.open(tmp_path / "c" / "bundle.tar") as tar:
         tar.extractall(tmp_path / "held", filter="data")
@@ -359,9 +358,13 @@ def test_oversized_archive_drops_features_or_is_refused(inputs, whole, tmp_path,
     with tarfile.open(tmp_path / "c" / "recordings.tar") as tar:
         assert "traces/toy-model-greedy.parquet" in tar.getnames()
     with pytest.raises(ValueError, match="bundle.tar has .* MB, expected"):
-        archive.pack(
+        report.pack(
             replace(folder, config=replace(folder.config, archive_bytes=10), _loaded={}),
             tmp_path / "d",
         )
     assert (tmp_path / "d" / "report.json").exists()
+    with pytest.raises(ValueError, match="files to keep; expected 1 at most"):
+        report.pack(folder, tmp_path / "e", report.ResultLimits(files=1))
+    with pytest.raises(ValueError, match="larger than 1e-06 MB"):
+        report.pack(folder, tmp_path / "e", report.ResultLimits(file_bytes=1))
     assert (tmp_path / "d" / "recordings.tar").exists()

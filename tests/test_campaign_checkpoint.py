@@ -8,9 +8,8 @@ from toy_campaign import APP, WORDS, write_inputs
 from toy_gguf import write_gguf
 from typer.testing import CliRunner
 
-from real.campaign.archive import pack
-from real.campaign.presets import TOY_CHECKPOINT
-from real.campaign.report import write_report
+from real.campaign.config import TOY_CHECKPOINT
+from real.campaign.report import pack, write_report
 from real.campaign.scheduler import advance
 from real.campaign.stages import stages
 from real.campaign.workspace import (
@@ -21,9 +20,9 @@ from real.campaign.workspace import (
     checkpoint_name,
     take_checkpoint,
 )
+from real.files import read_card
 from real.model.checkpoint import load_decoder
-from real.model.fingerprint import sha256
-from real.train.card_file import read_card
+from real.model.stored_weights import sha256
 from simspec import load_trace
 
 PARTS = ("target", "distil", "drafter-model", "drafter-early_exit", "drafter-eagle", "predictors")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from real.campaign import __main__ as campaign
 from real.campaign import report
-from real.campaign.presets import TOY
+from real.campaign.config import TOY
 from real.campaign.scheduler import advance
 from real.campaign.stages import stages
 from real.campaign.workspace import Workspace

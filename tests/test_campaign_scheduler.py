@@ -6,7 +6,7 @@ import pytest
 from test_size import ROOM
 from toy_campaign import open_workspace, write_inputs
 
-from real.campaign.presets import FULL, TOY, training_of
+from real.campaign.config import FULL, TOY, training_of
 from real.campaign.scheduler import MIN_SECONDS, RANKS, Stage, advance, complete, state_table
 from real.campaign.stages import stages
 

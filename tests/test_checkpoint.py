@@ -14,9 +14,9 @@ from real.drafters.model import ModelDrafter
 from real.files import replace_json, replacing
 from real.model.checkpoint import load_decoder, save_decoder
 from real.model.decoder import Decoder
-from real.model.fingerprint import weights_id
 from real.model.hf_config import WeightsError, from_hf_name, to_hf_name
 from real.model.layer import frequencies
+from real.model.stored_weights import weights_id
 from real.model.target import Target
 
 TEXT = torch.arange(20)[None]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy_lm import toy_decoder
 
-from real.train.train_target import compile_layers
+from real.train.pipeline import compile_layers
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")

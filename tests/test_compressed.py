@@ -8,10 +8,16 @@ import torch
 from safetensors.torch import save_file
 
 from real.decode.acceptance_predictor import drafter_identity
-from real.model.compressed import MAX_RATIO, compress, read_bytes, weight_files, weights_exist
 from real.model.draft_head import read_state
-from real.model.fingerprint import sha256
 from real.model.hf_config import WeightsError
+from real.model.stored_weights import (
+    MAX_RATIO,
+    compress,
+    read_bytes,
+    sha256,
+    weight_files,
+    weights_exist,
+)
 from real.pair import TINY
 
 

@@ -8,9 +8,8 @@ import torch
 from toy_lm import toy_cost, toy_recording
 
 from real.bench import contestants
-from real.bench.contestant import Contestant, Request
 from real.bench.contestants import loop_contestant
-from real.bench.race import race
+from real.bench.race import Contestant, Request, race
 from real.decode import verify as phase_timer
 from real.decode.verify import DRAFTING, VERIFICATION, PhaseTimer
 from real.measure.device_limits import elapsed

@@ -55,14 +55,13 @@ from real.record import Settings
 from real.record.parallel import record_parallel, record_prefix_only
 from real.record.recorder import record_sequence
 from real.record.rejection import record_rejection
-from real.record.rows import assemble
+from real.record.rows import assemble, record_stepwise
 from real.record.settings import describe
-from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_parallel, tree_order_stepwise
 from real.sampling import Rule
-from real.train.draft_vocabulary import coverage, most_frequent
-from real.train.drafter_training import drafter_training
+from real.train.config import drafter_training
+from real.train.drafter_data import coverage, most_frequent
 from real.train.train_drafter import train_drafter
 from simspec import replay
 

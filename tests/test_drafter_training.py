@@ -8,10 +8,16 @@ from toy_lm import toy_target
 from toy_training import PLAN
 
 from real.drafters import BUILTIN, trainable
-from real.train.arguments import read_settings, split_arguments, train_choices
-from real.train.config import TrainConfig, with_objective
-from real.train.drafter_training import drafter_training, loss_settings, new_head, scaled_rate
-from real.train.search_skips import SkipSearch, configured_search
+from real.jobs.train import read_settings, split_arguments, train_choices
+from real.train.config import (
+    TrainConfig,
+    drafter_training,
+    loss_settings,
+    new_head,
+    scaled_rate,
+    with_objective,
+)
+from real.train.skip_search import SkipSearch, configured_search
 
 
 def test_every_trainable_drafter_has_default_settings():

@@ -12,10 +12,9 @@ from real.decode.features import drafter_features
 from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
 from real.equality import NOTHING, compare
-from real.model.compressed import weight_files
-from real.model.fingerprint import sha256
+from real.model.stored_weights import sha256, weight_files
 from real.pair import TINY, check_predictors, load_pair
-from real.record.data_card import card
+from real.record.settings import card
 from real.rerun import prompts_of
 from simspec import CostModel, Policy, load_trace, policies, replay
 

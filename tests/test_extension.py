@@ -20,11 +20,11 @@ import real.cli
 import simspec.cli
 from real.drafters import BUILTIN, parallel_form
 from real.equality import rounds_of
+from real.jobs.train import train_choices
 from real.record import Settings
 from real.train.accepted_length import accepted_lengths
-from real.train.arguments import train_choices
-from real.train.drafter_training import drafter_training, new_head
-from real.train.schedule import TrainSchedule
+from real.train.config import drafter_training, new_head
+from real.train.optimizers import TrainSchedule
 from real.train.train_drafter import train_drafter
 from simspec import policies, replay
 
@@ -37,7 +37,7 @@ from torch import nn
 from real.draft import Drafter, DrafterKind, Step, TrainingRecipe
 from real.draft.losses import learned_rows
 from real.model.draft_head import load_draft_head
-from real.model.losses import distillation_loss, next_token_loss
+from real.draft.losses import distillation_loss, next_token_loss
 
 
 class LinearHead(nn.Module):

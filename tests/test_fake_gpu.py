@@ -11,7 +11,7 @@ import torch
 from fake_gpu import Misplaced, fake_gpu
 from torch import nn
 
-from real.campaign.presets import TOY
+from real.campaign.config import TOY
 from real.campaign.scheduler import advance
 from real.campaign.stages import stages
 from real.campaign.workspace import Workspace
@@ -21,7 +21,7 @@ from real.model.target import Target
 from real.record import Settings
 from real.sampling import Rule
 from real.train.generate import generate_together
-from real.train.schedule import TrainSchedule
+from real.train.optimizers import TrainSchedule
 from real.train.train_predictor import generate_one_by_one, train_predictor
 from real.train.trainer import Paused, fit
 

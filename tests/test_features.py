@@ -20,7 +20,7 @@ from real.decode.features import (
 )
 from real.decode.verify import PhaseTimer
 from real.draft import Silent, Step
-from real.model.losses import distillation_loss, next_token_loss
+from real.draft.losses import distillation_loss, next_token_loss
 from simspec.policy.stepper import TOKEN_FEATURES
 from simspec.trace import quantization as grid
 

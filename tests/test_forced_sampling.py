@@ -9,7 +9,7 @@ from enumerated_world import EXACT, Listener, Speaker, World, off, spoken, whole
 from test_run_sampled import COST, Heated, recording
 from toy_lm import toy_decoder
 
-from real.audit.forced_sampling import compare_forced_sampled, decode_forced_sampled
+from real.audit.forced_decoding import compare_forced_sampled, decode_forced_sampled
 from real.decode.loop import decode
 from real.decode.plan import chain_plan, make_plan
 from real.model.target import Target

@@ -33,7 +33,7 @@ from real.bench.hf_generate import load_hf_model
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.hf_config import end_tokens
 from real.model.random_models import read_target
-from real.prompts.format import load_chat_template
+from real.prompts.prompt import load_chat_template
 from transformers.utils import is_kernels_available
 print("kernels", is_kernels_available())
 for folder in map(Path, sys.argv[1:]):

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from real.draft.losses import soft_loss
-from real.model import losses
+from real.draft import losses
+from real.draft.losses import distillation_loss, head_distillation_loss, soft_loss
 from real.model.draft_vocabulary import DraftVocabularyHead
-from real.model.losses import distillation_loss, head_distillation_loss
 
 ROWS, WIDTH, WIDE, VOCAB = 11, 6, 5, 17
 

@@ -8,9 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.model.compressed import SCALE, from_int8, read_bytes, to_int8
-from real.model.fingerprint import sha256
 from real.model.hf_config import WeightsError
+from real.model.stored_weights import SCALE, from_int8, read_bytes, sha256, to_int8
 from real.pair import TINY, load_pair
 
 

@@ -7,16 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from leakage import SAMPLE, WORDS, leaks, sampled_hashes, set_instruction, word_runs, words
 
-from real.prompts.leakage import (
-    SAMPLE,
-    WORDS,
-    leaks,
-    sampled_hashes,
-    set_instruction,
-    word_runs,
-    words,
-)
 from real.prompts.prompt import repeated_ngrams
 from simspec import load_trace
 

@@ -10,7 +10,7 @@ from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
-from real.measure import MeasureSettings, batched, blocks, cost_table, measure, measure_table
+from real.measure import MeasureSettings, blocks, cost_table, measure, measure_table
 from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job, draft_jobs
 from real.measure.price import random_prompt
 from simspec import CostModel, sweep, synthetic
@@ -71,9 +71,9 @@ def test_every_cell_equals_the_simulated_work(name, rule, machine):
 def test_bare_passes_of_one_sequence_equal_the_loop(name, machine):
     """At batch 1 bare passes and the decode loop give the same seconds."""
     target, drafter = toy_pair(name)
-    shared = batched.shared_layers(target, drafter)
+    shared = cost_table.shared_layers(target, drafter)
     assert shared == (SHARED if name == "early_exit" else 0)
-    bare = batched.BatchedPasses(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
+    bare = cost_table.BatchedPasses(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
     for job in bare.jobs():
         bare.run(job, 2)
     settings = MeasureSettings(context=(9,), rounds=3, repeats=1)
@@ -266,7 +266,7 @@ def test_first_pass_is_not_counted(machine):
 
     timer.calls = 0
     target, drafter = toy_pair("model")
-    bare = batched.BatchedPasses(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
+    bare = cost_table.BatchedPasses(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
     bare.run(Job(VERIFY, 0), 4)
     bare.run(Job(VERIFY, 1), 4, counted=False)
     assert bare.times == {Job(VERIFY, 0): [[1], [5], [2], [3]]}
@@ -323,14 +323,14 @@ def test_all_jobs_share_one_random_order(machine, monkeypatch):
 
 
 def test_cell_beyond_memory_is_none(machine, monkeypatch):
-    run = batched.BatchedPasses.run
+    run = cost_table.BatchedPasses.run
 
     def short(self, job, times, counted):
         if self.batch * self.context > 50:
             raise torch.OutOfMemoryError("CUDA out of memory")
         run(self, job, times, counted)
 
-    monkeypatch.setattr(batched.BatchedPasses, "run", short)
+    monkeypatch.setattr(cost_table.BatchedPasses, "run", short)
     table = table_of("model", machine)
     assert table.cells[2][1] is None
     assert sum(cell is None for row in table.cells for cell in row) == 1

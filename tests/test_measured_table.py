@@ -7,7 +7,7 @@ from doctored_scorecard import PRICE, doctored_rows, slower
 from race_clock import TASKS, timed
 from shell import command, refused
 
-from real.bench.ranking import race_summary
+from real.bench.race_rows import race_summary
 from real.bench.saved import save_rows
 from real.bench.scorecard import Prices
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import real.train.optimizers
-from real.train.optimizers import Float32Muon, optimizers, orthogonalized
-from real.train.schedule import TrainSchedule
+from real.train.optimizers import Float32Muon, TrainSchedule, optimizers, orthogonalized
 
 COEFFICIENTS, STEPS, EPS = (3.4445, -4.775, 2.0315), 5, 1e-7
 SIZES = st.integers(1, 9)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from toy_lm import toy_recording
 
-from real.audit.tolerance import near_ties
+from real.audit.rounding import near_ties
 from simspec.trace.quantization import encode_margin
 
 

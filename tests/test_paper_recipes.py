@@ -9,10 +9,8 @@ from toy_lm import VOCAB, toy_target
 from toy_training import PLAN, drafter_data
 
 from real.drafters import BUILTIN, trainable
-from real.train.config import TrainConfig
-from real.train.drafter_training import drafter_training, loss_settings, new_head, scaled_rate
-from real.train.optimizers import optimizers
-from real.train.schedule import TrainSchedule
+from real.train.config import TrainConfig, drafter_training, loss_settings, new_head, scaled_rate
+from real.train.optimizers import TrainSchedule, optimizers
 from real.train.train_drafter import train_drafter
 from real.train.trainer import fit
 

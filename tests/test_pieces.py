@@ -6,9 +6,8 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pieces import MANIFEST, PiecesError, app, join, split
 from typer.testing import CliRunner
-
-from real.campaign.pieces import MANIFEST, PiecesError, app, join, split
 
 
 def _source(folder, data):

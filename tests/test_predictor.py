@@ -36,9 +36,8 @@ from real.prompts import Prompt
 from real.record import Settings
 from real.record.parallel import record_prefix_only
 from real.record.recorder import record_sequence
-from real.record.rows import RecordedRows, assemble
+from real.record.rows import RecordedRows, assemble, record_stepwise
 from real.record.settings import describe
-from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.rerun import rerun
 from simspec import Policy, replay

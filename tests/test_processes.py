@@ -119,7 +119,7 @@ from toy_lm import toy_decoder, toy_prompts
 from real.processes import launched_processes
 from real.progress import quiet
 from real.train import sequence_shards
-from real.train.distillation import distilled_sequences
+from real.train.generate import distilled_sequences
 from real.train.prompt_set import split_prompts
 from real.train.sequence_shards import Writing, write_sequences
 

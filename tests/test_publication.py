@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from shell import run
 
-from real.bench.contestant import PLAIN, Runs
-from real.bench.race_rows import mean_of_ratios, race_rows
-from real.bench.ranking import impossible, race_summary, shortcomings
+from real.bench.race import PLAIN, Runs
+from real.bench.race_rows import impossible, mean_of_ratios, race_rows, race_summary, shortcomings
 from real.prompts import ALL
 
 MEASURED = Path(__file__).parent.parent / "traces" / "smollm2" / "measured"

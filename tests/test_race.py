@@ -8,10 +8,8 @@ import pytest
 from race_clock import LOOP, TASKS, Clock, failing, row, timed
 from shell import command, refused
 
-from real.bench.contestant import Contestant, Request
-from real.bench.race import race
-from real.bench.race_rows import prompt_groups, race_rows
-from real.bench.ranking import race_summary
+from real.bench.race import Contestant, Request, race
+from real.bench.race_rows import prompt_groups, race_rows, race_summary
 from real.prompts import ALL, LOW_REPEAT
 
 

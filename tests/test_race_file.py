@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 from race_clock import TASKS, Clock, requests
 
-from real.bench.contestant import Contestant
-from real.bench.race import race
+from real.bench.hf_generate import Tuning
+from real.bench.race import Contestant, race
 from real.bench.race_rows import race_rows
 from real.bench.saved import RaceFile
-from real.bench.tuning import Tuning
 
 SETTINGS = {"seed": 0}
 COLUMNS = "token", "passes", "seconds"

@@ -3,18 +3,19 @@
 import pytest
 from race_clock import Clock, failing, requests
 
-from real.bench.contestant import ContestantError
-from real.bench.hf_generate import HF_METHODS, parse_hf_method
-from real.bench.tuning import (
+from real.bench.hf_generate import (
+    HF_METHODS,
     LENGTHS,
     NGRAMS,
     candidates,
     check_methods,
     other_prompts,
+    parse_hf_method,
     resolve,
     tune,
     with_plain,
 )
+from real.bench.race import ContestantError
 from simspec import synthetic
 
 

@@ -7,9 +7,16 @@ import pytest
 from race_clock import TASKS, row, timed
 from scipy import stats
 
-from real.bench.contestant import PLAIN, Runs
-from real.bench.race_rows import Figure, RaceRow, race_rows, rate_ratio
-from real.bench.ranking import ratio_to_assisted, recommend, recommendation
+from real.bench.race import PLAIN, Runs
+from real.bench.race_rows import (
+    Figure,
+    RaceRow,
+    race_rows,
+    rate_ratio,
+    ratio_to_assisted,
+    recommend,
+    recommendation,
+)
 from real.prompts import ALL, LOW_REPEAT
 
 

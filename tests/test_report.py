@@ -8,7 +8,7 @@ from real.bench.scoring import split_prompts
 from real.campaign import report
 from real.campaign import requirements as thresholds
 from real.campaign import timings as trials
-from real.campaign.presets import FULL, TOY
+from real.campaign.config import FULL, TOY
 from real.campaign.recordings import best_fixed
 from real.demo import TRACES
 from real.jobs import RULES

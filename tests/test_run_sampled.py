@@ -14,8 +14,8 @@ from real.jobs.run import chain_policy, run_sampled
 from real.pair import Pair
 from real.prompts import Prompt
 from real.record import RecordError, Settings
-from real.record.emitted_sequences import record_emitted
 from real.record.recorder import record_sequence
+from real.record.rejection import record_emitted
 from real.record.rows import assemble
 from real.record.settings import describe
 from real.rerun import recorded_rule, rerun, rerun_rule

@@ -11,12 +11,11 @@ from shell import run as command
 from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
 
 from real.decode import features as feature_reader
-from real.decode.cape import Cape
 from real.decode.engine import ENGINES, attach_engine, make_passes, passes_for_trace
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
-from real.decode.static_tree import StaticTree
+from real.decode.tree_drafting import Cape, StaticTree
 from real.decode.tree_search import BeamSearch, DynamicTree
 from real.model.captured_passes import CapturedPasses
 from real.model.runner import EAGER, Span

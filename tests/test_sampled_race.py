@@ -12,10 +12,9 @@ from test_run_sampled import recording as rejection_recording
 from toy_lm import VOCAB, toy_prompts, toy_recording
 
 import real.sampling
-from real.bench.contestant import PLAIN, Request
 from real.bench.contestants import Checkpoints, load_pairs, our_contestants, requests_of
 from real.bench.hf_generate import hf_contestant, load_hf_model
-from real.bench.race import race
+from real.bench.race import PLAIN, Request, race
 from real.bench.race_rows import race_rows
 from real.prompts import ALL
 from real.sampling import Rule

@@ -13,6 +13,7 @@ from toy_lm import END, toy_cost, toy_pair, toy_prompts
 
 from real.decode.loop import decode
 from real.decode.plan import make_plan
+from real.decode.protocol import RoundStart, SequenceStart
 from real.decode.tree_search import BeamSearch, DynamicTree
 from real.equality import rounds_of
 from real.prompts import Prompt
@@ -55,9 +56,9 @@ def accepted_by_hand(world, rule, make, text, ends):
         drafter, plan = Grower(world), make()
         drafter.begin(None, [0], None, None)
         drafter.text = list(text[:at])
-        plan.begin(drafter, rule, 0, None, None)
+        plan.begin(SequenceStart(drafter, rule, 0, None, None))
         cap = min(plan.K, 3 - at - 1)
-        draft = plan.draft(0, at, 0, cap, (), QUIET)
+        draft = plan.draft(RoundStart(0, at, 0, cap, (), QUIET))
         accepted = depth_along(draft, text[at:])
         rounds.append((at, len(draft.token) - 1, accepted))
         ended = accepted and text[at + accepted - 1] in ends

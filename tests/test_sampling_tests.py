@@ -13,8 +13,8 @@ from toy_lm import chain_plan, policy_from, toy_cost, toy_pair, toy_target
 from real.audit.auditor import audit
 from real.audit.bias import BIAS_TILTS, drafter_bias, drafter_distributions
 from real.audit.report import report_rows
+from real.audit.rounding import score_gaps, spacing, truncation_mask
 from real.audit.sampling_tests import TEMPERATURE_TILTS, sampling_statistics, sampling_tests
-from real.audit.score_gaps import score_gaps, spacing, truncation_mask
 from real.decode.loop import decode
 from real.sampling import Rule
 from simspec.numerics import rng

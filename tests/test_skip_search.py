@@ -21,11 +21,16 @@ from real.model.target import Target
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.target_sequence import target_sequence
-from real.train import skip_acceptance
+from real.train import accepted_length
 from real.train import skip_search as skips
 from real.train.drafter_card import card_lines
-from real.train.search_skips import SkipSearch, search_skips
-from real.train.skip_search import SkipPrice, measured_price, sublayer_price
+from real.train.skip_search import (
+    SkipPrice,
+    SkipSearch,
+    measured_price,
+    search_skips,
+    sublayer_price,
+)
 from simspec.numerics.formulas import expected_speedup, optimal_k
 
 ALL = tuple(range(LAYERS))
@@ -54,11 +59,11 @@ def first_slots(skipped):
 @settings(deadline=None, max_examples=10)
 @given(SKIPS)
 def test_acceptance_equals_the_drafters_first_slots(skipped):
-    assert skip_acceptance.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
+    assert accepted_length.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
 
 
 def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
-    prepare = skip_acceptance.prepare
+    prepare = accepted_length.prepare
 
     def shifted(decoder, prompt, text):
         prepared = prepare(decoder, prompt, text)
@@ -66,11 +71,11 @@ def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
         return replace(prepared, mask=prepared.mask | diagonal)
 
     settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
-    right = [skip_acceptance.acceptance(DECODER, s, own_texts()) for s in settings]
-    monkeypatch.setattr(skip_acceptance, "prepare", shifted)
+    right = [accepted_length.acceptance(DECODER, s, own_texts()) for s in settings]
+    monkeypatch.setattr(accepted_length, "prepare", shifted)
     assert (
         sum(
-            skip_acceptance.acceptance(DECODER, s, own_texts()) != a
+            accepted_length.acceptance(DECODER, s, own_texts()) != a
             for s, a in zip(settings, right)
         )
         > 4
@@ -89,14 +94,14 @@ def test_best_length_follows_formula_1(alpha, c, K):
 
 def test_cost_shares():
     whole, none = SkipConfig(), SkipConfig(tuple(range(LAYERS)), tuple(range(LAYERS)))
-    for share in (skip_acceptance.sublayer_share, skip_acceptance.weight_share):
+    for share in (accepted_length.sublayer_share, accepted_length.weight_share):
         assert share(DECODER, whole) == 1
         assert 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
-    assert skip_acceptance.sublayer_share(DECODER, SOME) == 5 / 8
+    assert accepted_length.sublayer_share(DECODER, SOME) == 5 / 8
     assert SelfSkipDrafter(DECODER, SOME).sublayers == 5
     head = DECODER.head.weight.numel()
     layers = sum(p.numel() for n, p in DECODER.layers.named_parameters() if "norm" not in n)
-    assert skip_acceptance.weight_share(DECODER, none) == head / (head + layers)
+    assert accepted_length.weight_share(DECODER, none) == head / (head + layers)
 
 
 SMALL = toy_decoder(1, layers=3, spread=0.5)
@@ -108,7 +113,7 @@ def test_search_finds_the_enumerated_optimum():
     every = [SkipConfig(a, m) for a in subsets for m in subsets]
     scores = {
         s: sublayer_price(8, 3).best_length(
-            skip_acceptance.acceptance(SMALL, s, texts), skip_acceptance.weight_share(SMALL, s)
+            accepted_length.acceptance(SMALL, s, texts), accepted_length.weight_share(SMALL, s)
         )[1]
         for s in every
     }
@@ -117,7 +122,7 @@ def test_search_finds_the_enumerated_optimum():
     assert ranked[0] > ranked[8]
     for seed in range(3):
         search = skips.find(
-            SMALL, texts, trials=60, seed=seed, K=8, cost=skip_acceptance.weight_share
+            SMALL, texts, trials=60, seed=seed, K=8, cost=accepted_length.weight_share
         )
         assert search.best.speedup >= ranked[2]
         assert all(t.speedup == scores[t.skips] for t in search.trials)
@@ -143,7 +148,7 @@ def test_trials_depend_on_the_seed():
 
 def test_search_uses_the_given_cost():
     def dear(decoder, skipped):
-        return 0.9 + 0.1 * skip_acceptance.sublayer_share(decoder, skipped)
+        return 0.9 + 0.1 * accepted_length.sublayer_share(decoder, skipped)
 
     assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
     free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)

@@ -18,7 +18,7 @@ from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_mod
 from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.sampling import Rule
-from real.train.drafter_training import drafter_training
+from real.train.config import drafter_training
 from real.train.train_drafter import train_drafter
 from simspec import CostModel, policies
 

@@ -11,7 +11,7 @@ from toy_lm import toy_decoder, toy_prompts
 from real.draft import TrainingBatch
 from real.drafters import BUILTIN, trainable
 from real.train import feature_store
-from real.train.drafter_training import drafter_training, new_head
+from real.train.config import drafter_training, new_head
 from real.train.feature_store import (
     TOGETHER,
     FeatureStore,
@@ -19,8 +19,8 @@ from real.train.feature_store import (
     learned_tokens,
     read_tokens,
 )
+from real.train.optimizers import TrainSchedule
 from real.train.prompt_set import PromptSet
-from real.train.schedule import TrainSchedule
 from real.train.sequence_shards import SHARD, Writing, _continued, joined
 
 TARGET = toy_decoder(2, spread=0.8)

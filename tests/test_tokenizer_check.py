@@ -13,8 +13,7 @@ import real.tokenizer_check
 from real.model.checkpoint import load_tokenizer
 from real.model.hf_config import WeightsError
 from real.pair import TINY
-from real.prompts.format import load_chat_template
-from real.prompts.prompt import PromptError
+from real.prompts.prompt import PromptError, load_chat_template
 from real.tokenizer_check import backtracking_risk, check_tokenizer
 
 PUBLISHED = {

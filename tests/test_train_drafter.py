@@ -10,9 +10,9 @@ from toy_training import PLAN, drafter_data
 
 from real.model.config import DecoderConfig
 from real.train.accepted_length import accepted_lengths, compare, summary
+from real.train.config import drafter_training, new_head, recipe_of
 from real.train.drafter_card import card_lines, compare_with, evaluate_drafter, loaded_parameters
 from real.train.drafter_data import K
-from real.train.drafter_training import drafter_training, new_head, recipe_of
 from real.train.train_drafter import train_drafter
 from real.train.trigram import TrigramDrafter, count_trigrams
 

@@ -11,17 +11,15 @@ from safetensors.torch import load_file
 from test_trainer import Killed
 from toy_lm import VOCAB, toy_decoder
 
+from real.draft.losses import next_token_loss
 from real.model.config import DecoderConfig
-from real.model.losses import next_token_loss
 from real.model.prepacked import multiplies_bfloat16
 from real.train import config as config_module
-from real.train.config import TrainConfig, default_drafters
-from real.train.distillation import heldout_continuations, heldout_count, mixed_batches
+from real.train.config import TrainConfig, default_drafters, drafter_training
 from real.train.drafter_card import agreement, heldout_loss
-from real.train.drafter_training import drafter_training
-from real.train.generate import generate_batch
+from real.train.generate import generate_batch, heldout_continuations, heldout_count, mixed_batches
+from real.train.optimizers import TrainSchedule
 from real.train.pipeline import build
-from real.train.schedule import TrainSchedule
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)

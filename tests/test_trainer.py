@@ -12,12 +12,11 @@ from safetensors.torch import load_file
 from toy_lm import VOCAB
 
 import real.train.trainer
+from real.draft.losses import next_token_loss
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder, initialize
-from real.model.losses import next_token_loss
 from real.train.corpus import windows
-from real.train.optimizers import optimizers
-from real.train.schedule import TrainSchedule, learning_rate_factor
+from real.train.optimizers import TrainSchedule, learning_rate_factor, optimizers
 from real.train.trainer import Paused, fit
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from real.decode.protocol import RoundStart, SequenceStart
 from real.decode.tree_search import DynamicTree, search_tree
 from real.decode.verify import PhaseTimer
 from real.draft import Drafter
@@ -39,9 +40,9 @@ def test_gap_at_the_edge_of_the_budget_is_seen():
     drafter = Table((0.58, 0.3, 0.06, 0.04, 0.02), (2 / 3, 0.2, 0.08, 0.04, 1 / 75))
     for nodes, gap in ((2, math.log(0.3 / 0.29)), (3, math.log(0.2 / 0.15)), (6, 0.2877)):
         plan, clock = DynamicTree(2, 2, nodes), PhaseTimer(torch.device("cpu"))
-        plan.begin(drafter, Rule(), 0, None, None)
+        plan.begin(SequenceStart(drafter, Rule(), 0, None, None))
         clock.begin()
-        draft = plan.draft(4, 0, 0, 2, (), clock)
+        draft = plan.draft(RoundStart(4, 0, 0, 2, (), clock))
         assert len(draft.token) == nodes + 1
         assert plan.end(draft, None, None) == pytest.approx(gap, abs=1e-3)
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_strategies import shapes
 
-from real.decode.cape import Cape
-from real.decode.static_tree import StaticTree
+from real.decode.protocol import RoundStart, SequenceStart
+from real.decode.tree_drafting import Cape, StaticTree
 from real.decode.tree_search import BeamSearch, DynamicTree
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
@@ -85,7 +85,7 @@ def output_distribution(make, seed, rule, length, outcome=lambda text, accepted:
     while waiting:
         draws = Branch(waiting.pop())
         plan, drafter, drawn = make(draws)
-        draft = plan.draft(0, 0, 0, plan.K, (), QUIET)
+        draft = plan.draft(RoundStart(0, 0, 0, plan.K, (), QUIET))
         paths = [()]
         for token, parent in zip(draft.token[1:], draft.parent[1:]):
             paths.append((*paths[parent], token))
@@ -128,7 +128,7 @@ def difference(computed, wanted):
 
 def static(rule, seed, tree, draws):
     plan, drafter = StaticTree(tree), Tables(rule, seed)
-    plan.begin(drafter, rule, 0, None, draws)
+    plan.begin(SequenceStart(drafter, rule, 0, None, draws))
     return plan, drafter, {}
 
 
@@ -141,13 +141,13 @@ def cape(rule, seed, sets, k, draws):
 
     plan, drafter = Cape(sets, k), Tables(rule, seed, pick)
     hidden = type("Output", (), {"hidden": torch.zeros(1, 2)})()
-    plan.begin(drafter, rule, 0, hidden, draws)
+    plan.begin(SequenceStart(drafter, rule, 0, hidden, draws))
     return plan, drafter, drawn
 
 
 def searched(rule, seed, plan, draws):
     drafter = Tables(rule, seed)
-    plan.begin(drafter, rule, 0, None, draws)
+    plan.begin(SequenceStart(drafter, rule, 0, None, draws))
     return plan, drafter, {}
 
 
@@ -173,7 +173,7 @@ searches = st.one_of(
 def test_searched_trees_accept_what_the_target_draws(rule, seed, plan):
     """The joint law of text and accepted length: text from the target, accepted if in the tree."""
     levels = plan.K + 1
-    draft = searched(rule, seed, plan, Branch(()))[0].draft(0, 0, 0, plan.K, (), QUIET)
+    draft = searched(rule, seed, plan, Branch(()))[0].draft(RoundStart(0, 0, 0, plan.K, (), QUIET))
     expected = {
         (text, depth_along(draft, text[: plan.K])): odds
         for text, odds in target_distribution(seed + 1, rule, levels).items()

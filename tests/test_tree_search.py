@@ -10,7 +10,8 @@ from tree_runs import DRAFTERS, logprob_and_scores
 
 from real.decode.loop import decode
 from real.decode.plan import make_plan
-from real.decode.static_tree import StaticTree
+from real.decode.protocol import RoundStart, SequenceStart
+from real.decode.tree_drafting import StaticTree
 from real.decode.tree_search import BeamSearch, DynamicTree, parse_beam, search_tree, top_tokens
 from real.record import Settings
 from real.record.target_sequence import target_sequence
@@ -35,9 +36,9 @@ def test_beams_equal_beam_search_and_are_lossless(rule):
 
     def draft(plan):
         drafter.begin(target, prompt, target.prefill(prompt[:-1]), None)
-        plan.begin(drafter, rule, 0, None, None)
+        plan.begin(SequenceStart(drafter, rule, 0, None, None))
         drafts["draft"] = plan.draft(
-            7, 0, 0, 3, END, type("Clock", (), {"lap": lambda self, phase: None})()
+            RoundStart(7, 0, 0, 3, END, type("Clock", (), {"lap": lambda self, phase: None})())
         )
         return drafts["draft"]
 

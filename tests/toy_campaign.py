@@ -5,7 +5,7 @@ import json
 import typer
 
 from real.campaign.__main__ import campaign
-from real.campaign.presets import TOY
+from real.campaign.config import TOY
 from real.campaign.workspace import Workspace
 
 APP = typer.Typer(pretty_exceptions_enable=False)

@@ -9,7 +9,7 @@ from real.record import Settings
 from real.record.target_sequence import target_sequence
 from real.sampling import Rule
 from real.train.drafter_data import DrafterData
-from real.train.schedule import TrainSchedule
+from real.train.optimizers import TrainSchedule
 
 PLAN = TrainSchedule(steps=6, rows=4, length=15, save_every=4)
 

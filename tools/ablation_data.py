@@ -24,11 +24,11 @@ from real.record.recorder import record_sequence
 from real.record.sequence_cache import SequenceCache
 from real.rerun import prompts_of, rule_of
 from real.train.accepted_length import AcceptedLengths, summary
+from real.train.config import DrafterTraining, loss_settings, recipe_of
 from real.train.drafter_card import loaded_parameters
 from real.train.drafter_data import DrafterData, prepared_head
-from real.train.drafter_training import DrafterTraining, loss_settings, recipe_of
 from real.train.feature_store import FeatureStore
-from real.train.schedule import TrainSchedule
+from real.train.optimizers import TrainSchedule
 from real.train.sequence_shards import Sequences
 from simspec.trace.exits import ExitDrafts
 from simspec.trace.trace import Trace

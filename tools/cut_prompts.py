@@ -4,7 +4,7 @@ Usage: python tools/cut_prompts.py DATA/eval EXHIBIT.jsonl TRAINING.jsonl
 
 The first file has up to 20 prompts of each of five sets. The second has the other prompts of these
 sets and of four more, for drafters to learn from. No training prompt shares 13 words in a row with
-a prompt of the first file (`real.prompts.leakage`).
+a prompt of the first file (`leakage`).
 """
 
 import json
@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-
-from real.prompts.leakage import leaks, sampled_hashes, set_instruction, word_runs
+from leakage import leaks, sampled_hashes, set_instruction, word_runs
 
 TASKS = {
     "mt_bench": "chat",

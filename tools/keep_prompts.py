@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from real.files import replace_json
-from real.record.data_card import card
+from real.record.settings import card
 from simspec import load_trace
 
 

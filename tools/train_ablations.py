@@ -25,12 +25,11 @@ from real.drafters import BUILTIN
 from real.files import replace_json
 from real.model.checkpoint import load_tokenizer
 from real.pair import TINY
-from real.train.config import TrainConfig, toy_config
+from real.train.config import DrafterTraining, TrainConfig, drafter_training, recipe_of, toy_config
 from real.train.corpus import encoded_text
-from real.train.distillation import mixed_batches
 from real.train.drafter_data import DrafterData, load_trained_target, prepared_head
-from real.train.drafter_training import DrafterTraining, drafter_training, recipe_of
-from real.train.schedule import TrainSchedule
+from real.train.generate import mixed_batches
+from real.train.optimizers import TrainSchedule
 from real.train.train_drafter import train_drafter
 from real.train.trainer import Paused
 from simspec.output.files import check_output

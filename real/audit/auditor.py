@@ -22,6 +22,7 @@ from real.audit.result import (
     RecordingComparison,
     compare_with_recording,
 )
+from real.audit.rounding import ScoreGaps, Tolerance, score_gaps, tolerance_of
 from real.audit.runs import EmittedRun, RunError
 from real.audit.sampling_tests import (
     SamplingStatistics,
@@ -29,8 +30,6 @@ from real.audit.sampling_tests import (
     sampling_statistics,
     sampling_tests,
 )
-from real.audit.score_gaps import ScoreGaps, score_gaps
-from real.audit.tolerance import Tolerance, tolerance_of
 from real.draft import Drafter
 from real.model.target import Target
 from real.progress import Progress, quiet

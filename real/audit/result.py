@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from real.audit.rounding import Tolerance
 from real.audit.runs import EmittedRun, EmittedSequence, RunError, recorded_run
 from real.audit.sampling_tests import SamplingTests
-from real.audit.tolerance import Tolerance
 from simspec import Trace
 from simspec.trace.quantization import decode_margin
 
@@ -182,7 +182,7 @@ class Divergence:
     | --- | --- |
     | index, sequence | of its sequence in the run; the address of that sequence's draws |
     | position, token, best | among the new tokens; as emitted; the target's pick |
-    | gap, ulps, margin | as in `real.audit.score_gaps.ScoreGaps` |
+    | gap, ulps, margin | as in `real.audit.rounding.ScoreGaps` |
     | excused | whether rounding explains the gap |
     """
 

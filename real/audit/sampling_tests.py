@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from torch import Tensor
 
 from real.audit.bias import ACCEPTANCE_TILTS, BIAS_TILTS, AcceptanceBias, DrafterBias
-from real.audit.score_gaps import truncates, truncation_mask
+from real.audit.rounding import truncates, truncation_mask
 from real.sampling import Rule
 from simspec.numerics.rng import uniform
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from real.bench.contestant import (
+from real.bench.hf_generate import hf_contestant, load_hf_model, parse_hf_method
+from real.bench.race import (
     PLAIN,
     PLAIN_AGAIN,
     Contestant,
@@ -16,7 +17,6 @@ from real.bench.contestant import (
     Request,
     absent,
 )
-from real.bench.hf_generate import hf_contestant, load_hf_model, parse_hf_method
 from real.decode.engine import make_passes, passes_for_trace
 from real.decode.features import required_predictors
 from real.decode.loop import decode

@@ -16,11 +16,11 @@ from real.bench.recorded_drafter import (
     constant_predictors,
     recorded_sequences,
 )
-from real.decode.chain import ChainDrafting
 from real.decode.engine import attach_engine, engines_of, make_passes
 from real.decode.features import GRIDS
 from real.decode.loop import DecodeResult, decode
-from real.decode.plan import Plan
+from real.decode.plan import ChainDrafting
+from real.decode.protocol import Plan
 from real.draft import Drafter, Silent
 from real.equality import rounds_of
 from real.model.decoder import Decoder

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from real.bench.contestant import PLAIN
+from real.bench.race import PLAIN
 from real.bench.race_rows import RaceRow
 from real.bench.scorecard import MEDIAN_BOUND, Scorecard
 from real.files import replacing

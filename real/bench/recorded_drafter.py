@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES, FoldedPredictor
-from real.decode.chain import ChainDrafting
 from real.decode.features import FeatureReader
-from real.decode.verify import PhaseTimer
+from real.decode.plan import ChainDrafting
+from real.decode.protocol import RoundStart, SequenceStart
 from real.draft import Draft, Drafter, Step
 from real.model.decoder import Decoder
 from real.model.target import TargetOutput
@@ -180,17 +180,16 @@ class RecordedFeatures(ChainDrafting):
         super().__init__(stepper)
         self.columns = columns
 
-    def begin(self, drafter, rule, sequence, prefill, draws=None) -> None:
+    def begin(self, start: SequenceStart) -> None:
         """Starts the sequence that the drafter follows."""
-        super().begin(drafter, rule, sequence, prefill, draws)
-        self.reader = RecordedReader(self.reader, drafter.recorded, self.columns)
+        super().begin(start)
+        assert isinstance(start.drafter, RecordedDrafter)
+        self.reader = RecordedReader(self.reader, start.drafter.recorded, self.columns)
 
-    def draft(
-        self, last: int, position: int, round: int, cap: int, end_tokens, clock: PhaseTimer
-    ) -> Draft:
+    def draft(self, start: RoundStart) -> Draft:
         """As `ChainDrafting.draft`."""
-        self.reader.position = position
-        return super().draft(last, position, round, cap, end_tokens, clock)
+        self.reader.position = start.position
+        return super().draft(start)
 
 
 class ConstantPredictor:

@@ -7,10 +7,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from real.bench.contestant import Runs
-from real.bench.race import Kept
+from real.bench.hf_generate import Tuning
+from real.bench.race import Kept, Runs
 from real.bench.scorecard import ScorecardRow
-from real.bench.tuning import Tuning
 from real.files import replace_json
 from simspec.output.names import one_note
 

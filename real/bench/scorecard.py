@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from real.bench.contestant import PLAIN
 from real.bench.phase_costs import PhaseCosts
-from real.bench.race_rows import jackknife, ratio_without_each
-from real.bench.ranking import shortcomings
+from real.bench.race import PLAIN
+from real.bench.race_rows import jackknife, ratio_without_each, shortcomings
 from real.decode.loop import DecodeResult
 from real.equality import rounds_of
 from simspec import Policy, Rounds, Trace

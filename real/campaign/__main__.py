@@ -16,9 +16,8 @@ from typing import Annotated
 
 import typer
 
-from real.campaign.archive import pack
-from real.campaign.presets import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT
-from real.campaign.report import write_report
+from real.campaign.config import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT
+from real.campaign.report import DEFAULT_LIMITS, ResultLimits, pack, write_report
 from real.campaign.requirements import TASKS
 from real.campaign.scheduler import advance, complete, state_table
 from real.campaign.stages import stages
@@ -36,8 +35,14 @@ def campaign(  # noqa: PLR0913
     prompts: Annotated[list[Path], typer.Option(help="Prompts as JSON lines, repeatable.")],
     out: Annotated[Path, typer.Option(help="Workspace, models included; call again to continue.")],
     results: Annotated[
-        Path | None, typer.Option(help="Files to keep: at most 8 of 16 MB. Default: OUT/results.")
+        Path | None, typer.Option(help="Folder of the files to keep. Default: OUT/results.")
     ] = None,
+    largest_file: Annotated[
+        float, typer.Option(help="Most MB of a file in --results.")
+    ] = DEFAULT_LIMITS.file_bytes / 1e6,
+    most_files: Annotated[
+        int, typer.Option(help="Most files in --results.")
+    ] = DEFAULT_LIMITS.files,
     heldout: Annotated[list[Path] | None, typer.Option(help="Held-out text, repeatable.")] = None,
     target: Annotated[
         Path | None,
@@ -84,6 +89,11 @@ def campaign(  # noqa: PLR0913
             check_checkpoint(target)
         check_device(device)
         check_seed(seed)
+        if not 0 < largest_file < float("inf") or most_files < 1:
+            raise ValueError(
+                f"--largest-file is {largest_file} and --most-files {most_files}; "
+                "expected MB > 0, and a file at least"
+            )
         if not 0 < limit < float("inf"):
             raise ValueError(f"--limit is {limit}; expected minutes > 0")
         for path in (out, results or out):
@@ -113,7 +123,8 @@ def campaign(  # noqa: PLR0913
             workspace, [(s.stage.name, s.stage.rank, s.state, s.why) for s in states]
         )
         print("\n".join(f"{OUTCOMES[r.passed]}  {r.name}: {r.figure}" for r in requirements))
-        written = pack(workspace, results or out / "results")
+        limits = ResultLimits(int(1e6 * largest_file), most_files)
+        written = pack(workspace, results or out / "results", limits)
         print(
             "results: "
             + ", ".join(f"{path.name} ({path.stat().st_size / 1e6:.2f} MB)" for path in written)

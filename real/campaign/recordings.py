@@ -13,14 +13,13 @@ from real.campaign.workspace import Workspace
 from real.decode.features import drafter_features
 from real.decode.plan import chain_plan
 from real.equality import NOTHING, compare
-from real.files import replacing
+from real.files import read_card, replacing
 from real.jobs import RULES, record_to, run_on
 from real.measure import MeasureSettings, measure
 from real.progress import relabel
 from real.record import Settings
 from real.rerun import evenly_spaced, rerun, rule_of
 from real.sampling import Rule
-from real.train.card_file import read_card
 from simspec import CostModel, Policy, Trace, load_trace, policies, replay
 
 

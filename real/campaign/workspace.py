@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig
-from real.campaign.presets import training_of
+from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig, training_of
 from real.decode.engine import make_passes
-from real.files import replace_json, replacing
+from real.files import read_card, replace_json, replacing
 from real.jobs.convert import import_gguf
-from real.model.fingerprint import sha256
+from real.jobs.models import ModelSettings
+from real.model.stored_weights import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
 from real.prompts import (
@@ -28,12 +28,18 @@ from real.prompts import (
 )
 from real.prompts import read_prompts as read_prompt_file
 from real.provenance import device_name, versions
-from real.train.card_file import read_card
 from real.train.config import TrainConfig
 from real.train.corpus import CorpusError, EncodedText, read_training_text
-from real.train.drafter_data import TrainedTarget, load_trained_target
+from real.train.drafter_data import (
+    TargetData,
+    TrainedTarget,
+    load_target,
+    load_trained_target,
+    longest_prompt,
+    target_data,
+)
+from real.train.pipeline import Folders
 from real.train.prompt_set import PromptSources
-from real.train.target_data import TargetData, load_target, longest_prompt, target_data
 from simspec import CostModel, Trace, load_trace, policies
 
 FILES = (
@@ -141,6 +147,16 @@ class Workspace:
     def work(self) -> Path:
         """Tokens, checkpoints and curves."""
         return self.out / "work"
+
+    @property
+    def model_settings(self) -> ModelSettings:
+        """The models of bf16 jobs, on the campaign's engine."""
+        return ModelSettings(self.models, self.device, "bfloat16", self.config.engine)
+
+    @property
+    def folders(self) -> Folders:
+        """Both of them."""
+        return Folders(self.models, self.work)
 
     @cached_property
     def train_config(self) -> TrainConfig:

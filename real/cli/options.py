@@ -130,6 +130,12 @@ Prompts = Annotated[
         help="Only so many of its prompts, spread over the tasks; 0 for all.",
     ),
 ]
+Budget = Annotated[
+    int,
+    typer.Option(
+        callback=at_most(MOST_TOKENS), help="Most new tokens of a prompt; 0: as recorded."
+    ),
+]
 Cost = Annotated[
     Path | None,
     typer.Option(

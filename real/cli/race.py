@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from real.cli.options import (
-    MOST_TOKENS,
+    Budget,
     Device,
     Dtype,
     Engine,
     Json,
     Models,
+    Prompts,
     Recording,
     Seed,
     TargetPath,
@@ -135,25 +136,14 @@ def race(  # noqa: PLR0913
             "`tuned`; none; default: all but early_exit."
         ),
     ] = None,
-    prompts: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MOST_PROMPTS),
-            help="Only so many of its prompts, spread over the tasks; 0 for all.",
-        ),
-    ] = 20,
+    prompts: Prompts = 20,
     repeats: Annotated[
         int,
         typer.Option(
             callback=at_most(MOST_REPEATS), help="Times that every contestant meets every prompt."
         ),
     ] = 5,
-    budget: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MOST_TOKENS), help="Most new tokens of a prompt; 0: as recorded."
-        ),
-    ] = 0,
+    budget: Budget = 0,
     tune_prompts: Annotated[
         int,
         typer.Option(

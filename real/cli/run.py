@@ -12,6 +12,7 @@ from real.cli.options import (
     Engine,
     Json,
     Models,
+    Prompts,
     Seed,
     TargetPath,
     Threads,
@@ -20,7 +21,6 @@ from real.cli.options import (
     describe_engines,
     show_progress,
 )
-from simspec.cli.options import MOST_PROMPTS, at_most
 from simspec.output.terminal import print_text
 
 PANEL = "Run and verify"
@@ -42,13 +42,7 @@ def run(  # noqa: PLR0913
     cost: Annotated[
         Path | None, typer.Option(help="Cost model's JSON; default: measured now.")
     ] = None,
-    prompts: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MOST_PROMPTS),
-            help="Only so many of its prompts, spread over the tasks; 0 for all.",
-        ),
-    ] = 0,
+    prompts: Prompts = 0,
     drafter: Annotated[
         str,
         typer.Option(

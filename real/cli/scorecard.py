@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from real.cli.options import (
-    MOST_TOKENS,
+    Budget,
     Cost,
     Device,
     Dtype,
@@ -45,12 +45,7 @@ def scorecard(  # noqa: PLR0913
             help="Runs of every policy; their spread is the noise floor.",
         ),
     ] = 5,
-    budget: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MOST_TOKENS), help="Most new tokens of a prompt; 0: as recorded."
-        ),
-    ] = 0,
+    budget: Budget = 0,
     plot: Annotated[
         Path | None,
         typer.Option(help="Write a PNG: speedups predicted and measured, and seconds by phase."),

@@ -12,9 +12,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from real.files import replace_json, replacing
-from real.model.compressed import read_bytes, weight_files
-from real.model.fingerprint import sha256
 from real.model.hf_config import WeightsError
+from real.model.stored_weights import read_bytes, sha256, weight_files
 
 PREDICTOR_NAMES = ("theta", "theta_low_rank")
 """Features that a predictor gives; its files in the drafter's folder have the feature's name."""

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from real.decode.plan import Plan
+from real.decode.protocol import Plan, RoundStart, SequenceStart
 from real.decode.verify import (
     OTHER,
     VERIFICATION,
@@ -105,7 +105,7 @@ def decode(  # noqa: PLR0913
     drawn: dict[int, Tensor] = {}
 
     prefill = target.prefill(prompt[:-1])
-    plan.begin(drafter, rule, sequence, prefill, draws)
+    plan.begin(SequenceStart(drafter, rule, sequence, prefill, draws))
     reader, clock = plan.reader, PhaseTimer(target.decoder.device, exact)
 
     def pick(logits: Tensor, slot: int, hidden: Tensor | None = None) -> int:
@@ -126,9 +126,8 @@ def decode(  # noqa: PLR0913
         clock.begin()
         drawn.clear()
         cap = min(plan.K, budget - len(out) - 1)
-        planned = plan.draft(
-            last, len(out), len(rounds), cap, () if rule.sampled else end_tokens, clock
-        )
+        ends = () if rule.sampled else end_tokens
+        planned = plan.draft(RoundStart(last, len(out), len(rounds), cap, ends, clock))
         passed = drafter.complete(planned)
         draft = passed.offered
         output = target.verify(passed.token, passed.parent, drafter.resume(passed.grown))

@@ -1,59 +1,60 @@
-"""How a round's draft is made: the protocol, and the plan of each policy."""
+"""Plans: how a round's draft is made; chains, and the plan of each policy."""
 
-from typing import Protocol
-
-from real.decode.cape import Cape
-from real.decode.chain import ChainDrafting
 from real.decode.features import FeatureReader, feature_grids
-from real.decode.static_tree import StaticTree
+from real.decode.protocol import Plan, RoundStart, SequenceStart
+from real.decode.tree_drafting import Cape, StaticTree
 from real.decode.tree_search import BeamSearch, DynamicTree
-from real.decode.verify import PhaseTimer, VerifyResult
-from real.draft import Draft, Drafter
+from real.decode.verify import DRAFTING, POLICY, VerifyResult
+from real.draft import Draft
 from real.model.target import TargetOutput
-from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Policy, Stepper
 from simspec.tree.policy import TreePolicy
 
 
-class Plan(Protocol):
-    """How each round's draft is made: a chain that a policy extends, or a tree.
+class ChainDrafting:
+    """Asks the policy of `stepper` before every token whether to draft one more."""
 
-    | member | meaning |
-    | --- | --- |
-    | K | depth of the deepest draft |
-    | reader | reads the features of drafted tokens, from `begin` on; None where the plan reads \
-none |
-    """
+    reader: FeatureReader
 
-    @property
-    def K(self) -> int: ...
+    def __init__(self, stepper: Stepper):
+        self.stepper, self.K = stepper, stepper.K
 
-    @property
-    def reader(self) -> FeatureReader | None: ...
+    def begin(self, start: SequenceStart) -> None:
+        """Starts a sequence; PolicyError for a policy that anticipates under the rejection rule."""
+        rule, self.drafter = start.rule, start.drafter
+        self.stepper.unforeseeing(rule.sampled)
+        self.reader = FeatureReader(self.stepper.policy.reads, rule.temperature, self.drafter)
+        self.stepper.begin(start.sequence)
+        self.reader.begin(start.prefill)
 
-    def begin(
-        self,
-        drafter: Drafter,
-        rule: Rule,
-        sequence: int,
-        prefill: TargetOutput,
-        draws: AddressedDraws,
-    ) -> None:
-        """Starts a sequence; ValueError for a drafter or a rule that the plan does not support."""
-
-    def draft(
-        self,
-        last: int,
-        position: int,
-        round: int,
-        cap: int,
-        end_tokens: tuple[int, ...],
-        clock: PhaseTimer,
-    ) -> Draft:
-        """Drafts at most `cap` deep behind `last`, the last of `position` new tokens."""
+    def draft(self, start: RoundStart) -> Draft:
+        """Drafts at most `cap` tokens behind `last`, and none behind an end token."""
+        stepper, reader, clock = self.stepper, self.reader, start.clock
+        token, parent = [start.last], [-1]
+        while True:
+            computed = len(token) - 1
+            go, keep = stepper.ask(computed)
+            clock.lap(POLICY)
+            ended = computed and token[-1] in start.end_tokens
+            if not go or computed >= start.cap or ended:
+                break
+            step = self.drafter.next()
+            clock.lap(DRAFTING)
+            if step is None:
+                break
+            token.append(step.token)
+            parent.append(step.parent)
+            if reader.names:
+                stepper.see(computed, reader.read(step, computed)[0])
+                clock.lap(POLICY)
+        drafted = computed if keep or not computed else computed - 1
+        return Draft(token[: drafted + 1], parent[: drafted + 1], computed, drafted)
 
     def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
-        """Receives the round's outcome; returns its `DecodeResult.gap`."""
+        """Passes the round's outcome to the policy."""
+        self.reader.learn(output, verified.path)
+        self.stepper.end(draft.computed, len(draft.token) - 1, verified.accepted)
+        return float("inf")
 
 
 def chain_plan(policy: Policy, K: int, seed: int, cost: CostModel) -> ChainDrafting:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from real.decode.verify import DRAFTING, PhaseTimer, VerifyResult
+from real.decode.protocol import RoundStart, SequenceStart
+from real.decode.verify import DRAFTING, VerifyResult
 from real.draft import Draft, Drafter, check_grows
 from real.model.target import TargetOutput
-from real.sampling import AddressedDraws, Rule
+from real.sampling import Rule
 from simspec.tree.tree import MAX_NODES, MAX_RANKS, TreeError
 
 INFINITE_GAP = float("inf")
@@ -139,39 +140,24 @@ class SearchedTree(ABC):
                 )
         self.width, self.K = width, levels
 
-    def begin(
-        self,
-        drafter: Drafter,
-        rule: Rule,
-        sequence: int,
-        prefill: TargetOutput,
-        draws: AddressedDraws,
-    ) -> None:
+    def begin(self, start: SequenceStart) -> None:
         """Starts a sequence; ValueError for a drafter that grows no such tree."""
-        self.drafter, self.rule, self.sequence = check_grows(drafter, self.K), rule, sequence
+        self.drafter = check_grows(start.drafter, self.K)
+        self.rule, self.sequence = start.rule, start.sequence
 
-    def draft(
-        self,
-        last: int,
-        position: int,
-        round: int,
-        cap: int,
-        end_tokens: tuple[int, ...],
-        clock: PhaseTimer,
-    ) -> Draft:
+    def draft(self, start: RoundStart) -> Draft:
         """The chosen rows of a search behind `last`, at most `cap` deep."""
-        levels, self.gap = min(cap, self.K) if self.nodes else 0, INFINITE_GAP
+        levels, self.gap = min(start.cap, self.K) if self.nodes else 0, INFINITE_GAP
         tree = None
         if levels:
-            tree = search_tree(
-                self.drafter, self.rule, self.sequence, position, last, self.width, levels
-            )
+            behind = start.position, start.last
+            tree = search_tree(self.drafter, self.rule, self.sequence, *behind, self.width, levels)
         if tree is None:
-            clock.lap(DRAFTING)
-            return Draft([last], [-1], 0, 0)
+            start.clock.lap(DRAFTING)
+            return Draft([start.last], [-1], 0, 0)
         rows = [0, *self._chosen(tree)]
         place = {row: i for i, row in enumerate(rows)}
-        clock.lap(DRAFTING)
+        start.clock.lap(DRAFTING)
         token = [tree.token[row] for row in rows]
         parent = [-1, *(place[tree.parent[row]] for row in rows[1:])]
         grown = tuple(place.get(row, -1) for row in tree.grown)

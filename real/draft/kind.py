@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 30
 
 
 class ParallelDrafter(Protocol):
-    """A drafter on a whole sequence; `real.record.stepwise` has the definition.
+    """A drafter on a whole sequence; `real.record.rows` has the definition.
 
     | member | meaning |
     | --- | --- |
@@ -168,7 +168,7 @@ class DrafterKind:
     | field | meaning |
     | --- | --- |
     | drafter | its class |
-    | load | (folder, target, `real.model.fingerprint.made_for` of it) -> Drafter |
+    | load | (folder, target, `real.model.stored_weights.made_for` of it) -> Drafter |
     | recipe | how it is trained; None: it has no weights to train |
     | parallel | its parallel form; None: recorded position by position |
     | random_init | random weights for latency measurements; None: not offered |

@@ -3,11 +3,16 @@
 from real.jobs.audit import ForcedRun, audit_run, force_recording
 from real.jobs.convert import export_gguf, import_gguf, quantize_drafter
 from real.jobs.emulate import EmulationSettings, LatencyFiles, emulate_recording, measure_latency
-from real.jobs.exits import exits_of_recording
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.models import RULES, ModelSettings, dtype_of, open_recording, policy_cost_of
 from real.jobs.race import RaceOutputs, RaceSettings, race_recording
-from real.jobs.record import PromptSettings, record_drafters, record_prompts, record_to
+from real.jobs.record import (
+    PromptSettings,
+    exits_of_recording,
+    record_drafters,
+    record_prompts,
+    record_to,
+)
 from real.jobs.run import Outcome, RunSettings, SampledOutcome, run_on, run_recording, run_sampled
 from real.jobs.scorecard import ScoringSettings, score_recordings
 from real.jobs.train import (
@@ -18,7 +23,7 @@ from real.jobs.train import (
     train_drafter,
     train_models,
 )
-from real.train.target_pipeline import PromptFiles
+from real.train.pipeline import PromptFiles
 
 __all__ = [
     "RULES",

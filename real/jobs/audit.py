@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import cast
 
 from real.audit import audit as audit_tokens
-from real.audit.forced_decoding import ForcedComparison, compare_forced, decode_forced
-from real.audit.forced_sampling import (
+from real.audit.forced_decoding import (
+    ForcedComparison,
     SampledForcedComparison,
+    compare_forced,
     compare_forced_sampled,
+    decode_forced,
     decode_forced_sampled,
 )
 from real.audit.result import AuditResult

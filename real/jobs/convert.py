@@ -13,11 +13,10 @@ from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.files import replace_json, replacing
 from real.jobs.models import dtype_of
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.compressed import from_int8, to_int8, weight_files
 from real.model.draft_head import read_state
-from real.model.fingerprint import sha256, tokenizer_sha256
 from real.model.gguf import check_packages, convert, read_summary
 from real.model.gguf_export import write_gguf
+from real.model.stored_weights import from_int8, sha256, to_int8, tokenizer_sha256, weight_files
 from real.progress import Progress, quiet
 from real.provenance import versions
 

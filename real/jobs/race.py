@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from real.bench.contestant import PLAIN, Contestant
 from real.bench.contestants import (
     Checkpoints,
     HfModels,
@@ -18,16 +17,22 @@ from real.bench.contestants import (
     requests_of,
 )
 from real.bench.figures import draw_race
-from real.bench.hf_generate import HF_METHODS
-from real.bench.race import race
-from real.bench.race_rows import RaceRow, race_rows
-from real.bench.ranking import race_summary
+from real.bench.hf_generate import (
+    HF_METHODS,
+    candidates,
+    check_methods,
+    other_prompts,
+    resolve,
+    tune,
+    with_plain,
+)
+from real.bench.race import PLAIN, Contestant, race
+from real.bench.race_rows import RaceRow, race_rows, race_summary
 from real.bench.saved import RaceFile
-from real.bench.tuning import candidates, check_methods, other_prompts, resolve, tune, with_plain
 from real.decode.engine import engines_of, models_of, tune_for_timing
 from real.jobs.models import ModelSettings, check_models, open_recording, policy_cost_of
-from real.model.fingerprint import sha256
 from real.model.prepacked import ways_of
+from real.model.stored_weights import sha256
 from real.pair import Pair, check_pair
 from real.progress import Progress, quiet, relabel
 from real.provenance import argv, device_name, revision, versions

@@ -1,4 +1,4 @@
-"""Recording a drafter on prompts: the trace file and its card."""
+"""Recording a drafter on prompts, and every exit of a sorted drafter: trace files and cards."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,8 +7,9 @@ from pathlib import Path
 from real.decode.features import drafter_features
 from real.draft import check_grows
 from real.drafters import BUILTIN
+from real.drafters.sorted import SortedDrafter
 from real.files import replace_json
-from real.jobs.models import ModelSettings
+from real.jobs.models import ModelSettings, open_recording
 from real.model.checkpoint import load_tokenizer
 from real.pair import Pair
 from real.processes import ALONE, Processes
@@ -25,13 +26,15 @@ from real.prompts import (
     read_prompts,
 )
 from real.record import Recording, RecordingFiles, Settings, record_all
-from real.record.data_card import card
+from real.record.exits import record_exits
+from real.record.rows import check_history_free
 from real.record.sequence_cache import SequenceCache, add_later_turns
-from real.record.settings import describe
-from real.record.stepwise import check_history_free
+from real.record.settings import card, describe
 from real.record.target_sequence import default_batch
+from real.rerun import rule_of
 from simspec import Trace, load_trace
 from simspec.output.files import check_output
+from simspec.trace.exits import ExitDrafts, exits_path, write_exits
 
 TURNS = ("first", "all")
 
@@ -337,3 +340,26 @@ def _is_finished(recording: Recording, prompts: Sequence[Prompt]) -> bool:
         and set(trace.budget.tolist()) == {recording.settings.budget}
         and trace.sequence.tolist() == list(range(len(prompts)))
     )
+
+
+def exits_of_recording(
+    name: str, models: ModelSettings, out: Path | None = None
+) -> tuple[ExitDrafts, Path]:
+    """Writes the exits of the recording `name` to `out`, by default beside it.
+
+    ValueError for a recording of another drafter, or of the rejection rule.
+    """
+    path, trace = open_recording(name)
+    out = out or exits_path(path)
+    check_output(out, path)
+    rule = rule_of(trace)
+    if trace.meta.drafter != "sorted":
+        raise ValueError(
+            f"{name} was recorded with drafter {trace.meta.drafter!r}; "
+            "expected a recording of drafter 'sorted'"
+        )
+    pair = models.load_for(trace, name)
+    assert isinstance(pair.drafter, SortedDrafter)  # by the recording's drafter
+    drafts = record_exits(pair.drafter, pair.target.decoder, trace, rule)
+    write_exits(drafts, trace, out)
+    return drafts, out

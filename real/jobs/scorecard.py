@@ -9,7 +9,7 @@ from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.engine import tune_for_timing
 from real.jobs.models import ModelSettings, check_models, open_recording, policy_cost_of
-from real.model.fingerprint import sha256
+from real.model.stored_weights import sha256
 from real.progress import Progress, quiet, relabel
 from real.provenance import device_name
 from real.rerun import recorded_rule

@@ -1,33 +1,86 @@
 """Training a model folder, or one drafter of it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
 
+from real.drafters import BUILTIN, trainable
 from real.jobs.models import dtype_of
 from real.model.checkpoint import load_tokenizer
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.provenance import check_device
-from real.train.arguments import PREDICTORS, read_settings
-from real.train.config import TrainConfig, toy_config, with_minutes, with_objective, with_steps
+from real.train.config import (
+    DrafterTraining,
+    TrainConfig,
+    drafter_training,
+    toy_config,
+    with_minutes,
+    with_objective,
+    with_steps,
+)
 from real.train.corpus import END
-from real.train.drafter_training import DrafterTraining, drafter_training
-from real.train.pipeline import build, train_one
-from real.train.schedule import TrainSchedule
-from real.train.search_skips import SkipSearch, configured_search
-from real.train.target_data import load_target
-from real.train.target_pipeline import (
+from real.train.drafter_data import load_target
+from real.train.optimizers import TrainSchedule
+from real.train.pipeline import (
     Folders,
     PredictorRequest,
     PromptFiles,
+    build,
     configured_predictors,
     train_for_target,
+    train_one,
 )
+from real.train.skip_search import SkipSearch, configured_search
 from simspec.numerics.rng import check_seed
+
+PREDICTORS = "predictors"
+"""In place of a drafter: the acceptance predictors of those that are there."""
+
+
+def train_choices() -> tuple[str, ...]:
+    """All drafters that `simspec train` makes: self_skip's settings are searched."""
+    return (*trainable(), "self_skip")
+
+
+def split_arguments(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """The drafter to train, or None for all, and the text; an existing path is never a drafter."""
+    first = words[0] if words else ""
+    if first == PREDICTORS and not Path(first).exists():
+        return first, tuple(words[1:])
+    if first and Path(first).exists():
+        return None, tuple(words)
+    if first in train_choices():
+        return first, tuple(words[1:])
+    if first in BUILTIN:
+        raise ValueError(
+            f"{first} has nothing to learn; expected one of {', '.join(train_choices())}, or text"
+        )
+    if near := get_close_matches(first, train_choices(), n=1):
+        raise ValueError(
+            f"{first} does not exist, and no drafter has that name; did you mean {near[0]}?"
+        )
+    return None, tuple(words)
+
+
+def read_settings(items: Iterable[str]) -> dict:
+    """Settings from key=value items; a value is JSON if possible (4, true, [8, 9]), else text."""
+    settings: dict = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not (key and equals) or key in settings:
+            raise ValueError(
+                f"--set {item!r} is no setting; expected key=value, such as layers=2, each key once"
+            )
+        try:
+            settings[key] = json.loads(value)
+        except (ValueError, RecursionError):
+            settings[key] = value
+    return settings
 
 
 @dataclass(frozen=True)

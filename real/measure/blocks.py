@@ -9,8 +9,9 @@ import numpy as np
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.along import start
 from real.decode.loop import decode
-from real.decode.plan import Plan, chain_plan
-from real.decode.static_tree import StaticTree
+from real.decode.plan import chain_plan
+from real.decode.protocol import Plan, RoundStart, SequenceStart
+from real.decode.tree_drafting import StaticTree
 from real.decode.verify import OTHER, POLICY, PhaseTimer
 from real.draft import Draft, Drafter
 from real.measure.estimate import Timed, estimate, relative_width
@@ -53,15 +54,13 @@ class Undrafted:
         self.K = max(depth)
         self.token = np.random.default_rng(seed).integers(0, vocab, _TOKENS).tolist()
 
-    def begin(self, drafter, rule, sequence, prefill, draws) -> None: ...
+    def begin(self, start: SequenceStart) -> None: ...
 
-    def draft(
-        self, last: int, position: int, round: int, cap: int, end_tokens, clock: PhaseTimer
-    ) -> Draft:
-        parent = self.parent if cap >= self.K else [-1]
+    def draft(self, start: RoundStart) -> Draft:
+        parent = self.parent if start.cap >= self.K else [-1]
         self.next = (self.next + len(parent)) % (_TOKENS - len(self.parent))
         token = self.token[self.next : self.next + len(parent) - 1]
-        return Draft([last, *token], parent, 0, 0)
+        return Draft([start.last, *token], parent, 0, 0)
 
     def end(self, draft, verified, output) -> float:
         return float("inf")
@@ -247,11 +246,11 @@ class TreeWidthBlock:
             pace.begin()
             passes.append(pace.pass_one(self.target, prompt[-1]))
         draws = AddressedDraws(self.rule.seed, self.runs)
-        plan.begin(self.drafter, self.rule, self.runs, prefill, draws)
+        plan.begin(SequenceStart(self.drafter, self.rule, self.runs, prefill, draws))
         self.runs += 1
         for i in range(rounds + 1):
             clock.begin()
-            draft = plan.draft(prompt[-1], i, i, plan.K, (), clock)
+            draft = plan.draft(RoundStart(prompt[-1], i, i, plan.K, (), clock))
             self.drafter.rollback(0)
             if pace is not None:
                 passes.append(pace.pass_one(self.target, prompt[-1]))

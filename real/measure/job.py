@@ -1,18 +1,17 @@
 """Timing jobs: what runs repeatedly to price one part of a round."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.decode.loop import Round
-from real.decode.plan import Plan
+from real.decode.protocol import Plan, RoundStart, SequenceStart
 from real.decode.verify import PhaseTimer, VerifyResult
 from real.draft import Draft, Drafter, Silent
 from real.model.target import TargetOutput
-from real.sampling import AddressedDraws, Rule
 from simspec import Policy, policies
 from simspec.cost.rounds import next_backlog
 from simspec.policy.policy import observe_nothing
@@ -49,7 +48,7 @@ class Job:
     | theta, theta_low_rank | draft length | drafts whose prediction the policy reads, and no more |
     | width | rows of a pass | drafting a two-level tree, without verification |
 
-    | kind | size | as a bare batched pass (`real.measure.batched`) |
+    | kind | size | as a bare batched pass (`real.measure.cost_table`) |
     | --- | --- | --- |
     | verify | draft length | the target's pass |
     | steps | 0 | K draft steps |
@@ -200,35 +199,20 @@ class JobPlan:
     def reader(self) -> Any:
         return self
 
-    def begin(
-        self,
-        drafter: Drafter,
-        rule: Rule,
-        sequence: int,
-        prefill: TargetOutput,
-        draws: AddressedDraws,
-    ) -> None:
+    def begin(self, start: SequenceStart) -> None:
         """Begins the plan of every job."""
         for job in dict.fromkeys(job for unit in self.left for job in unit):
-            self.plans[job].begin(drafter, rule, sequence, prefill, draws)
+            self.plans[job].begin(start)
         self._time_one()
 
     def _time_one(self) -> None:
         if self.pass_one is not None:
             self.passes.append(self.pass_one())
 
-    def draft(
-        self,
-        last: int,
-        position: int,
-        round: int,
-        cap: int,
-        end_tokens: tuple[int, ...],
-        clock: PhaseTimer,
-    ) -> Draft:
-        self.clock = clock
+    def draft(self, start: RoundStart) -> Draft:
+        self.clock = start.clock
         plan = self.plans[self.job]
-        return plan.draft(last, position, round, min(cap, plan.K), end_tokens, clock)
+        return plan.draft(replace(start, cap=min(start.cap, plan.K)))
 
     def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
         return self.plans[self.job].end(draft, verified, output)

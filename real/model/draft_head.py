@@ -11,10 +11,10 @@ from safetensors.torch import load, load_file, save_file
 from torch import Tensor, nn
 
 from real.files import replace_json, replacing
-from real.model.compressed import from_int8, read_bytes, weights_exist
 from real.model.decoder import Decoder
 from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.hf_config import WeightsError
+from real.model.stored_weights import from_int8, read_bytes, weights_exist
 from simspec.output.names import one_note, printable
 
 HASHES = ("tokenizer", "config", "weights")

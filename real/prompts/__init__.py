@@ -1,14 +1,16 @@
 """Prompts: rows of JSON lines into tokens, through a chat template or in a base model's styles."""
 
-from real.prompts.format import ChatTemplate, PromptFormat, load_chat_template
 from real.prompts.prompt import (
     ALL,
     LOOPS,
     LOW_REPEAT,
+    ChatTemplate,
     Prompt,
     PromptError,
+    PromptFormat,
     draw,
     groups,
+    load_chat_template,
     repeated_ngrams,
 )
 from real.prompts.reading import (

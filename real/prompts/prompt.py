@@ -1,9 +1,15 @@
-"""One prompt, which prompts of a file are used, and how much a sequence repeats."""
+"""One prompt: how its text becomes tokens, which prompts of a file are used, and repetition."""
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from real.tokenizer_check import check_tokenizer
+from simspec.output.names import one_note
 
 
 class PromptError(ValueError):
@@ -63,3 +69,179 @@ def groups(texts: Sequence[np.ndarray], tasks: Sequence[str]) -> dict[str, list[
     return {ALL: everyone, LOW_REPEAT: low} | {
         f"task:{task}": [s for s in everyone if tasks[s] == task] for task in dict.fromkeys(tasks)
     }
+
+
+STYLES = {"math": "Question: {}\nAnswer:", "code": "{}"}
+DIALOGUE = "User: {}\n\nAssistant:"
+"""The style of tasks that STYLES does not list."""
+
+
+def styled(task: str, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
+    """User turns in their task's style, each but the last with its answer.
+
+    A later turn follows after an empty line: `User: a\\n\\nAssistant: b\\n\\nUser: c ...`.
+    """
+    style = STYLES.get(task, DIALOGUE)
+    replies = [*answers, ""]
+    return "\n\n".join(style.format(turn) + reply for turn, reply in zip(turns, replies))
+
+
+OWN = "tokenizer"
+"""Name of the template that a checkpoint's tokenizer brings."""
+MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja template, rendered in the sandbox of transformers.
+
+    | field | meaning |
+    | --- | --- |
+    | name | OWN, or the name of a file |
+    | text | the template |
+    | tokenizer | transformers' tokenizer: it has the special tokens that templates name |
+    | system | the system prompt; "": none |
+    """
+
+    name: str
+    text: str
+    tokenizer: Any
+    system: str = ""
+
+    def render(self, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
+        """The conversation up to its next answer; PromptError where the template refuses it."""
+        chat = messages(turns, answers, self.system)
+        try:
+            return self.tokenizer.apply_chat_template(
+                chat, chat_template=self.text, tokenize=False, add_generation_prompt=True
+            )
+        except Exception as error:  # a template may raise anything
+            raise PromptError(
+                f"chat template {self.name!r} cannot render {len(chat)} messages: "
+                f"{one_note(error)[:200]}; "
+                "try it without --system, or use --chat-template none"
+            ) from error
+
+    def metadata(self) -> dict[str, str]:
+        """Name, SHA-256 and system prompt, for the metadata of a recording."""
+        digest = hashlib.sha256(self.text.encode()).hexdigest()
+        return {"template": self.name, "sha256": digest, "system": self.system}
+
+
+def messages(
+    turns: Sequence[str], answers: Sequence[str] = (), system: str = ""
+) -> list[dict[str, str]]:
+    """Messages of roles system (where there is one), user and assistant, in turns."""
+    chat = [{"role": "system", "content": system}] if system else []
+    for i, turn in enumerate(turns):
+        chat.append({"role": "user", "content": turn})
+        if i < len(answers):
+            chat.append({"role": "assistant", "content": answers[i]})
+    return chat
+
+
+def load_chat_template(
+    path: str | Path, choice: str = "auto", system: str = ""
+) -> ChatTemplate | None:
+    """The template of a checkpoint's tokenizer ("auto"), that of a file, or None ("none").
+
+    "auto" gives None for a tokenizer without a template. PromptError for a file that is no
+    template, and for a system prompt without a template.
+    """
+    template = None
+    if choice == "auto":
+        template = _own_template(path, system)
+    elif choice != "none":
+        text = _read(Path(choice))
+        template = ChatTemplate(Path(choice).name, text, _tokenizer(path), system)
+    if system and template is None:
+        raise PromptError(
+            f"a system prompt needs a chat template, and {path} has none here; "
+            "give one by --chat-template FILE, or leave --system out"
+        )
+    return template
+
+
+def _own_template(path: str | Path, system: str) -> ChatTemplate | None:
+    files = ("tokenizer_config.json", "chat_template.jinja")
+    folder = Path(path)
+    if folder.is_dir() and not any((folder / file).exists() for file in files):
+        return None
+    tokenizer = _tokenizer(path)
+    if not tokenizer.chat_template:
+        return None
+    try:
+        return ChatTemplate(OWN, tokenizer.get_chat_template(), tokenizer, system)
+    except ValueError as error:
+        raise PromptError(
+            f"{path} has several chat templates and no default: {one_note(error)[:200]}; "
+            "give one by --chat-template FILE"
+        ) from error
+
+
+def _tokenizer(path: str | Path) -> Any:
+    from transformers import AutoTokenizer
+
+    file = Path(path) / "tokenizer.json"
+    try:
+        if file.is_file():
+            check_tokenizer(file.read_bytes())
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:  # transformers raises many types for a damaged tokenizer
+        raise PromptError(
+            f"the tokenizer of {path} cannot be loaded by transformers: {one_note(error)[:200]}; "
+            "use --chat-template none"
+        ) from error
+
+
+def _read(file: Path) -> str:
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise PromptError(f"{file} is over {MAX_BYTES:,} bytes; expected a chat template")
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(
+            f"{file} cannot be read as a chat template: {one_note(error)[:200]}; "
+            "expected auto, none or a Jinja file"
+        ) from error
+    if not text.strip():
+        raise PromptError(f"{file} is empty; expected a chat template in Jinja")
+    return text
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """A tokenizer of `tokenizers`, and the chat template of turns; None: a base model's styles.
+
+    A template writes its own special tokens. Other text gets those that the tokenizer puts in front
+    of every text, unless it begins with them.
+    """
+
+    tokenizer: Any
+    template: ChatTemplate | None = None
+
+    def text(self, text: str) -> list[int]:
+        """Tokens of plain `text`, used unchanged."""
+        plain = self._encode(text)
+        whole = self.tokenizer.encode(text, add_special_tokens=True).ids
+        begin = whole[: _find(plain, whole)]
+        return plain if plain[: len(begin)] == begin else begin + plain
+
+    def turns(self, task: str, turns: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
+        """Tokens of a chat up to its next answer: user turns, and answers to all but the last."""
+        if self.template is None:
+            return self.text(styled(task, turns, answers))
+        return self._encode(self.template.render(turns, answers))
+
+    def metadata(self) -> dict[str, str]:
+        """Of the chat template; {} without one."""
+        return {} if self.template is None else self.template.metadata()
+
+    def _encode(self, text: str) -> list[int]:
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _find(part: list[int], whole: list[int]) -> int:
+    """The first place of `part` in `whole`; 0 where it is not there."""
+    places = range(len(whole) - len(part) + 1)
+    return next((i for i in places if whole[i : i + len(part)] == part), 0)

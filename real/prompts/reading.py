@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from real.prompts.format import PromptFormat
-from real.prompts.prompt import Prompt, PromptError
+from real.prompts.prompt import Prompt, PromptError, PromptFormat
 from simspec.output.files import read_at_most
 
 

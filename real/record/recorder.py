@@ -23,14 +23,12 @@ from real.model.target import Target
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import Prompt
-from real.record.parallel import record_parallel, record_prefix_only
+from real.record.parallel import IdleTarget, SharedPass, record_parallel, record_prefix_only
 from real.record.rejection import record_rejection
-from real.record.rows import RecordedRows, assemble, join_traces
+from real.record.rows import RecordedRows, assemble, join_traces, record_stepwise
 from real.record.sequence_cache import SequenceCache, blocks_of, groups_of, write_block
 from real.record.settings import RecordError, Settings
 from real.record.shards import Recording, RecordingFiles, Shards, check_shared
-from real.record.shared_pass import IdleTarget, SharedPass
-from real.record.stepwise import record_stepwise
 from real.record.target_sequence import target_sequence
 from real.record.tree_order import tree_order_parallel, tree_order_stepwise
 from simspec import Trace, TraceMeta

@@ -1,4 +1,8 @@
-"""Recording under the rejection rule: the probability that each draft token is accepted."""
+"""Recording under the rejection rule: acceptance ratios of drawn and of emitted sequences."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -8,13 +12,16 @@ from real.draft import Drafter
 from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import position_batches
 from real.drafters import parallel_form
+from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.model.full_pass import TargetPass
 from real.model.target import Target
-from real.record.rows import RecordedRows
+from real.prompts import Prompt
+from real.record.parallel import IdleTarget, SharedPass, hidden_states, row_chunks
+from real.record.rows import RecordedRows, assemble, check_history_free
 from real.record.settings import Settings
-from real.record.shared_pass import SharedPass, hidden_states, row_chunks
-from real.record.stepwise import check_history_free
 from real.record.target_sequence import TargetSequence
+from real.sampling import Rule
+from simspec import Trace
 
 
 @torch.inference_mode()
@@ -131,3 +138,56 @@ def _stepwise(
                 ratio[t, slot] = equal
         drafter.rollback(0)
     return ratio, depth
+
+
+_SMALLEST = 1e-300
+"""Stands for probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
+
+
+def record_emitted(
+    target: Target, drafter: Drafter, rule: Rule, trace: Trace, emitted: Sequence[np.ndarray]
+) -> Trace:
+    """What `drafter` would propose along the tokens `emitted` after each prompt of `trace`.
+
+    Budgets, addresses and depth are the trace's. Given these tokens, rounds of a run are
+    distributed as replays of the result. RecordError for a drafter that is not history-free.
+    """
+    rows, prompts = [], []
+    for s, tokens in enumerate(emitted):
+        prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]].tolist()
+        budget = int(trace.budget[s])
+        rows.append(emitted_rows(target, drafter, rule, prompt, tokens, trace.K, budget))
+        prompts.append(Prompt(trace.meta.ids[s], trace.task[s], "", prompt))
+    settings = Settings(trace.K, int(trace.budget.max()), rule, trace.meta.end_tokens, ())
+    meta = replace(trace.meta, drafter=drafter.name, seed=rule.seed)
+    recorded = assemble(rows, prompts, 0, settings, meta)
+    return replace(recorded, budget=trace.budget, sequence=trace.sequence)
+
+
+def emitted_rows(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    prompt: list[int],
+    tokens: np.ndarray,
+    K: int,
+    budget: int,
+) -> RecordedRows:
+    """The rows of `tokens [n]` emitted behind `prompt`, with drafts of up to K tokens.
+
+    RecordError for a drafter that is not history-free.
+    """
+    written = tokens, _probabilities(target, rule, prompt, tokens)
+    if type(drafter) is PromptLookupDrafter:  # it reads tokens only
+        target = cast(Target, IdleTarget(target.decoder))
+    settings = Settings(K, budget, rule, (), ())
+    return record_rejection(target, drafter, settings, prompt, written, SharedPass())
+
+
+def _probabilities(target: Target, rule: Rule, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
+    """The target's probability of each of `tokens [n]`, float64 `[n]`, in one pass."""
+    decoder = target.decoder
+    logits = decoder.logits(hidden_states(decoder, prompt, tokens, 0))
+    columns = np.arange(len(tokens)), tokens
+    p: np.ndarray = rule.probs(logits).cpu().numpy()[columns]
+    return np.maximum(p, _SMALLEST)

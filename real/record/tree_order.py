@@ -14,9 +14,9 @@ from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
+from real.record.parallel import SequenceScores, SharedPass
+from real.record.rows import check_history_free
 from real.record.settings import RecordError, Settings
-from real.record.shared_pass import SequenceScores, SharedPass
-from real.record.stepwise import check_history_free
 
 NOT_IN_TREE = 255
 """The order of a node that is in no tree, or that at least 255 others precede."""

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.draft import TrainingBatch
+from real.draft.losses import next_token_loss
 from real.drafters import BUILTIN
-from real.files import replace_json
+from real.files import read_card, replace_json
 from real.model.decoder import Decoder
-from real.model.fingerprint import sha256
-from real.model.losses import next_token_loss
+from real.model.stored_weights import sha256
 from real.progress import Progress, quiet
 from real.prompts import repeated_ngrams
 from real.provenance import device_name, revision, versions
@@ -28,15 +28,12 @@ from real.train.accepted_length import (
     longest_offer,
     summary,
 )
-from real.train.card_file import read_card
-from real.train.config import TrainConfig
+from real.train.config import DrafterTraining, TrainConfig, recipe_of
 from real.train.corpus import EncodedText, whole_windows
-from real.train.distillation import heldout_count
-from real.train.draft_vocabulary import coverage
-from real.train.drafter_data import DrafterData, K, TrainedTarget, prepared_head
-from real.train.drafter_training import DrafterTraining, recipe_of
+from real.train.drafter_data import DrafterData, K, TrainedTarget, coverage, prepared_head
 from real.train.feature_store import learned_tokens, read_tokens
-from real.train.schedule import TrainSchedule
+from real.train.generate import heldout_count
+from real.train.optimizers import TrainSchedule
 from real.train.trigram import count_trigrams
 
 

@@ -1,34 +1,78 @@
-"""What all drafters of one target are trained and evaluated on."""
+"""What drafters learn from and are evaluated on: text and sequences that the target writes."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from real.draft import TrainingBatch
-from real.model.checkpoint import load_decoder
+from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.decoder import Decoder
 from real.model.draft_head import load_draft_head, load_vocabulary
-from real.model.fingerprint import made_for
+from real.model.hf_config import end_tokens
+from real.model.stored_weights import made_for
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
-from real.train.accepted_length import Continuation
-from real.train.config import TrainConfig
+from real.train.accepted_length import Continuation, TokenPair
+from real.train.config import DrafterTraining, TrainConfig, new_head, recipe_of
 from real.train.corpus import END
-from real.train.distillation import (
+from real.train.feature_store import FeatureStore, TrainingSet
+from real.train.generate import (
     distilled_sequences,
     greedy_pairs,
     heldout_continuations,
     learned_sequences,
     mixed_batches,
 )
-from real.train.draft_vocabulary import check_size, count_tokens, most_frequent
-from real.train.drafter_training import DrafterTraining, new_head, recipe_of
-from real.train.skip_acceptance import TokenPair
+from real.train.prompt_set import PromptSet, PromptSources, read_prompt_set
+from real.train.sequence_shards import (
+    Sequences,
+    Writing,
+    heldout_sequences,
+    is_greedy,
+    write_sequences,
+)
+
+
+def count_tokens(parts: Iterable[np.ndarray], vocab: int) -> np.ndarray:
+    """How often each token occurs, int64 `[vocab]`."""
+    total = np.zeros(vocab, np.int64)
+    for part in parts:
+        total += np.bincount(np.asarray(part).ravel(), minlength=vocab)
+    return total
+
+
+def most_frequent(counts: np.ndarray, size: int) -> Tensor:
+    """The `size` tokens of largest count, ascending int64 `[size]`; ties go to the smaller id.
+
+    ValueError for fewer than 2, or more than there are.
+    """
+    check_size(size, len(counts))
+    best = np.argsort(-counts, kind="stable")[:size]
+    return torch.from_numpy(np.sort(best))
+
+
+def check_size(size: int, vocab: int) -> None:
+    """ValueError for a draft vocabulary of fewer than 2 tokens, or more than the target's."""
+    if not 2 <= size <= vocab:
+        raise ValueError(
+            f"--draft-vocab is {size}; expected 2 to {vocab} tokens, such as {vocab // 4}, "
+            "or none for all of them"
+        )
+
+
+def coverage(token: Tensor | None, parts: Iterable[np.ndarray]) -> float | None:
+    """Share of the tokens of `parts` that a draft vocabulary holds; None without one."""
+    if token is None:
+        return None
+    everything = np.concatenate([np.asarray(part).ravel() for part in parts])
+    return round(float(np.isin(everything, token.cpu().numpy()).mean()), 4)
+
 
 K = 5
 """Draft length of every figure in a card."""
@@ -164,3 +208,125 @@ def _check_restarted(training: DrafterTraining, stored: nn.Module, vocab: int) -
         raise ValueError(f"{name} and stores no other rows of its head; start from the whole one")
     if not training.draft_vocab:
         raise ValueError(f"{name}; say which part now: --draft-vocab N, {vocab} for all of it")
+
+
+@dataclass(frozen=True)
+class TargetCheckpoint:
+    """A target to train drafters for, loaded.
+
+    | field | meaning |
+    | --- | --- |
+    | path | its folder or hub name |
+    | decoder, tokenizer | as `load_pair` loads them |
+    | writer | writes training sequences and computes their features: the decoder, or one of \
+another dtype |
+    | made_for | the hashes that its drafters are stored with |
+    | end_tokens | every token that its checkpoint names as an end |
+    | context | the longest sequence that it is meant for |
+    """
+
+    path: str | Path
+    decoder: Decoder
+    writer: Decoder
+    tokenizer: Any
+    made_for: Mapping[str, str]
+    end_tokens: tuple[int, ...]
+    context: int
+
+
+@dataclass(frozen=True)
+class TargetData:
+    """The prompts and sequences of one target, and what its drafters learn from."""
+
+    prompts: PromptSet
+    sequences: Sequences
+    data: DrafterData
+
+    def greedy_pairs(self, count: int) -> list[TokenPair]:
+        """Up to `count` training prompts with the first 64 tokens that the target wrote greedily.
+
+        Of sequences with one new token or more; the first ones written come first.
+        """
+        greedy = is_greedy(np.arange(len(self.sequences)), len(self.prompts.training))
+        pairs = [self.sequences.pair(int(i)) for i in np.flatnonzero(greedy)[:count]]
+        return [(prompt, new_tokens[:64].tolist()) for prompt, new_tokens in pairs]
+
+
+def load_target(
+    path: str | Path, device: str, dtype: torch.dtype = torch.float32
+) -> TargetCheckpoint:
+    """Loads a checkpoint folder or a hub name in float32; WeightsError where it cannot be used.
+
+    `dtype`: that of `writer`.
+    """
+    decoder, tokenizer = load_decoder(path, device=device), load_tokenizer(path)
+    writer = decoder if dtype == decoder.dtype else load_decoder(path, dtype, device)
+    assert decoder.context is not None  # a checkpoint names it
+    ends = end_tokens(path, decoder.config.vocab)
+    hashes = made_for(path, decoder, tokenizer)
+    return TargetCheckpoint(path, decoder, writer, tokenizer, hashes, ends, decoder.context)
+
+
+def longest_prompt(context: int, new_tokens: int, most: int) -> int:
+    """Tokens of the longest prompt taken, at most `most`; ValueError without room for one."""
+    if context - new_tokens < 1:
+        raise ValueError(
+            f"the target is meant for {context} tokens; "
+            f"expected more than the {new_tokens} that it writes behind a prompt"
+        )
+    return min(most, context - new_tokens)
+
+
+def target_data(
+    config: TrainConfig,
+    target: TargetCheckpoint,
+    sources: PromptSources,
+    work: Path,
+    progress: Progress = quiet,
+    processes: Processes = ALONE,
+) -> TargetData:
+    """The target writes what its drafters learn from and are evaluated on, unless `work` has it.
+
+    Several `processes` share what is learned from, and all but the first end with ShareDone.
+
+    Drafters learn the new tokens behind training prompts. Held-out prompts are continued greedily:
+    a quarter of them chooses weights, the others evaluate them.
+    """
+    with processes.first_before_others():
+        prompts = read_prompt_set(sources, work, progress)
+    vocab, decoder = target.decoder.config.vocab, target.decoder
+    writing = Writing(config.distil_tokens, config.new_tokens, target.end_tokens, config.seed)
+    made = target.writer, target.made_for, work, progress, processes
+    sequences = write_sequences(writing, prompts, *made)
+    processes.leave_to_first()
+    if int(sequences.token.max()) >= vocab:
+        raise ValueError(f"{work} holds sequences of a larger vocabulary; choose another --work")
+    evaluation = replace(writing, length=config.evaluation_tokens)
+    written = heldout_sequences(evaluation, prompts, decoder, work)
+    heldout = [written.pair(i) for i in range(len(written))]
+    cut, short = max(1, len(heldout) // 4), max(K + 1, config.evaluation_tokens // 2)
+    dtype = torch.bfloat16 if config.autocast else decoder.dtype
+    store = FeatureStore(work / "features", decoder, sequences, dtype, target.writer)
+    source = {
+        **prompts.source,
+        "prompts_sha256": prompts.sha256,
+        "sequences": len(sequences),
+        "new_tokens": sequences.new_tokens,
+        "features": str(dtype).removeprefix("torch."),
+    }
+    if target.writer.dtype != decoder.dtype:
+        source["written_in"] = str(target.writer.dtype).removeprefix("torch.")
+    data = DrafterData(
+        target=decoder,
+        made_for=target.made_for,
+        end_tokens=target.end_tokens,
+        context=target.context,
+        batches=TrainingSet(sequences, store, progress).batches,
+        validation=[(prompt, new_tokens[:short]) for prompt, new_tokens in heldout[:cut]],
+        evaluation=heldout[cut:],
+        mixed=config.autocast,
+        blend=1.0,
+        counts=lambda: count_tokens([sequences.learned()], vocab),
+        source=source,
+    )
+    return TargetData(prompts, sequences, data)

@@ -19,7 +19,7 @@ from real.draft.losses import read_target
 from real.files import replacing
 from real.model.decoder import Decoder
 from real.progress import Progress, quiet
-from real.train.schedule import TrainSchedule
+from real.train.optimizers import TrainSchedule
 from real.train.sequence_shards import SHARD, Sequences
 
 BATCH_TOKENS = 8192

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from real.files import replace_json, replacing
-from real.model.fingerprint import sha256
+from real.files import read_card, replace_json, replacing
+from real.model.stored_weights import sha256
 from real.progress import Progress, quiet
 from real.prompts import LeftOut, PromptFormat, read_prompts
-from real.train.card_file import read_card
 from real.train.corpus import documents
 
 WINDOW = 64

@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from real.files import replace_json, replacing
+from real.files import read_card, replace_json, replacing
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.processes import ALONE, Processes
@@ -16,7 +16,6 @@ from real.progress import Progress, quiet
 from real.record import Settings
 from real.record.target_sequence import target_sequences
 from real.sampling import Rule
-from real.train.card_file import read_card
 from real.train.prompt_set import PromptSet
 
 SHARD = 32

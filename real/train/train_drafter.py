@@ -10,18 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from real.draft import TrainingBatch
-from real.files import replace_json
+from real.files import check_same_settings, read_card, replace_json
 from real.model.checkpoint import save_decoder
-from real.model.compressed import weights_exist
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head, save_vocabulary
-from real.model.fingerprint import sha256
+from real.model.stored_weights import sha256, weights_exist
 from real.progress import Progress, quiet, relabel
 from real.train.accepted_length import accepted_lengths
-from real.train.card_file import check_same_settings, read_card
+from real.train.config import DrafterTraining, loss_settings, recipe_of, scaled_rate
 from real.train.drafter_card import drafter_card
 from real.train.drafter_data import DrafterData, K, prepared_head
-from real.train.drafter_training import DrafterTraining, loss_settings, recipe_of, scaled_rate
 from real.train.trainer import fit, save_loss_curve
 
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from real.files import replace_json, replacing
 from real.progress import Progress, quiet
-from real.train.optimizers import optimizers
-from real.train.schedule import TrainSchedule, learning_rate_factor
+from real.train.optimizers import TrainSchedule, learning_rate_factor, optimizers
 
 FILE = "checkpoint.safetensors"
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-from real.audit.tolerance import near_ties
+from real.audit.rounding import near_ties
 from real.decode.features import drafter_features
 from real.jobs.record import make_recording
 from real.pair import TINY, load_pairs

@@ -1,7 +1,7 @@
 """A large file carried in pieces over several calls, and put together where they arrive.
 
-python -m real.campaign.pieces split model.gguf lab/pieces
-python -m real.campaign.pieces join lab/pieces work/pieces model.gguf
+python tools/pieces.py split model.gguf lab/pieces
+python tools/pieces.py join lab/pieces work/pieces model.gguf
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from real.files import replace_json, replacing
-from real.model.fingerprint import sha256
+from real.model.stored_weights import sha256
 
 PIECE = 16_000_000
 """Bytes of a piece, all but the last."""
@@ -142,7 +142,7 @@ def split_command(
 ) -> None:
     """Cut a file into pieces of 16 MB.
 
-    Example: python -m real.campaign.pieces split model.gguf lab/pieces
+    Example: python tools/pieces.py split model.gguf lab/pieces
     """
     written = _or_exit(lambda: split(source, folder))
     print(f"{len(written)} pieces in {folder}: " + " ".join(path.name for path in written))
@@ -158,7 +158,7 @@ def join_command(
 
     Exits with 3 while pieces are missing.
 
-    Example: python -m real.campaign.pieces join lab/pieces out/gpu/pieces out/gpu/model.gguf
+    Example: python tools/pieces.py join lab/pieces out/gpu/pieces out/gpu/model.gguf
     """
     missing = _or_exit(lambda: join(arrived, store, out))
     if missing:
