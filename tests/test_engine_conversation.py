@@ -1,7 +1,6 @@
 """The conversation with a worker: a recorded one, faults at any line, and the worker's own loop."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -79,15 +78,6 @@ def converse(worker, kept):
         )
 
 
-def alive(pid):
-    """Whether a process of this number runs."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def finished_lines(before=None):
     """The recorded lines of finished requests, up to the worker's line number `before`."""
     return [m for m in SAID[:before] if "id" in m]
@@ -112,14 +102,20 @@ def test_an_error_in_a_run_leaves_the_worker_usable():
     assert started.ended
 
 
-@pytest.mark.parametrize("at", range(len(SAID)))
-@pytest.mark.parametrize("fault", FAULTS)
+PLACES = [
+    (fault, at)
+    for fault in FAULTS
+    for at, message in enumerate(SAID)
+    if fault != "nan" or "error" not in message  # an error line has no number to make NaN of
+]
+
+
+@pytest.mark.parametrize(("fault", "at"), PLACES)
 def test_a_fault_at_any_line_is_one_line_and_loses_nothing(fault, at):
     kept = []
     with worker(fault, at) as started, pytest.raises(EngineError) as raised:
         converse(started, kept)
-    if not (fault == "text" and "error" in SAID[at]):  # its run's number became a text
-        assert FAULTS[fault] in str(raised.value)
+    assert FAULTS[fault] in str(raised.value)
     assert "\n" not in str(raised.value)
     assert str(raised.value).isprintable()
     assert len(kept) == len(finished_lines(at))
@@ -217,7 +213,7 @@ class Fake:
                 raise RuntimeError("a\\nbad request")
             if request["id"] == "slow":
                 child = subprocess.Popen(["sleep", "60"])
-                print("pids", os.getpid(), child.pid, file=sys.stderr, flush=True)
+                print("sleeps", file=sys.stderr, flush=True)
                 child.wait()
             yield dict(id=request["id"], tokens=[k, force], passes=[[1, 0, 0], [1, 0, 0]],
                        pass_seconds=None, first_seconds=0.0, seconds=0.0, text=None, stopped="end")
@@ -275,16 +271,13 @@ def test_a_worker_ends_with_its_children_when_its_host_is_killed(tmp_path):
     host = subprocess.Popen(
         [sys.executable, "-c", HOST, str(tmp_path / "served.py")], stderr=subprocess.PIPE, text=True
     )
-    line = next(line for line in host.stderr if line.startswith("pids"))
-    pids = [int(word) for word in line.split()[1:]]
-    assert all(map(alive, pids))
+    assert any(line.startswith("sleeps") for line in iter(host.stderr.readline, ""))
     host.kill()
     host.wait()
-    deadline = time.monotonic() + 20
-    while any(map(alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(map(alive, pids))
-    host.stderr.close()
+    began = time.monotonic()
+    with host.stderr:
+        host.stderr.read()  # ends when no process is left that could write there
+    assert time.monotonic() - began < 40  # `sleep` alone would take 60
 
 
 @given(st.binary(max_size=200))

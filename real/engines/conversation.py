@@ -198,31 +198,38 @@ class Worker:
         line = self._line(patience)
         with self._checked():
             value = decoded(line)
-            if "error" in value and not isinstance(value["error"], str):
+            if "error" not in value:
+                return value
+            said, of_run = value["error"], value.get("run", 0) == self._runs > 0
+            if set(value) - {"run"} != {"error"} or not (of_run or "run" not in value):
+                raise ValueError(f"an error line of another form: {line[:100]!r}")
+            if not isinstance(said, str):
                 raise ValueError("an error line holds no text")
-        if "error" in value:
-            said = f"says: {one_note(value['error'])[:500]}"
-            # a worker that fails in a run reads the next line
-            if set(value) != {"error", "run"} or value["run"] != self._runs:
-                self._end(0)
-            raise EngineError(f"{self.engine.name} {self.environment.version} {said}")
-        return value
+        if not of_run:  # a worker that fails in a run reads the next line
+            self._end(0)
+        raise EngineError(
+            f"{self.engine.name} {self.environment.version} says: {one_note(said)[:500]}"
+        )
 
     def _line(self, patience: float) -> bytes:
         deadline, searched = time.monotonic() + patience, 0
         while (end := self._received.find(b"\n", searched)) < 0:
             searched = len(self._received)
-            if searched > LONGEST_LINE:
-                raise self._failure(f"writes a line of over {LONGEST_LINE:,} bytes")
+            self._check_length(searched)
             if not _ready(self._output, select.POLLIN, deadline):
                 raise self._failure(f"is silent for {patience:g} s")
             part = os.read(self._output, 1 << 20)
             if not part:
                 raise self._failure(self._ending(half=bool(self._received)))
             self._received += part
+        self._check_length(end)
         line = bytes(self._received[:end])
         del self._received[: end + 1]
         return line
+
+    def _check_length(self, length: int) -> None:
+        if length > LONGEST_LINE:
+            raise self._failure(f"writes a line of over {LONGEST_LINE:,} bytes")
 
     def _ending(self, half: bool = False) -> str:
         """How the process has ended, as part of a sentence."""

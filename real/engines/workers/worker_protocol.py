@@ -65,8 +65,7 @@ def _leave(code):
     """Ends this process and those that the engine has started in its group."""
     sys.stderr.flush()
     if os.getpgrp() == os.getpid():  # the host starts a worker as the leader of a group
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.killpg(0, signal.SIGTERM)
+        os.killpg(0, signal.SIGKILL)
     os._exit(code)
 
 
