@@ -29,7 +29,7 @@ from real.measure.pace import TimingBlock
 from simspec import CostModel, Trace
 from simspec.cost.provenance import PARTS, CostOrigin, CostPrecision
 from simspec.engines.convention import Convention
-from simspec.numerics.stats import MIN_PROMPTS, Interval, ratio
+from simspec.numerics import stats
 
 DRAWS = 200
 """Bootstrap replicates of the costs, over timing blocks."""
@@ -218,9 +218,9 @@ class Speedup:
 
     k: int
     predicted: float
-    predicted_interval: Interval | None
+    predicted_interval: stats.Estimate | None
     measured: float
-    measured_interval: Interval | None
+    measured_interval: stats.Estimate | None
 
     @property
     def error(self) -> float:
@@ -353,9 +353,9 @@ def _predicted_seconds(
     return np.array(found)
 
 
-def _interval(plain: np.ndarray, drafted: np.ndarray) -> Interval | None:
+def _interval(plain: np.ndarray, drafted: np.ndarray) -> stats.Estimate | None:
     """The bootstrap interval of plain over drafted seconds; None for too few prompts."""
-    if len(plain) < MIN_PROMPTS:
+    if len(plain) < stats.MIN_PROMPTS:
         return None
     enough = plain.shape[1] > 2
-    return ratio(plain if enough else plain[:, 0], drafted if enough else drafted[:, 0])
+    return stats.ratio(plain if enough else plain[:, 0], drafted if enough else drafted[:, 0])
