@@ -50,6 +50,10 @@ LLAMACPP = (
     "--spec-type draft-simple --model-draft D --spec-draft-n-max 8 --spec-draft-n-min 0 "
     "--spec-draft-p-min 0.75"
 )
+LLAMACPP_SYNTHETIC = (
+    "--spec-type draft-simple --model-draft D --spec-draft-n-max 3 --spec-draft-n-min 0 "
+    "--spec-draft-p-min 0.0 --spec-synth-rates 0.75,0.5,0.25"
+)
 TRANSFORMERS = json.dumps(
     {
         "num_assistant_tokens": 5,
@@ -129,6 +133,7 @@ RIGHT = {
     "sglang-adaptive": (ADAPTIVE, Settings()),
     "tensorrt-llm": (TENSORRT, Settings(engine_version="1.3.0")),
     "llamacpp": (LLAMACPP, Settings()),
+    "llamacpp-synthetic": (LLAMACPP_SYNTHETIC, Settings()),
     "transformers": (TRANSFORMERS, Settings()),
     "speculation-profile": (PROFILE, Settings()),
     "golden-al": (GOLDEN, Settings()),
@@ -137,9 +142,11 @@ RIGHT = {
 }
 """{format: (a right document, the settings it is read with)}"""
 
+MEAN_LENGTH = LLAMACPP_SYNTHETIC.replace("rates 0.75,0.5,0.25", "len 2.5")
 ONE_K = PROFILE.replace('{"1": 1.8, "2": 2.25, "3": 2.4}', '{"2": 2.25}')
 ADAPTED = '"enable_adaptive_verification": true, "num_speculative_tokens": 2}'
 MORE_RIGHT = (
+    ("llamacpp-synthetic", MEAN_LENGTH, Settings()),
     ("vllm", '{"model": "D", "num_speculative_tokens": 2}', Settings()),
     ("vllm", '{"method": "ngram_gpu", "num_speculative_tokens": 2}', Settings()),
     ("vllm", '{"method": "ngram", "num_speculative_tokens": 2}', Settings()),

@@ -37,6 +37,7 @@ FORMAT_OF = {
     "sglang-adaptive.json": "sglang-adaptive",
     "tensorrt-llm.yaml": "tensorrt-llm",
     "llamacpp.txt": "llamacpp",
+    "llamacpp-synthetic.txt": "llamacpp-synthetic",
     "transformers.json": "transformers",
 }
 

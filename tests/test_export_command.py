@@ -148,7 +148,7 @@ def test_policy_becomes_the_engines_setting(folder, tmp_path, name, policy, flag
         ("vllm", ("--out", "nowhere/out"), "no folder nowhere"),
         ("vllm", ("--out", "a.parquet"), "would overwrite a.parquet"),
         ("vllm", ("--cost", "one.json", "--out", "one.json"), "would overwrite one.json"),
-        ("sglang", ("--method", "NGRAM"), "is 'NGRAM'"),
+        ("sglang", ("--method", "NGRAMS"), "is 'NGRAMS'"),
         ("sglang-adaptive", ("--method", "STANDALONE"), "expected one of EAGLE, EAGLE3"),
         ("sglang", ("--cost", "table.json"), "this format holds one length"),
         ("tensorrt-llm", ("--cost", "table.json"), "give --engine-version"),

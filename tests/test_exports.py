@@ -278,3 +278,12 @@ def test_methods_whose_weights_are_in_the_target_need_no_model():
     for method, model in (("mtp", None), ("dspark", None), ("dspark", "D"), ("mtp", "D")):
         asked = request(Schedule((1,), (2,)), options=replace(SETTINGS, method=method, model=model))
         assert vllm.read(vllm.export(asked)).get("model") == model
+
+
+def test_llamacpp_simulates_shares_of_one_length_alone():
+    asked = request(Schedule((1,), (2,)), drafter="prompt_lookup")
+    with pytest.raises(ValueError, match="needs drafts of one length"):
+        llamacpp.export_synthetic(asked)
+    length, rates = llamacpp.read_synthetic(llamacpp.export_synthetic(request(asked.schedule)))
+    assert length == 2
+    assert rates == pytest.approx(acceptance_at(asked.evidence.traces.values(), 2).marginals)

@@ -240,3 +240,13 @@ def of_marginals(source: Source, K: int, marginals: Sequence[float]) -> PooledCo
         draft_length=K, withheld={"rounds": NO_COUNTS},
         marginals={K: tuple(map(float, marginals))}, notes=(TOLD,),
     )  # fmt: skip
+
+
+def of_mean(source: Source, K: int, length: float, name: str) -> PooledCounts:
+    """The mean length that an engine simulates at draft length K; name: its key or flag."""
+    reason = f"{name.lstrip('-')} is a mean: it has no positions"
+    return PooledCounts(
+        origin_of(source), length=length,
+        length_means="mean tokens a round (bonus token included)", draft_length=K,
+        withheld={"rounds": NO_COUNTS, "acceptance by depth": reason}, notes=(TOLD,),
+    )  # fmt: skip

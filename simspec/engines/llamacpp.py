@@ -4,6 +4,7 @@ Reference: common/arg.cpp of llama.cpp.
 """
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,10 +13,20 @@ from simspec.engines.counts import (
     at_constant_length,
     check_figure,
     mean_of,
+    of_marginals,
+    of_mean,
     origin_of,
     rounding_slack,
 )
-from simspec.engines.documents import Fields, check_option, check_text, json_rows, responses
+from simspec.engines.documents import (
+    Fields,
+    check_option,
+    check_survival,
+    check_text,
+    json_rows,
+    responses,
+)
+from simspec.engines.draft_acceptance import acceptance_at
 from simspec.engines.flags import flag_integer, flag_line, number_of, read_flags
 from simspec.engines.import_kinds import (
     DEEPEST,
@@ -26,7 +37,7 @@ from simspec.engines.import_kinds import (
     constant_length,
 )
 from simspec.engines.prometheus import counted_rounds
-from simspec.engines.request import ExportFormat, Request, Settings, confidence_threshold
+from simspec.engines.request import MEASURED, ExportFormat, Request, Settings, confidence_threshold
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 from simspec.policies.confidence import confidence
 
@@ -34,6 +45,7 @@ KIND = "llama.cpp flags"
 TYPE, MODEL = "--spec-type", "--model-draft"
 LONGEST, SHORTEST, P_MIN = "--spec-draft-n-max", "--spec-draft-n-min", "--spec-draft-p-min"
 SAMPLING, SAMPLINGS = "--spec-draft-sampling", ("greedy", "probabilistic")
+RATES, MEAN, DIGITS = "--spec-synth-rates", "--spec-synth-len", 6
 LOOKUP = "ngram-simple"
 MATCHED, FOUND = "--spec-ngram-simple-size-n", "--spec-ngram-simple-size-m"
 DRAFTERS = {"model": "draft-simple", "prompt_lookup": LOOKUP}
@@ -79,8 +91,13 @@ def validate(text: str, settings: Settings) -> None:
 
 def read(text: str) -> tuple[str, int, float]:
     """(type, longest draft, p_min); ValueError as `validate`."""
+    return _read(text)[:3]
+
+
+def _read(text: str, more: Sequence[str] = ()) -> tuple[str, int, float, dict[str, str]]:
+    """As `read`, and the flags, which may be `more`."""
     drafting, lookup = (LONGEST, SHORTEST, P_MIN), (MATCHED, FOUND)
-    optional = (*drafting, *lookup, MODEL, SAMPLING)
+    optional = (*drafting, *lookup, MODEL, SAMPLING, *more)
     flags = read_flags(text, KIND, (TYPE,), optional, RENAMED, ALIASES)
     kind = check_option(flags[TYPE], TYPE, TYPES)
     needed = lookup if kind == LOOKUP else drafting
@@ -90,7 +107,7 @@ def read(text: str) -> tuple[str, int, float]:
         if others := sorted({*flags} - {TYPE, *lookup}):
             raise ValueError(f"{others[0]} belongs to draft models, and {kind} ignores it: drop it")
         flag_integer(flags, MATCHED, 1)
-        return kind, flag_integer(flags, FOUND, 1), 0.0
+        return kind, flag_integer(flags, FOUND, 1), 0.0, flags
     if ignored := [name for name in lookup if name in flags]:
         raise ValueError(f"{ignored[0]} belongs to {LOOKUP}, and {kind} ignores it: drop it")
     check_option(flags.get(SAMPLING, SAMPLINGS[0]), SAMPLING, SAMPLINGS)
@@ -105,7 +122,56 @@ def read(text: str) -> tuple[str, int, float]:
             f"{SHORTEST} is {shortest}, expected 0: shorter drafts would be thrown away, which "
             "no replay did"
         )
-    return kind, longest, number_of(flags[P_MIN], P_MIN, 0, 1)
+    return kind, longest, number_of(flags[P_MIN], P_MIN, 0, 1), flags
+
+
+def export_synthetic(request: Request) -> str:
+    """The flags, on one line, with the marginal acceptance measured at that length."""
+    kind = request.method(DRAFTERS, "llama.cpp")
+    if kind == LOOKUP:
+        raise ValueError(f"{RATES} needs drafts of one length, and {kind} finds shorter ones")
+    rates = acceptance_at(request.evidence.traces.values(), request.length).marginals
+    flags: dict[str, object] = {TYPE: kind}
+    if kind in WITH_MODEL:
+        flags[MODEL] = request.model(kind)
+    flags |= {LONGEST: request.length, SHORTEST: 0, P_MIN: 0.0}
+    return flag_line(flags | {RATES: ",".join(f"{rate:.{DIGITS}f}" for rate in rates)})
+
+
+def validate_synthetic(text: str, settings: Settings) -> None:
+    """ValueError, one line, for what llama.cpp refuses, or changes without a word.
+
+    | llama.cpp would | refused here |
+    | --- | --- |
+    | refuse | shares outside [0, 1], growing shares |
+    | draft shorter than the shares | another number of shares than n-max, a p-min above 0 |
+    | accept as usual | neither shares nor a mean length |
+    | use one of both | shares and a mean length together |
+    | refuse or change | what it does of other flags |
+    """
+    read_synthetic(text)
+
+
+def read_synthetic(text: str) -> tuple[int, list[float] | float]:
+    """(draft length, marginal shares or the mean length); ValueError as `validate_synthetic`."""
+    kind, longest, p_min, flags = _read(text, (RATES, MEAN))
+    if kind == LOOKUP or p_min:
+        raise ValueError(f"{kind} with {P_MIN} {p_min:g} drafts shorter too: shares hold for one K")
+    if (RATES in flags) == (MEAN in flags):
+        raise ValueError(f"expected exactly one of {RATES} and {MEAN}")
+    if MEAN in flags:
+        return longest, number_of(flags[MEAN], MEAN, 1, longest + 1)
+    words = flags[RATES].split(",")
+    rates = [number_of(word, f"{RATES}[{i}]", 0, 1) for i, word in enumerate(words)]
+    return longest, check_survival(rates, RATES, longest)
+
+
+def import_synthetic(source: Source, options: ImportOptions) -> PooledCounts:
+    """Marginal shares that llama.cpp simulates, or the mean length alone."""
+    K, held = read_synthetic(source.text)
+    return of_mean(source, K, held, MEAN) if isinstance(held, float) else of_marginals(
+        source, K, held
+    )  # fmt: skip
 
 
 def import_settings(source: Source, options: ImportOptions) -> EngineSettings:
@@ -236,6 +302,13 @@ EXPORTS = (
             "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
         ),
     ),
+    ExportFormat(
+        "llamacpp-synthetic",
+        export_synthetic,
+        validate_synthetic,
+        ("dependence between rounds: the engine draws each round's acceptance alone",),
+        MEASURED,
+    ),
 )
 
 
@@ -268,6 +341,7 @@ def read_prometheus(source: Source, options: ImportOptions) -> PooledCounts:
 
 IMPORTS = (
     ImportFormat("llamacpp", import_settings),
+    ImportFormat("llamacpp-synthetic", import_synthetic),
     ImportFormat("llamacpp-timings", read_timings),
     ImportFormat("llamacpp-log", read_log, ("drafted",)),
     ImportFormat("llamacpp-prometheus", read_prometheus, ("before", "drafted")),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from simspec.engines.choice import CAPTURED, Schedule
-from simspec.engines.counts import NO_COUNTS, TOLD, of_marginals, origin_of
+from simspec.engines.counts import of_marginals, of_mean, origin_of
 from simspec.engines.documents import (
     check_fields,
     check_integer,
@@ -235,12 +235,7 @@ def import_synthetic(source: Source, options: ImportOptions) -> PooledCounts:
     K = int(config[LENGTH])
     if RATES in config:
         return of_marginals(source, K, config[RATES])
-    reason = "synthetic_acceptance_length is a mean: it has no positions"
-    return PooledCounts(
-        origin_of(source), length=float(config[MEAN]),
-        length_means="mean tokens a round (bonus token included)", draft_length=K,
-        withheld={"rounds": NO_COUNTS, "acceptance by depth": reason}, notes=(TOLD,),
-    )  # fmt: skip
+    return of_mean(source, K, float(config[MEAN]), MEAN)
 
 
 EXPORTS = (
