@@ -45,7 +45,6 @@ class Junk:
     """Candidates drawn at random: costs of a pass by its rows, apart from acceptance."""
 
     requires_model_outputs = False
-    model_kwargs_overrides = {}
 
     def __init__(self, k, vocab, longest, seed):
         self.k, self.vocab, self.longest = k, vocab, longest
