@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from importlib.metadata import version
+from typing import Any
 
 SPARE = 8
 """Tokens of context beyond prompt, output and draft: the server stops short of a full context."""
@@ -64,7 +65,8 @@ class LlamaCpp:
     def __init__(self, options):
         self.options = options
         draft = options["draft"]
-        self.server, self.built = None, None
+        self.server: Any = None
+        self.built: tuple | None = None
         self._build(draft["k"] if draft else 0, forced=False)
 
     def ready(self):

@@ -188,15 +188,12 @@ class OpenVINO:
 def _until(ends, genai):
     """A streamer that stops at an end token of the target."""
 
-    class Until(genai.StreamerBase):
-        def write(self, token):
-            found = ends.intersection(token if isinstance(token, list) else [token])
-            return genai.StreamingStatus.STOP if found else genai.StreamingStatus.RUNNING
+    def write(self, token):
+        found = ends.intersection(token if isinstance(token, list) else [token])
+        return genai.StreamingStatus.STOP if found else genai.StreamingStatus.RUNNING
 
-        def end(self):
-            pass
-
-    return Until()
+    # its base class is known only where the engine is installed
+    return type("Until", (genai.StreamerBase,), {"write": write, "end": lambda self: None})()
 
 
 if __name__ == "__main__":

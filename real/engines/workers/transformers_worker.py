@@ -5,6 +5,7 @@ import random
 import time
 from importlib.metadata import version
 from types import MethodType
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -45,7 +46,6 @@ class Junk:
     """Candidates drawn at random: costs of a pass by its rows, apart from acceptance."""
 
     requires_model_outputs = False
-    model_kwargs_overrides = {}
 
     def __init__(self, k, vocab, longest, seed):
         self.k, self.vocab, self.longest = k, vocab, longest
@@ -78,7 +78,8 @@ class Transformers:
         draft = options["draft"]
         self.model = self._load(options["model"])
         self.ends = self._greedy(self.model)
-        self.assistant, self.forced = None, None
+        self.assistant: Any = None
+        self.forced: Junk | None = None
         if draft and draft["method"] == "model":
             self.assistant = self._load(draft["model"])
             self._greedy(self.assistant)
@@ -117,7 +118,7 @@ class Transformers:
     def _load(self, folder):
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(self.torch, self.options["dtype"]),
             local_files_only=True,
@@ -139,7 +140,7 @@ class Transformers:
 
     def _candidates(self, model, *args, **kwargs):
         """transformers' candidate generator, or a forced one, that notes each draft length."""
-        generator = self.forced or self.made(*args, **kwargs)
+        generator: Any = self.forced or self.made(*args, **kwargs)
         inner = generator.get_candidates
 
         def get_candidates(ids, *more, **keys):
