@@ -25,7 +25,7 @@ BIN := $(VENV)/bin
 # Tests that run compiled functions: interpreted, their code may differ.
 CORE := rng trace cost cost_table roofline pass_cost specialize policy deferred_policy policies
 CORE += policy_names oracle posterior draft_length_distribution scalar_predictor exits cost_aware
-CORE += simulate synthetic formulas metrics sweep check stats oracle_gap
+CORE += simulate synthetic formulas metrics sweep check oracle_gap
 CORE += bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics
 CORE += compare_trees beta_draw
 
