@@ -24,11 +24,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
+# Tests that run compiled functions: interpreted, their code may differ.
 CORE := rng trace cost cost_table roofline pass_cost specialize policy deferred_policy policies
 CORE += policy_names oracle posterior draft_length_distribution scalar_predictor exits cost_aware
-CORE += simulate synthetic formulas metrics sweep check paper_tables stats oracle_gap
+CORE += simulate synthetic formulas metrics sweep check oracle_gap
 CORE += bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics
-CORE += compare_trees terminal beta_draw
+CORE += compare_trees beta_draw
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills
 
