@@ -3,30 +3,30 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from real.bench.figures import draw_scorecard
+from real import drafters
+from real.bench.contestants import Checkpoints, HfModels, load_pairs, our_contestants, requests_of
+from real.bench.emulation import emulate, emulation_passes
+from real.bench.figures import draw_race, draw_scorecard
+from real.bench.hf_generate import other_prompts, resolve, tune, with_plain
+from real.bench.race import race
+from real.bench.race_rows import race_rows, race_summary
+from real.bench.recorded_drafter import SequenceSettings
 from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.campaign.config import REQUIRED
-from real.campaign.recordings import RULE, best_fixed, select_policies
+from real.campaign.recordings import RULE, best_fixed, select_policies, select_prompts
 from real.campaign.workspace import Workspace
 from real.drafters import BUILTIN
-from real.jobs import (
-    EmulationSettings,
-    LatencyFiles,
-    RaceOutputs,
-    RaceSettings,
-    emulate_recording,
-    race_recording,
-    run_on,
-)
-from real.jobs import measure_latency as measure_target_latency
+from real.files import replace_json
+from real.jobs import run_on
 from real.measure.device_limits import host_wait
-from real.measure.latency_grid import GridAxes, GridSettings
-from real.model.random_models import read_target
+from real.measure.latency_grid import GridAxes, GridSettings, LatencyGrid
+from real.measure.time_grid import measure_grid
+from real.model.random_models import check_room, random_decoder, read_shape, read_target
 from real.pair import DTYPES
 from real.progress import relabel
 from real.provenance import device_name
-from simspec import policies
+from simspec import CostModel, policies
 from simspec.reports.speedup_curve import plot_curves, speedup_curve
 
 LAB, TUNED, EAGER = "lab", "lab-tuned", "lab-eager"
@@ -40,11 +40,16 @@ def measure_latency(workspace: Workspace, name: str) -> dict:
     """
     config, path = workspace.config, workspace.out / "ladders" / f"{name}.json"
     ours = name.startswith(LAB)
-    target = str(workspace.models / "target") if ours else dict(config.latency.models)[name]
+    shape = read_target(
+        str(workspace.models / "target") if ours else dict(config.latency.models)[name]
+    )
+    measured = LatencyGrid.from_json(path) if path.exists() else None
     path.parent.mkdir(exist_ok=True)
-    batches, contexts = config.latency.batches, config.latency.contexts
-    if ours:
-        batches, contexts = (1,), contexts[:2]
+    batches, contexts = (
+        (config.latency.batches, config.latency.contexts)
+        if not ours
+        else ((1,), config.latency.contexts[:2])
+    )
     settings = GridSettings(
         DTYPES["bfloat16"],
         workspace.device,
@@ -54,8 +59,14 @@ def measure_latency(workspace: Workspace, name: str) -> dict:
         drafters=config.latency.drafters,
         seed=workspace.seed,
     )
-    axes = GridAxes(config.latency.widths, batches, contexts)
-    grid = measure_target_latency(target, axes, settings, LatencyFiles(path), workspace.progress)
+    grid = measure_grid(
+        shape,
+        GridAxes(config.latency.widths, batches, contexts),
+        settings,
+        measured,
+        lambda grid: grid.to_json(path),
+        relabel(workspace.progress, f"timing {shape.name}"),
+    )
     plain = [cell for cell in grid.cells if cell.part == "target" and cell.width == 1]
     steps = {
         f"batch {c.batch}, context {c.context}": {
@@ -67,12 +78,7 @@ def measure_latency(workspace: Workspace, name: str) -> dict:
     }
     speeds = {"bandwidth": grid.speeds.bandwidth.median, "rate": grid.speeds.rate.median}
     return (
-        {
-            "shape": read_target(target).name,
-            "dtype": "bfloat16",
-            "graphed": grid.graphed,
-            "fused": grid.fused,
-        }
+        {"shape": shape.name, "dtype": "bfloat16", "graphed": grid.graphed, "fused": grid.fused}
         | speeds
         | {"plain": steps}
     )
@@ -101,10 +107,10 @@ def race_transformers(workspace: Workspace) -> dict:
     """Bf16, greedy: our loop with every required drafter against transformers."""
     config = workspace.config
     wanted: list[str] = []
-    raced = (*REQUIRED, "prompt_lookup")
-    for drafter in raced:
+    costs: dict[str, CostModel] = {}
+    for drafter in (*REQUIRED, "prompt_lookup"):
         trace, cost = workspace.open_recording(drafter, "greedy")
-        features = {name for name, _ in trace.meta.features}
+        features, costs[drafter] = {name for name, _ in trace.meta.features}, cost
         texts = [
             text for text in config.policies.chains if set(policies.parse(text).reads) <= features
         ]
@@ -115,26 +121,49 @@ def race_transformers(workspace: Workspace) -> dict:
                 (fixed, *texts, config.policies.tree) if drafter == "model" else (fixed, "beta_ts")
             )
         ]
-    paths = {drafter: workspace.trace(drafter, "greedy") for drafter in raced}
-    settings = RaceSettings(
-        contestants=wanted,
-        rivals=config.race.rivals,
-        prompts=config.race.prompts,
-        repeats=config.race.repeats,
-        costs=[f"{drafter}={path.with_suffix('.cost.json')}" for drafter, path in paths.items()],
-        seed=workspace.seed,
-        budget=config.race.budget,
-        tune_prompts=config.race.tune_prompts,
+    whole, _ = workspace.open_recording("model", "greedy")
+    trace = select_prompts(whole, config.race.prompts)
+    others = other_prompts(whole, trace, config.race.tune_prompts)
+    checkpoints = Checkpoints(workspace.models, workspace.device, "bfloat16")
+    pairs = load_pairs(checkpoints, trace, wanted, config.engine)
+    contestants = our_contestants(trace, pairs, wanted, costs, workspace.seed)
+    rivals = with_plain(config.race.rivals)
+    models = HfModels.load(checkpoints, rivals)
+    tuning = tune(
+        rivals,
+        lambda names: models.contestants(others, names),
+        requests_of(others, config.race.budget),
+        others.meta.ids,
+        workspace.seed,
+        relabel(workspace.progress, "tuning transformers"),
     )
+    contestants += models.contestants(trace, resolve(rivals, tuning))
+    requests = requests_of(trace, config.race.budget)
+    progress = relabel(workspace.progress, "racing")
+    runs = race(
+        contestants, requests, config.race.repeats, workspace.seed, workspace.device, progress
+    )
+    rows = race_rows(runs, trace.meta.tasks)
+    about = {
+        "recording": workspace.trace("model", "greedy").stem,
+        "device": device_name(workspace.device),
+        "dtype": "bfloat16",
+    }
+    result = race_summary(
+        runs,
+        rows,
+        trace.meta.tasks,
+        about
+        | {
+            "engine": config.engine,
+            "prompts": trace.sequences,
+            "repeats": config.race.repeats,
+            "tuning": {method: asdict(found) for method, found in tuning.items()},
+        },
+    )
+    replace_json(workspace.out / "race.json", result)
     (workspace.out / "figures").mkdir(exist_ok=True)
-    outputs = RaceOutputs(
-        workspace.out / "race.json",
-        workspace.out / "figures" / "race.png",
-        workspace.work / "race.json",
-    )
-    result, _ = race_recording(
-        str(paths["model"]), workspace.model_settings, settings, outputs, workspace.progress
-    )
+    draw_race(rows, about["device"], workspace.out / "figures" / "race.png")
     return {name: value for name, value in result.items() if name != "raw"}
 
 
@@ -206,23 +235,36 @@ def run_static_tree(workspace: Workspace, drafter: str) -> dict:
 def emulate_drafter(workspace: Workspace, drafter: str) -> dict:
     """Bf16: passes of the large model with random weights, recorded acceptances."""
     config = workspace.config
-    trace, cost = workspace.open_recording(drafter, RULE)
-    fixed = [f"fixed:{k}" for k in (2, 4, 6) if k <= trace.K]
-    chosen = select_policies(workspace, trace, cost)[1:]
-    settings = EmulationSettings(
+    whole, cost = workspace.open_recording(drafter, RULE)
+    trace, spec = (
+        select_prompts(whole, config.emulation.prompts),
         dict(config.emulation.drafters)[drafter],
-        [*fixed, *chosen],
-        config.emulation.prompts,
-        cost=workspace.trace(drafter, RULE).with_suffix(".cost.json"),
-        seed=workspace.seed,
     )
-    return emulate_recording(
-        str(workspace.trace(drafter, RULE)),
-        config.emulation.model,
-        workspace.model_settings,
-        settings,
-        workspace.progress,
-    ).summary()
+    shape = read_shape(config.emulation.model)
+    room = int(max(trace.prompt_offset[1:] - trace.prompt_offset[:-1])) + int(trace.budget.max())
+    check_room(
+        [shape, *drafters.drafter_shapes(spec, shape)], DTYPES["bfloat16"], room, workspace.device
+    )
+    decoder = random_decoder(shape, DTYPES["bfloat16"], workspace.device, workspace.seed)
+    made = drafters.random_drafter(spec, decoder, shape, int(trace.depth.max()), workspace.seed)
+    fixed = [policies.BUILTIN["fixed"](k) for k in (2, 4, 6) if k <= trace.K]
+    asked = [*fixed, *select_policies(workspace, whole, cost)[1:]]
+    label = {
+        "text": "random",
+        "acceptance": workspace.trace(drafter, RULE).stem,
+        "target": shape.name,
+        "drafter": spec,
+        "weights": "random",
+    }
+    label |= {"dtype": "bfloat16", "engine": config.engine}
+    passes = emulation_passes(config.engine, trace)
+    progress = relabel(workspace.progress, f"emulating {shape.name} {drafter}")
+    settings = SequenceSettings(seed=workspace.seed)
+    return (
+        emulate(decoder, made, trace, asked, cost, settings, progress, passes)
+        .labeled(label)
+        .summary()
+    )
 
 
 def draw_figures(workspace: Workspace) -> dict:

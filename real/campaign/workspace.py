@@ -13,7 +13,6 @@ from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig, training_of
 from real.decode.engine import make_passes
 from real.files import read_card, replace_json, replacing
 from real.jobs.convert import import_gguf
-from real.jobs.models import ModelSettings
 from real.model.stored_weights import sha256
 from real.pair import Pair, load_pair
 from real.progress import Progress, quiet
@@ -147,11 +146,6 @@ class Workspace:
     def work(self) -> Path:
         """Tokens, checkpoints and curves."""
         return self.out / "work"
-
-    @property
-    def model_settings(self) -> ModelSettings:
-        """The models of bf16 jobs, on the campaign's engine."""
-        return ModelSettings(self.models, self.device, "bfloat16", self.config.engine)
 
     @property
     def folders(self) -> Folders:

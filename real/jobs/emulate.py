@@ -16,7 +16,6 @@ from real.measure.time_grid import grid_cost_table, measure_grid
 from real.model.random_models import check_room, random_decoder, read_shape, read_target
 from real.progress import Progress, quiet, relabel
 from real.provenance import check_device
-from simspec import Policy
 from simspec.numerics.rng import check_seed
 from simspec.output.files import check_output
 
@@ -87,7 +86,7 @@ class EmulationSettings:
     | field | meaning |
     | --- | --- |
     | drafter | early_exit[:LAYERS], model:SHAPE, eagle, medusa or prompt_lookup |
-    | policies | name[:arg,...] as in `simspec sweep`, or policies |
+    | policies | name[:arg,...] as in `simspec sweep` |
     | prompts | so many of the recording's prompts, spread over the tasks; 0: all |
     | context | tokens of every prompt; None: as recorded |
     | cost | a cost file that policies observe |
@@ -95,7 +94,7 @@ class EmulationSettings:
     """
 
     drafter: str = "early_exit"
-    policies: Sequence[str | Policy] = POLICIES
+    policies: Sequence[str] = POLICIES
     prompts: int = 12
     context: int | None = None
     cost: Path | None = None
