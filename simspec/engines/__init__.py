@@ -1,1 +1,1 @@
-"""Engines that serve models: how they draft and count, what they write and what they read."""
+"""Serving engines and tools: settings written from replays, measurements read, one file each."""
