@@ -93,6 +93,7 @@ def test_control_a_broken_link_is_noticed(tmp_path):
 def _commands():
     root = typer.Typer()
     root.registered_commands = list(app.registered_commands)
+    root.registered_groups = list(app.registered_groups)
     names = {command.name for command in root.registered_commands}
     if "record" not in names:
         from importlib.metadata import entry_points
@@ -102,7 +103,8 @@ def _commands():
     return {
         name: {
             option
-            for parameter in command.params
+            for inner in (command, *getattr(command, "commands", {}).values())  # of a group
+            for parameter in inner.params
             for option in (*parameter.opts, *parameter.secondary_opts)
         }
         for name, command in commands.items()

@@ -200,7 +200,8 @@ def drafted_text(
 def _slot(keys, key):
     """Slot of a key in an open hash table of a power of two; a free one where it is not held."""
     mask = keys.shape[0] - 1
-    slot = ((key * 0x9E3779B97F4A7C1) >> 20) & mask
+    # no product overflows: interpreted, that would be a warning
+    slot = ((((key >> 31) * 40507 + (key & 0x7FFFFFFF)) * 2654435) >> 12) & mask
     while keys[slot] != -1 and keys[slot] != key:
         slot = (slot + 1) & mask
     return slot
