@@ -78,7 +78,7 @@ SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
 def list_engines(as_json: Json = False) -> None:
     """List the engines, whether they are installed here, and what they can do."""
     from real.engines import RELEASED, find_environment
-    from simspec.output.terminal import print_table
+    from simspec.output.table import print_table
 
     rows = []
     for name, adapter in RELEASED.items():
@@ -194,7 +194,8 @@ def measure(  # noqa: PLR0913
     if as_json:
         print(json.dumps(cost.to_dict()))
         return
-    from simspec.output.terminal import print_note, print_table
+    from simspec.output.table import print_table
+    from simspec.output.terminal import print_note
 
     for warning in cost.warnings:
         print_note(warning)
@@ -242,7 +243,8 @@ def compare(  # noqa: PLR0913
     from real.engines.measure import speedup_table
     from real.engines.rows import read_rows
     from simspec import CostModel, load_trace
-    from simspec.output.terminal import markdown_table, print_table, print_text
+    from simspec.output.table import markdown_table, print_table
+    from simspec.output.terminal import print_text
     from simspec.trace.recordings import locate
 
     trace = None
