@@ -1,0 +1,1 @@
+"""Worker scripts: each runs in the environment of its engine and imports that engine alone."""
