@@ -111,3 +111,11 @@ def test_invalid_settings_are_refused():
 def test_each_rule_is_read_from_its_text():
     for rule in RULES.values():
         assert ngram_rule(rule.text) == rule
+
+
+def test_llamacpp_does_not_search_the_last_token():
+    """In a run of one token the copy is that of a match two tokens back, one token long."""
+    rule = ngram_rule("llamacpp:1")
+    held = drafted_text([], [1] * 12, rule, 3, 12)
+    assert held.depth.tolist() == [len(naive_engine.draft([1] * i, 3, rule)) for i in range(12)]
+    assert held.depth.tolist() == [0] * 7 + [1] * 5
