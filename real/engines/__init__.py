@@ -1,4 +1,4 @@
-"""Released engines: each decodes in a worker process of its own environment."""
+"""Released engines: each decodes in a worker process, in the environment of that engine."""
 
 from real.engines.adapter import Engine, EngineSettings, ModelDraft, NgramDraft
 from real.engines.conversation import EngineError, Patience, Worker

@@ -126,7 +126,7 @@ def bootstrap(
 
 
 def estimate(columns: Any, statistic: Callable[..., Any], **options: Any) -> Estimate:
-    """As `bootstrap`, but of a figure without an interval the value alone.
+    """`bootstrap`, or the value alone where the figure has no interval.
 
     It has none of fewer than 8 prompts, and where some resample has no figure.
     """
