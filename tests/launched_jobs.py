@@ -14,7 +14,7 @@ from pathlib import Path
 SERVER = """
 import json, os, runpy, signal, socket, sys, traceback
 import torch
-import real.jobs, real.record.recorder, real.train.distillation
+import real.jobs, real.record.recorder, real.train.generate
 from real.pair import TINY, load_pair
 from simspec.cli import main
 

@@ -111,6 +111,7 @@ def test_several_drafters_share_sequences_of_one_file(tmp_path, forked):
 
 WRITES = """
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np

@@ -243,7 +243,7 @@ class GridTimer:
         return batch * (rows * cache_bytes(s) + activations)
 
     def _fuse_projections(self) -> None:
-        """As in captured passes (`real.decode.engine.engage`)."""
+        """Settings of captured passes."""
         heads = (m for drafter in self.drafters.values() for m in vars(drafter).values())
         for model in (self.decoder, *(m for m in heads if isinstance(m, nn.Module))):
             for layer in model.modules():
