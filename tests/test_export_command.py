@@ -100,7 +100,27 @@ def test_given_length_is_cut_to_the_captured_rows_with_a_note(folder, tmp_path):
     _, note = simspec("export", "vllm", "a.parquet", *options, "--policy", "fixed:4", cwd=folder)
     config = json.loads((tmp_path / "out").read_text())
     assert config["num_speculative_tokens_per_batch_size"] == [[1, 1, 4], [2, 64, 2]]
-    assert note == "simspec: fixed:4 is cut where batch (K + 1) exceeds 192 rows\n"
+    assert note.startswith("simspec: fixed:4 is cut where batch (K + 1) exceeds 192 rows\n")
+
+
+def test_costs_of_another_engine_are_named(folder, tmp_path):
+    """The best length belongs to an engine's passes. Control: at its own costs nothing is said."""
+    found = {}
+    for engine in ("vllm 0.32.0", "prepacked"):
+        cost = CostModel.from_ratio(0.05, 6)
+        cost = replace(cost, origin=CostOrigin(engines={"target": engine, "drafter": engine}))
+        cost.to_json(tmp_path / "cost.json")
+        options = ("--cost", tmp_path / "cost.json", *MODEL, "--out", tmp_path / "out")
+        _, found[engine] = simspec("export", "vllm", "a.parquet", *options, cwd=folder)
+        _, other = simspec("export", "sglang", "a.parquet", *options, cwd=folder)
+        assert f"priced on {engine}, not on sglang" in other
+        assert "confirm the setting on sglang" in other
+    assert found["vllm 0.32.0"] == ""
+    assert "priced on prepacked, not on vllm" in found["prepacked"]
+    assert "`simspec engine measure vllm` measures vllm's own" in found["prepacked"]
+    _, none = simspec("export", "golden-al", "a.parquet", "--cost", 0.1, "--out", tmp_path / "g",
+                      cwd=folder)  # fmt: skip
+    assert none == ""
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,23 @@ IMPORTS: dict[str, ImportFormat] = {
 """Every format that is read, by name."""
 
 SIDECAR = ".provenance.json"
+MEASURED_HERE = ("llamacpp", "openvino", "transformers", "vllm")
+"""Engines whose costs `simspec engine measure` measures."""
+
+
+def price_notes(costs: Iterable[CostModel], engine: str) -> list[str]:
+    """A note where these costs are not the engine's own; none where they are, or for engine ""."""
+    priced = {cost.origin.engines.get("target", "") if cost.origin else "" for cost in costs}
+    others = sorted(priced - {name for name in priced if name.split(" ")[0] == engine})
+    if not engine or not others:
+        return []
+    named = ", ".join(name or "costs of no engine" for name in others)
+    remedy = (
+        f"`simspec engine measure {engine}` measures {engine}'s own"
+        if engine in MEASURED_HERE
+        else f"confirm the setting on {engine}"
+    )
+    return [f"priced on {named}, not on {engine}, whose best draft length may differ: {remedy}"]
 
 
 @dataclass(frozen=True)
@@ -195,6 +212,7 @@ def write_export(
     choice = choose(evidence, policy, limits, level)
     if not choice.chosen and choice.schedule is not None and not choice.schedule.single:
         notes.append(f"{policy} is cut where batch (K + 1) exceeds {settings.captured} rows")
+    notes += price_notes((c for costs in evidence.costs.values() for c in costs), form.engine)
     request = Request(evidence, choice, settings)
     text = form.export(request)
     form.validate(text, settings)

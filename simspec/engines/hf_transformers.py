@@ -137,6 +137,7 @@ EXPORTS = (
         export,
         validate,
         ("the threshold's own adaptation: with scikit-learn transformers moves it as it decodes",),
+        engine="transformers",
     ),
 )
 IMPORTS = (ImportFormat("transformers", import_settings),)

@@ -301,6 +301,7 @@ EXPORTS = (
             "where a recording holds the probability over all tokens; it drafts longer",
             "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
         ),
+        engine="llamacpp",
     ),
     ExportFormat(
         "llamacpp-synthetic",

@@ -99,6 +99,7 @@ class ExportFormat:
     | not_covered | (str,)                    | what the document does not say about the engine  |
     | limits      | Limits                    | the lengths that the engine takes                |
     | flags       | (Request, file) -> str    | flags that go with the document; None: none      |
+    | engine      | str                       | whose own costs should price it; "": none        |
     """
 
     name: str
@@ -107,6 +108,7 @@ class ExportFormat:
     not_covered: tuple[str, ...] = ()
     limits: Limits = NO_LIMITS
     flags: Callable[[Request, str], str] | None = None
+    engine: str = ""
 
 
 MEASURED = Limits(shortest=1)

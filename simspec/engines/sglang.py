@@ -317,6 +317,7 @@ EXPORTS = (
         export,
         validate,
         ("NGRAM matches the text of all requests, where a recording's lookup reads its own alone",),
+        engine="sglang",
     ),
     ExportFormat(
         "sglang-adaptive",
@@ -330,6 +331,7 @@ EXPORTS = (
             "the overlap scheduler, SGLang's default: a decision comes one round later",
         ),
         flags=adaptive_flags,
+        engine="sglang",
     ),
 )
 IMPORTS = (ImportFormat("sglang-adaptive", import_adaptive),)

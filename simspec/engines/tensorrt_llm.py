@@ -357,6 +357,7 @@ EXPORTS = (
             "decoding types that do not take a length by batch size",
         ),
         LIMITS,
+        engine="tensorrt-llm",
     ),
 )
 IMPORTS = (

@@ -250,6 +250,7 @@ EXPORTS = (
             "devices of compute capability 10.x, whose largest graph holds 1024 rows: --captured",
             "what a length of 0 costs in vLLM (vllm#49548 reports a collapse)",
         ),
+        engine="vllm",
     ),
     ExportFormat(
         "vllm-synthetic",
