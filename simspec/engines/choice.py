@@ -208,7 +208,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits that an engine sets to a schedule.
+    """Limits that an engine sets for a schedule.
 
     | field    | type | meaning                                                              |
     | -------- | ---- | -------------------------------------------------------------------- |

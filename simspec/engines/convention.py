@@ -1,7 +1,7 @@
 """Conventions of serving engines: when they draft, what caps a draft, and what their counters hold.
 
-A recording says what a drafter proposes and what of it is accepted. An engine adds
-further rules, which decide its passes and its statistics. Each engine's rules are one Convention.
+A recording says what a drafter proposes and what of it is accepted. An engine adds further rules,
+which decide its passes and its statistics. Each engine's rules are one Convention.
 """
 
 from collections.abc import Sequence
