@@ -29,7 +29,7 @@ engine = typer.Typer(
     no_args_is_help=True,
     help="Run released engines (vLLM, llama.cpp, OpenVINO GenAI, transformers), measure what their "
     "passes cost, and compare their rounds with the replay.\n\n"
-    "Each engine runs in an environment of its own, which `make engines` builds.\n\n"
+    "Each engine runs in a separate environment, which `make engines` builds.\n\n"
     "Example: simspec engine measure vllm --model models/smollm2/target --out vllm.cost.json; "
     "simspec engine run vllm --model models/smollm2/target --out vllm.rows.jsonl; "
     "simspec engine compare vllm.rows.jsonl --cost vllm.cost.json",
@@ -48,7 +48,7 @@ Draft = Annotated[
 Count = Annotated[
     int,
     typer.Option(
-        "--prompts", callback=at_most(MOST_PROMPTS), help="So many prompts, evenly spaced; 0: all."
+        "--prompts", callback=at_most(MOST_PROMPTS), help="Prompts to run, evenly spaced; 0: all."
     ),
 ]
 Budget = Annotated[
@@ -171,8 +171,8 @@ def measure(  # noqa: PLR0913
 ) -> None:
     """Measure what the engine's passes of 0 to DEPTH draft tokens cost, as a cost file.
 
-    Passes count in units of the plain passes beside them. Where the engine can force drafts, junk
-    tokens of every length are verified; elsewhere its own drafts are timed. Every --cost reads the
+    Costs are in units of the plain passes timed next to them. If the engine can force drafts, junk
+    tokens of every length are verified; otherwise its own drafts are timed. Every --cost reads the
     file.
 
     Example: simspec engine measure vllm --model models/smollm2/target --out vllm.cost.json
@@ -287,7 +287,7 @@ def compare(  # noqa: PLR0913
 
 
 def speedups_shown(table: "SpeedupTable") -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-    """(title, headings, cells) of predicted beside measured speedups."""
+    """(title, headings, cells) of predicted and measured speedups."""
 
     def figure(value: float, interval: Any) -> str:
         return f"{value:.3f}" + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval else "")

@@ -14,7 +14,7 @@ PANEL = "Record"
 def exits(  # noqa: PLR0913
     trace: Annotated[str, typer.Argument(help="A recording of drafter sorted.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file; default: NAME.exits.parquet beside it.")
+        Path | None, typer.Option(help="The file; default: NAME.exits.parquet next to it.")
     ] = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",

@@ -78,7 +78,7 @@ def latency(  # noqa: PLR0913
 ) -> None:
     """Time passes of every width, batch and context on a model of any size with random weights.
 
-    Each is shown beside the device's floor: bytes / copy bandwidth or operations / matrix rate,
+    Each is compared with the device's floor: bytes / copy bandwidth or operations / matrix rate,
     whichever is longer, both measured in the same run. Values are medians. A second call
     continues. All defaults on llama-3-8b take about 90 s on an H200; give a CPU small shapes.
 

@@ -69,7 +69,7 @@ def measure(  # noqa: PLR0913
         typer.Option(
             "--for",
             help="A recording, file or bundled name: its drafter, rule and depth; repeatable. "
-            "Written beside it, or into the folder --out.",
+            "Written next to it, or into the folder --out.",
         ),
     ] = None,
     temperature: Temperature = 0.8,
@@ -110,7 +110,7 @@ def measure(  # noqa: PLR0913
         int,
         typer.Option(
             callback=at_most(MAX_NODES),
-            help="Price trees too, of up to so many submitted tokens; 0: chains alone.",
+            help="Price trees too, of at most this number of submitted tokens; 0: chains alone.",
         ),
     ] = 0,
     device: Device = "cpu",

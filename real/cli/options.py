@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DRAFTERS = ", ".join(file.name for file in iter_modules([f"{Path(__file__).parents[1]}/drafters"]))
 """Names of the drafters, which are those of their files: help imports none of them."""
 MOST_TOKENS = 1 << 20
-"""Tokens of a sequence: caches of so many are allocated."""
+"""Most tokens of a sequence: caches are allocated for all of them."""
 MOST_WIDTH = 4096
 """Rows that a sequence passes at once."""
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -88,7 +88,7 @@ Temperature = Annotated[
     ),
 ]
 TopK = Annotated[
-    int, typer.Option("--top-k", help="Only so many best tokens can be picked; 0: all.")
+    int, typer.Option("--top-k", help="Number of best tokens that can be picked; 0: all.")
 ]
 TopP = Annotated[
     float,
@@ -114,7 +114,7 @@ ChatTemplate = Annotated[
 Turns = Annotated[
     str,
     typer.Option(
-        help='Which of "turns": first; or all, later ones behind the target\'s own answers.'
+        help='Which of "turns": first; or all, later ones after the target\'s own answers.'
     ),
 ]
 System = Annotated[str, typer.Option(help="System prompt; needs a chat template.")]
@@ -127,7 +127,7 @@ Prompts = Annotated[
     int,
     typer.Option(
         callback=at_most(MOST_PROMPTS),
-        help="Only so many of its prompts, spread over the tasks; 0 for all.",
+        help="Number of its prompts, spread over the tasks; 0 for all.",
     ),
 ]
 Budget = Annotated[
@@ -139,7 +139,7 @@ Budget = Annotated[
 Cost = Annotated[
     Path | None,
     typer.Option(
-        help="Costs that policies observe; default: NAME.cost.json beside it, else a ratio of 0.1."
+        help="Costs that policies observe; default: NAME.cost.json next to it, else a ratio of 0.1."
     ),
 ]
 

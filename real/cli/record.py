@@ -126,7 +126,7 @@ def record(  # noqa: PLR0913
     """Record what a drafter proposes at every position of the target's own output, to depth K.
 
     The target writes its sequences many at a time. In float32 its tokens differ from those written
-    one by one where two tokens nearly tie; `simspec run` excuses these places as it always did.
+    one by one where two tokens nearly tie; `simspec run` tolerates these near-ties.
 
     A second call continues at the last whole shard.
 

@@ -50,7 +50,7 @@ Text is cut into prompts of 64 tokens."
     draft_vocab: Annotated[
         int,
         typer.Option(
-            help="The drafter's head scores so many tokens, those most frequent in what it learns; "
+            help="Number of tokens that the drafter's head scores, the most frequent in its data; "
             "0: all. The output stays the target's."
         ),
     ] = 0,
@@ -94,7 +94,7 @@ default: the drafter's own.",
     patience: Annotated[
         int,
         typer.Option(
-            help="Stop a drafter after so many validations without a better one; 0 never."
+            help="Stop a drafter after this number of validations without a better one; 0 never."
         ),
     ] = 0,
     recipe: Annotated[

@@ -13,7 +13,7 @@ PANEL = "Simulate"
 def cascade(
     trace: Annotated[Path, typer.Argument(help="A recording of a sorted drafter.")],
     exits: Annotated[
-        Path | None, typer.Option(help="Its file of exits; default: NAME.exits.parquet beside it.")
+        Path | None, typer.Option(help="Its file of exits; default: NAME.exits.parquet next to it.")
     ] = None,
     thresholds: Annotated[
         list[str] | None,

@@ -39,7 +39,7 @@ def export(  # noqa: PLR0913
         str | None,
         typer.Option(
             help="A cost file, or the ratio draft step / target step; "
-            "default: NAME.cost.json beside each recording, else 0.1."
+            "default: NAME.cost.json next to each recording, else 0.1."
         ),
     ] = None,
     policy: Annotated[

@@ -1,4 +1,4 @@
-"""simspec hybrid: Cali-TS's predictor beside its sampling side."""
+"""simspec hybrid: Cali-TS's predictor compared with its sampling side."""
 
 from collections.abc import Mapping
 from dataclasses import replace

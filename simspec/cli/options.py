@@ -65,7 +65,7 @@ Cost = Annotated[
     str | None,
     typer.Option(
         help="A cost file, or the ratio draft step / target step; "
-        "default: NAME.cost.json beside each recording, else 0.1."
+        "default: NAME.cost.json next to each recording, else 0.1."
     ),
 ]
 MixedCosts = Annotated[

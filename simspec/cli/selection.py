@@ -37,7 +37,7 @@ def servable_parts(
     rows: int,
     quiet: bool = False,
 ) -> dict[str, list[Any]]:
-    """{recording: the policies that it can serve}, judged by the first part of so many rows.
+    """{recording: the policies that it can serve}, judged by the first part of `rows` rows.
 
     Notes as for `servable_groups`; PolicyError for a policy that needs the whole recording.
     """

@@ -59,7 +59,7 @@ def sweep(  # noqa: PLR0913
         int | None,
         typer.Option(
             callback=at_most(MOST_ROWS),
-            help="Read recordings in parts of so many tokens: for those larger than memory.",
+            help="Read recordings in parts of this number of tokens: for those larger than memory.",
         ),
     ] = None,
     as_json: Json = False,

@@ -1,4 +1,4 @@
-"""simspec transport: accepted length by draft length, and stand-ins measured at another one."""
+"""simspec transport: accepted length by draft length, and predictions from another one."""
 
 from pathlib import Path
 from typing import Annotated
@@ -46,7 +46,7 @@ def transport(
 ) -> None:
     """Compare accepted length at every draft length with tables and rates of another one.
 
-    Published errors of the same stand-ins are shown beside it, with their sources.
+    Published errors of the same predictions follow, with their sources.
 
     Example: simspec transport tiny-model-greedy tiny-model-coupled --table 4 --table 8
     """

@@ -22,12 +22,12 @@ from simspec.trace.recordings import cost_beside
 from simspec.trace.trace import Trace, load_trace
 
 PAIR = ("target", "drafter", "rule", "temperature", "top_k", "top_p")
-"""What recordings have to share before their rounds are counted together."""
+"""Fields that recordings have to share before their rounds are counted together."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an export rests on.
+    """Recordings, batch sizes and costs that an export rests on.
 
     | field  | type                 | meaning                                                 |
     | ------ | -------------------- | ------------------------------------------------------- |
@@ -208,7 +208,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Limits:
-    """What an engine allows of a schedule.
+    """Limits that an engine sets for a schedule.
 
     | field    | type | meaning                                                              |
     | -------- | ---- | -------------------------------------------------------------------- |

@@ -1,7 +1,7 @@
 """Conventions of serving engines: when they draft, what caps a draft, and what their counters hold.
 
-A recording says what a drafter proposes and what of it is accepted. An engine adds rules of its
-own, which decide its passes and its statistics. Each engine's rules are one Convention.
+A recording says what a drafter proposes and what of it is accepted. An engine adds further rules,
+which decide its passes and its statistics. Each engine's rules are one Convention.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class Convention:
     | end_token | an accepted end token is counted: accepted; last_only: only as the last token of |
     |  | its draft; bonus: never, since it is the token that the target emits |
     | drafts_end | whether a draft may hold an end token |
-    | past_end | whether accepted tokens behind the end of the text are counted |
+    | past_end | whether accepted tokens after the end of the text are counted |
     | fill | drafts: every pass submits K draft tokens; rows: it computes K + 1 rows, drafts count |
     |  | as proposed |
     | counts_last | whether the statistics hold the last pass of a request |
@@ -186,7 +186,7 @@ def _adapted(trace: Trace, held: Recording, rules: Convention, K: int) -> Record
 
 
 def _with_prompt_pass(rounds: Rounds, trace: Trace) -> Rounds:
-    """Rounds on the later rows, as rounds of the trace behind a plain one at the first row."""
+    """Rounds on the later rows, as rounds of the trace after a plain one at the first row."""
     sequences = trace.sequences
     sequence = np.repeat(np.arange(sequences), np.diff(rounds.offset))
     at = rounds.offset[:-1]
@@ -216,7 +216,7 @@ def _counted(rounds: Rounds, trace: Trace, rules: Convention) -> Passes:
 def clipped(passes: Sequence[Sequence[int]], length: int) -> list[tuple[int, int, int]]:
     """An engine's passes of one request with emitted and accepted cut at a text of `length` tokens.
 
-    Engines count what a last pass emits or accepts behind the end; a replay knows the text alone.
+    Engines count what a last pass emits or accepts after the end; a replay knows the text alone.
     """
     cut, row = [], 0
     for emitted, drafted, accepted in passes:

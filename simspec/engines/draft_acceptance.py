@@ -22,7 +22,7 @@ class DraftAcceptance:
     | tasks  | (str,) [S]       | task of each sequence                                        |
 
     Rounds without a draft are left out, as engines leave them out. A length is accepted + 1, also
-    behind an accepted end token, as engines count it.
+    after an accepted end token, as engines count it.
     """
 
     counts: NDArray[np.int64]

@@ -43,7 +43,7 @@ def provenance(
     cost: str | None,
     not_covered: Sequence[str],
 ) -> dict[str, Any]:
-    """As plain data for JSON; files by name and SHA-256, never by their folder.
+    """Provenance as plain data for JSON; files by name and SHA-256, never by their folder.
 
     | key | meaning |
     | --- | --- |
@@ -156,7 +156,7 @@ def price_notes(costs: Iterable[CostModel], engine: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Sources:
-    """What is exported from: recordings, costs, and which cells of cost tables.
+    """Inputs of an export: recordings, costs, and cells of cost tables.
 
     | field | type | meaning |
     | --- | --- | --- |
@@ -183,7 +183,7 @@ def write_export(
     level: float = 0.95,
     command: str = "",
 ) -> tuple[dict[str, Any], list[str]]:
-    """(provenance, notes) of the document in `out`, with the provenance beside it.
+    """(provenance, notes) of the document in `out`, with the provenance next to it.
 
     name: a key of EXPORTS. The document passes its validator before anything is written.
     ValueError, one line, for what cannot be exported.
@@ -229,7 +229,7 @@ def write_export(
 def read_import(
     format: str, path: str | PathLike[str], options: ImportOptions | None = None
 ) -> Import:
-    """What the file holds; ValueError, one line with the file, where it is not of this format."""
+    """Contents of the file; ValueError, one line with the file, where it is not of this format."""
     if format not in IMPORTS:
         near = get_close_matches(format, IMPORTS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""

@@ -67,7 +67,7 @@ def validate(text: str, settings: Settings) -> None:
     | use its default, which changed between versions | no num_assistant_tokens, no schedule |
     | keep without effect | unknown keys |
     | run as constant | an unknown schedule |
-    | ignore the assistant | keys of prompt lookup beside those of an assistant |
+    | ignore the assistant | keys of prompt lookup next to those of an assistant |
     | refuse when it decodes | lengths and n-gram sizes below 1 |
     | convert | 4.9 tokens |
     """

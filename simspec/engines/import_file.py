@@ -34,7 +34,7 @@ KINDS = {CensoredRounds: "censored", PooledCounts: "pooled", EngineSettings: "se
 def write_summary(result: Summary, path: str | PathLike[str]) -> None:
     """Writes the import as one JSON object, completely or not at all.
 
-    | kind     | keys beside schema, kind, format, file, sha256, notes                           |
+    | kind     | keys next to schema, kind, format, file, sha256, notes                          |
     | -------- | ------------------------------------------------------------------------------- |
     | censored | requests: list of {id, drafted, accepted}, one entry a round in both lists      |
     | pooled   | the fields of `PooledCounts`; by_depth: list of {K, clusters, tried, accepted}  |
@@ -65,7 +65,7 @@ def write_summary(result: Summary, path: str | PathLike[str]) -> None:
 
 
 def read_summary(source: Source, options: ImportOptions) -> Summary:
-    """What `write_summary` wrote, checked as any other file."""
+    """The import that `write_summary` wrote, checked as any other file."""
     rows = json_rows(source.text)
     if len(rows) != 1 or rows[0].values.get("schema") != SCHEMA:
         raise ValueError(f"no {SCHEMA} is there, expected what simspec import --out wrote")

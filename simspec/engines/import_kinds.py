@@ -84,7 +84,7 @@ def of_totals(rounds: int, at_least: np.ndarray) -> DepthCounts:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an import comes from: format, the file's name and the SHA-256 of its bytes."""
+    """Source of an import: format, the file's name and the SHA-256 of its bytes."""
 
     format: str
     file: str

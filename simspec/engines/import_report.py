@@ -1,4 +1,4 @@
-"""What an import holds, as plain data for a table or JSON."""
+"""Contents of an import, as plain data for a table or JSON."""
 
 import math
 from collections.abc import Mapping
@@ -140,7 +140,7 @@ def _of_length(result: CensoredRounds, k: int) -> DepthCounts:
 
 
 GROUPS = 2000
-"""Requests above this number are resampled in so many groups of neighbors."""
+"""With more requests than this, this number of groups of neighbors is resampled."""
 
 
 @dataclass(frozen=True)

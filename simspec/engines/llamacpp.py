@@ -95,7 +95,7 @@ def read(text: str) -> tuple[str, int, float]:
 
 
 def _read(text: str, more: Sequence[str] = ()) -> tuple[str, int, float, dict[str, str]]:
-    """As `read`, and the flags, which may be `more`."""
+    """The result of `read`, and the flags; those in `more` are allowed too."""
     drafting, lookup = (LONGEST, SHORTEST, P_MIN), (MATCHED, FOUND)
     optional = (*drafting, *lookup, MODEL, SAMPLING, *more)
     flags = read_flags(text, KIND, (TYPE,), optional, RENAMED, ALIASES)

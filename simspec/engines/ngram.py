@@ -103,7 +103,7 @@ def ngram_rule(text: str) -> NgramRule:
 
 
 def drafts(tokens: np.ndarray, position: int, K: int, rule: NgramRule) -> np.ndarray:
-    """int32[d], d <= K: the draft behind the context tokens[:position], by a search of the context.
+    """int32[d], d <= K: the draft after the context tokens[:position], by a search of the context.
 
     `draft_end` and `at_budget` belong to a recording and are not applied. ValueError for a position
     outside 0 .. len(tokens), or a negative K.
@@ -124,7 +124,7 @@ def drafts(tokens: np.ndarray, position: int, K: int, rule: NgramRule) -> np.nda
 
 @cached_njit
 def _search(context, least, most, first, llama):
-    """Where the continuation of the longest matching suffix starts; -1: none."""
+    """Index at which the continuation of the longest matching suffix starts; -1: none."""
     size = len(context)
     for n in range(min(most, size), least - 1, -1):
         # a suffix that ends at the context's end; the match starts before it
@@ -158,7 +158,7 @@ def _offered(position, source, K, n, llama):
 
 @dataclass(frozen=True)
 class DraftedText:
-    """What a rule drafts along one text, and what of it the text accepts.
+    """Drafts of a rule along one text, and the number of their tokens that the text accepts.
 
     | field | dtype, shape | meaning |
     | --- | --- | --- |

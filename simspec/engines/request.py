@@ -10,7 +10,7 @@ from simspec.policy.policy import Policy
 
 @dataclass(frozen=True)
 class Settings:
-    """What recordings cannot say about a deployment.
+    """Settings of a deployment that recordings do not hold.
 
     | field          | type        | meaning                                                       |
     | -------------- | ----------- | ------------------------------------------------------------- |

@@ -136,7 +136,7 @@ def _check_drafter(flags: Mapping[str, str], algorithm: str) -> None:
 
 
 def _read_block(flags: Mapping[str, str], algorithm: str) -> tuple[str, int, int, int]:
-    """As `read`, of algorithms without steps: the root is one of the draft tokens."""
+    """The result of `read` for algorithms without steps: the root is one of the draft tokens."""
     tokens = flag_integer(flags, TOKENS, 2)
     for name in (STEPS, TOPK):
         if name in flags and (algorithm == "NGRAM" or flags[name] != "1"):
@@ -185,7 +185,7 @@ def validate_adaptive(text: str, settings: Settings) -> None:
     | SGLang would | refused here |
     | --- | --- |
     | refuse | no integer key; candidate_steps that are no list of integers from 0 on |
-    | ignore | unknown keys, such as steps, up, down; candidate_steps beside the integer keys |
+    | ignore | unknown keys, such as steps, up, down; candidate_steps next to the integer keys |
     | sort and shorten | candidates out of order, or twice |
     | read as an integer | true among the candidates, "01" as a key |
     | give batches below the first key its slot | a first key other than 1 |

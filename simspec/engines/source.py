@@ -48,7 +48,7 @@ def read_source(format: str, path: str | PathLike[str]) -> Source:
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """What a user states about a file.
+    """Facts that a user states about a file.
 
     | field          | meaning                                                                |
     | -------------- | ---------------------------------------------------------------------- |

@@ -21,7 +21,7 @@ def read_positions(source: Source, options: ImportOptions) -> ExactImport:
     | in the file             | in the recording                                                |
     | ----------------------- | --------------------------------------------------------------- |
     | acc_len[i]              | run = min(acc_len[i] - 1, rows left): emitted if a round starts |
-    |                         | behind i generated tokens, bonus included                       |
+    |                         | after i generated tokens, bonus included                        |
     | length of acc_len       | rows of the sequence, whatever the length of the text           |
     | generated_token_ids     | tokens, if as many as acc_len; else unknown, -1                 |
     | largest acc_len - 1     | K: some draft was that deep, so min(run, K) is the outcome      |

@@ -79,7 +79,7 @@ def profile(
     target: str,
     conditions: dict[str, Any],
 ) -> dict[str, Any]:
-    """The profile of the acceptance at draft length `length`, beside that at all others."""
+    """The profile of the acceptance at draft length `length`, with that at all others."""
     chosen = by_length[length]
     marginals, mean = _rounded(chosen.marginals), round(chosen.mean_length, DIGITS)
     implied = round(1 + sum(marginals), DIGITS)

@@ -136,7 +136,7 @@ def validate(text: str, settings: Settings) -> None:
     | --- | --- |
     | refuse | unknown keys and types, bounds below 1, lengths below 0 or above max_draft_len |
     | refuse | a smallest key, or key 1 of lower bounds, without max_draft_len; no key at all |
-    | refuse | a schedule beside max_concurrency |
+    | refuse | a schedule together with max_concurrency |
     | convert | true, "4" and 4.0 as integers |
     | keep the last | a key that comes twice |
     | read bounds as the other kind | a schedule without a version that says which |

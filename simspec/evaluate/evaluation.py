@@ -114,7 +114,7 @@ def halves(trace: Trace) -> list[tuple[Sequences, Sequences]]:
 
 
 def covers(costs: Iterable[Any]) -> list[str]:
-    """What estimates at these costs, ratios or CostModels, cover, for JSON.
+    """Sources of error that estimates at these costs, ratios or CostModels, cover, for JSON.
 
     Prices are covered where all costs hold replicates.
     """

@@ -1,4 +1,4 @@
-"""What the page shows of one recording, computed by replay."""
+"""Figures that the page shows of one recording, computed by replay."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -163,7 +163,7 @@ def _calibration(trace: Trace) -> NDArray[np.float64] | None:
 
 
 def _shares(cost: CostModel, rounds: Any) -> dict[str, float]:
-    """Shares of the time by part; catch-up is the drafter reading what it lags behind."""
+    """Shares of the time by part; in catch-up the drafter reads tokens that it has not yet seen."""
     total = float(cost.seconds(rounds).sum())
     parts = {
         "drafting": float(cost.draft[rounds.computed].sum()),
@@ -194,7 +194,7 @@ SETTINGS = Settings(model="DRAFT_MODEL", engine_version="1.3.0")
 
 @dataclass(frozen=True)
 class EngineLine:
-    """What an engine reads, as `simspec export` writes it."""
+    """Text that an engine reads, as `simspec export` writes it."""
 
     engine: str
     text: str
@@ -224,7 +224,7 @@ Key = tuple[str, str, float, float]
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to run for one target and rule.
+    """The policy to run for one target and rule.
 
     | field | meaning |
     | --- | --- |

@@ -104,7 +104,7 @@ COLORS = {
     "#060606": "var(--third)",
     "#070707": "var(--fourth)",
 }
-"""What matplotlib draws with, and the variable that stands for it on the page."""
+"""Colors that matplotlib draws with, and the variable that replaces each on the page."""
 
 INK, QUIET, BAND, ACCENT, SECOND, THIRD, FOURTH = COLORS
 WIDTH = 4.4
@@ -178,7 +178,7 @@ def calibration_chart(table: NDArray[np.float64]) -> str:
 
 
 def transport_chart(rows: Sequence[TransportRow]) -> str:
-    """Errors of stand-ins for the accepted length, by draft length."""
+    """Errors of predictions of the accepted length, by draft length."""
     colors = (ACCENT, SECOND, THIRD, FOURTH)
 
     def draw(axes: Any) -> None:

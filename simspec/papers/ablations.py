@@ -41,7 +41,7 @@ LONGEST = 10
 
 
 def layer_lengthens(inputs: Inputs, price: Price) -> list[Effect]:
-    """Claim 7a: drafts of one layer behind the exit are accepted further than those of none."""
+    """Claim 7a: drafts of one layer after the exit are accepted further than those of none."""
     return [
         evidence
         for one, none in _layers(inputs, 0)
@@ -50,7 +50,7 @@ def layer_lengthens(inputs: Inputs, price: Price) -> list[Effect]:
 
 
 def layer_pays(inputs: Inputs, price: Price) -> list[Effect]:
-    """Claim 7b: one layer behind the exit is faster than none."""
+    """Claim 7b: one layer after the exit is faster than none."""
     return [
         evidence
         for one, none in _layers(inputs, 0)
@@ -59,7 +59,7 @@ def layer_pays(inputs: Inputs, price: Price) -> list[Effect]:
 
 
 def second_layer_costs(inputs: Inputs, price: Price) -> list[Effect]:
-    """Claim 7c: one layer behind the exit is faster than two."""
+    """Claim 7c: one layer after the exit is faster than two."""
     return [
         evidence
         for one, two in _layers(inputs, 2)
@@ -68,7 +68,7 @@ def second_layer_costs(inputs: Inputs, price: Price) -> list[Effect]:
 
 
 def _layers(inputs: Inputs, other: int) -> list[tuple[Card, Card]]:
-    """Cards of one and of `other` layers behind an exit at EESD's share of the target."""
+    """Cards of one and of `other` layers after an exit at EESD's share of the target."""
     alike = pairs(inputs.cards, "early_exit", {"settings.layers", "settings.own_head"})
     return [
         (a, b)
@@ -193,8 +193,8 @@ def _compared(
 def _faster(part: str, ours: Card, theirs: Card, inputs: Inputs, price: Price) -> list[Effect]:
     """How much slower one early exit is than another under Beta-TS, as EESD's Figures 4 and 5.
 
-    Both are recorded beside their cards on the same sequences; costs are those of the measured
-    early exit, scaled by `exit_cost`. [] without recordings or costs.
+    Both cards come with recordings of the same sequences; costs are those of the measured early
+    exit, scaled by `exit_cost`. [] without recordings or costs.
     """
     both = [exit_recorded(card, inputs, price) for card in (ours, theirs)]
     if both[0] is None or both[1] is None:
@@ -215,7 +215,7 @@ def _faster(part: str, ours: Card, theirs: Card, inputs: Inputs, price: Price) -
 
 
 def exit_recorded(card: Card, inputs: Inputs, price: Price) -> Recorded | None:
-    """The recording beside an early exit's card, at this price; None without one, or costs."""
+    """The recording next to an early exit's card, at this price; None without one, or costs."""
     target = target_of(card.target)
     if target is None or not card.recording.is_file():
         return None

@@ -14,7 +14,7 @@ from simspec.papers.evidence import Array
 
 MOST_BYTES = 1 << 20
 FOLDERS = ("traces/ablations", "traces/smollm2/drafters", "traces/drafters", "real/tiny")
-"""Where cards are, below a checkout; in `real/tiny` one a folder."""
+"""Folders of a checkout that hold cards; in `real/tiny` one a folder."""
 HELD_OUT = "held-out text"
 SUMS = ("accepted", "drafts", "tested")
 
@@ -68,7 +68,7 @@ class Card:
 
     @property
     def recording(self) -> Path:
-        """The drafter's recording beside the card, if there is one."""
+        """The drafter's recording next to the card, if there is one."""
         return self.path.with_suffix(".parquet")
 
     def setting(self, name: str) -> Any:

@@ -21,12 +21,12 @@ REFERENCES = {
     EAGLE: "arXiv 2401.15077",
     S2D: "arXiv 2407.01955",
 }
-"""Where each paper is."""
+"""The address of each paper."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What claims are tested on.
+    """Recordings, cards and seeds that claims are tested on.
 
     | field | meaning |
     | --- | --- |
@@ -46,7 +46,7 @@ Test = Callable[[Inputs, Price], list[Effect]]
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of a paper, or one part of a composite claim, with a verdict of its own.
+    """A claim of a paper, or one part of a composite claim, with a separate verdict.
 
     | field | meaning |
     | --- | --- |
@@ -59,7 +59,7 @@ class Claim:
     | detail | how the sentence was made a test |
     | part | letter of a part of a composite claim; '': the claim is one statement |
     | regime | what the paper tested, against which control |
-    | construction | why the test can hardly fail; '': it can |
+    | construction | why the test can almost never fail; '': it can |
     """
 
     number: int
@@ -89,7 +89,7 @@ COVERED = (
     "(one for each drafter), errors of the measured costs, or tests that changed after a look at "
     "results."
 )
-"""What the error rate of the verdicts covers."""
+"""The sources of error that the error rate of the verdicts covers."""
 NO_PRICE = Price("no price")
 
 
@@ -200,7 +200,7 @@ Row = tuple[str, ...]
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     """One row a claim: label, sentence, place, and the verdicts at each group of prices.
 
-    Behind a verdict is on how many recordings, of those that count, the effect lies where claimed.
+    Each verdict is followed by the number of counted recordings whose effect lies where claimed.
     """
     rows = []
     for claim in dict.fromkeys(v.claim for v in verdicts):
@@ -239,7 +239,7 @@ def evidence_table(verdicts: Iterable[Verdict]) -> Table:
 
 
 def _values(by_price: Mapping[str, Effect]) -> Row:
-    """Bounds, values and figures at SHOWN, prompts; a figure stands once where prices share it."""
+    """Bounds, values and figures at SHOWN, prompts; a figure that prices share is given once."""
     first = next(iter(by_price.values()))
     values = [
         by_price[name].interval.text("+.3f") if name in by_price else "" for name in SHOWN[1:]
@@ -316,7 +316,7 @@ def summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def renew(path: Path, text: str) -> None:
-    """Replace what stands between the markers of a page, completely or not at all.
+    """Replace the text between the markers of a page, completely or not at all.
 
     ValueError for a file without the two markers, once each and in order.
     """

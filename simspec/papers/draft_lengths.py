@@ -35,7 +35,7 @@ def tasks_differ(inputs: Inputs, price: Price) -> list[Effect]:
 
 
 def models_differ(inputs: Inputs, price: Price) -> list[Effect]:
-    """Claim 4c: a length of its own is faster than another target's, for one kind of drafter."""
+    """Claim 4c: a target's own length is faster than another's, for one kind of drafter."""
     return [
         _models(recorded, other, inputs, price)
         for drafter in TRAINED
@@ -222,7 +222,7 @@ LARGER = (4, 16)
 """EAGLE's largest batch, and one beyond."""
 BATCH_LENGTHS = range(1, 7)
 ROW_PRICES = tuple(price for price in PRICES if not price.flat)
-"""Where verification is flat a batch costs what one sequence costs, so the claim has no content."""
+"""Without flat prices: there a batch costs as much as one sequence, so the claim has no content."""
 
 
 def shrinking_gains(inputs: Inputs, price: Price) -> list[Effect]:

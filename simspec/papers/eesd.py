@@ -164,7 +164,7 @@ def _training(card: Card | None) -> tuple[str, ...]:
 
 
 def table_7(inputs: Inputs) -> Table:
-    """Tree attention beside Thompson sampling and the best fixed length."""
+    """Tree attention compared with Thompson sampling and the best fixed length."""
     rows: list[tuple[Cell, ...]] = []
     for recorded in inputs.recordings.of("early_exit"):
         source = bundled(inputs, "early_exit", recorded.name)
@@ -242,7 +242,7 @@ def phases(recorded: Recorded, policy: Policy, inputs: Inputs) -> tuple[float, .
 
 
 def figure_4(inputs: Inputs) -> Table:
-    """The first N layers, with one layer behind them."""
+    """The first N layers, with one layer after them."""
     rows = [
         (
             f"N = {n}",
@@ -271,7 +271,7 @@ def share(inputs: Inputs, n: int) -> str:
 
 
 def figure_5(inputs: Inputs) -> Table:
-    """New layers behind the first."""
+    """New layers after the first."""
     rows = [
         (str(x), *speed_cells(of_card(inputs, f"early_exit-n1-x{x}"), beta_ts(K=K), inputs))
         for x in (0, 1, 2)

@@ -20,7 +20,7 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class EffectSource:
-    """Where an effect was seen.
+    """The recording or card in which an effect was seen.
 
     | field | meaning |
     | --- | --- |
@@ -83,7 +83,7 @@ class Effect:
         return float(stdtr(self.interval.prompts - 1, -distance / self.error))
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON; an infinite bound is None."""
+        """Plain data for JSON; an infinite bound is None."""
         return {
             "part": self.part,
             "recording": self.source.name,

@@ -88,9 +88,9 @@ FILES = (
     "smollm2/greedy/{}.parquet", "smollm2/coupled/{}.parquet",
     "tiny-{}-coupled.parquet", "tiny-{}-greedy.parquet",
 )  # fmt: skip
-"""Where a drafter's recordings are, below the folder of recordings."""
+"""Paths of a drafter's recordings, below the folder of recordings."""
 FURTHER = "papers/{}-{}-{}.parquet"
-"""Where further ones of the embedded models are, for the papers' tables: drafter, kind, rule."""
+"""Path of further ones of the embedded models, for the papers' tables: drafter, kind, rule."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Recorded:
     | field | meaning |
     | --- | --- |
     | name, drafter, target | what was recorded, and of which family of models |
-    | trace, cost | the recording and the costs measured beside it |
+    | trace, cost | the recording and the costs measured with it |
     | excluded | why it does not count in verdicts, such as REPETITIVE; '': it counts |
     """
 
@@ -203,9 +203,9 @@ class Recordings:
         return {recorded.name: recorded.cost for of in self._kept.values() for recorded in of}
 
     def further(self, drafter: str, kind: str) -> list[Recorded]:
-        """Recordings of a kind, as 'k10' or 'beam4', beside the embedded models' of each rule.
+        """Recordings of a kind, as 'k10' or 'beam4', that add to the embedded models' of each rule.
 
-        Costs are those measured beside the latter, `CostModel.extend`ed to their K.
+        Costs are those measured with the latter, `CostModel.extend`ed to their K.
         """
         found = []
         for beside in self.of(drafter):
@@ -222,7 +222,7 @@ class Recordings:
         return found
 
     def deep(self, drafter: str, K: int) -> list[Recorded]:
-        """As `of`; a further recording of K takes the place of one that is less deep."""
+        """The recordings `of` a drafter; a further one of K replaces one that is less deep."""
         deeper = {recorded.rule: recorded for recorded in self.further(drafter, f"k{K}")}
         return [
             deeper.get(r.rule, r) if r.target == "tiny" and r.trace.K < K else r
@@ -271,7 +271,7 @@ def repeated_8grams(trace: Trace, n: int = 8) -> float:
 
 @dataclass(frozen=True)
 class ExitForm:
-    """An early exit: the target's first `depth` layers, and `new` ones behind them."""
+    """An early exit: the target's first `depth` layers, and `new` ones after them."""
 
     depth: int
     new: int

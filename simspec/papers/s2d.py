@@ -107,10 +107,10 @@ def cascades(exits: int) -> list[Thresholds]:
 
 
 def sorted_recording(card: Card, inputs: Inputs, price: Price) -> SortedRecording | None:
-    """The recording beside a sorted drafter's card, at this price; None without it or costs.
+    """The recording next to a sorted drafter's card, at this price; None without it or costs.
 
-    At a ratio c a token through all layers of the drafter costs c plain steps, and heads nothing
-    of their own. At measured costs layer and head are those of the target's measured early exit.
+    At a ratio c a token through all layers of the drafter costs c plain steps, and heads add
+    nothing. At measured costs layer and head are those of the target's measured early exit.
     """
     target, path = target_of(card.target), card.recording
     if target is None or not (path.is_file() and exits_path(path).is_file()):
@@ -168,7 +168,7 @@ MethodRun = tuple[Array, Array, Trace, float]
 
 
 def table_4(inputs: Inputs) -> Table:
-    """A model of its own, single exits, and the cascade: speedup and mean accepted tokens."""
+    """A separate draft model, single exits, and the cascade: speedup and mean accepted tokens."""
     by_price = [(price, _method_runs(inputs, price)) for price in SHOWN]
     shown_mat = dict(by_price)[FLAT]
     rows: list[tuple[Cell, ...]] = []

@@ -48,7 +48,7 @@ Cell = str | Figure
 
 
 def covered(table: Table) -> list[str]:
-    """What the intervals of the table cover: prices where those of some figure do."""
+    """Sources of error that the table's intervals cover: prices if those of any figure do."""
     figures = [cell for row in table.rows for cell in row if isinstance(cell, Figure)]
     priced = any(figure.estimate.covers == OVER_PRICES for figure in figures)
     return list(OVER_PRICES if priced else OVER_PROMPTS)
@@ -90,7 +90,7 @@ def bundled(inputs: Inputs, drafter: str, name: str) -> AtPrice:
 
 
 def of_card(inputs: Inputs, name: str) -> AtPrice:
-    """The recording beside an early exit's card."""
+    """The recording next to an early exit's card."""
     card = card_of(inputs, name)
     return lambda price: None if card is None else exit_recorded(card, inputs, price)
 

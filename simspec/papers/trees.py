@@ -32,7 +32,7 @@ BLIND = "the search ignores the shared noise"
 """Beams are kept by probability; the coupled rule accepts the token that the noise picks."""
 EAGLE_TREE = published_tree("eagle-25")
 ADDED = (0.6, 0.8)
-"""What EAGLE's section 5.3.1 says that trees add to tau."""
+"""Range that trees add to tau, as EAGLE's section 5.3.1 says."""
 
 
 def tree_attention(inputs: Inputs, price: Price) -> list[Effect]:

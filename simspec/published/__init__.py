@@ -1,6 +1,6 @@
 """Published accepted lengths and speeds, with their sources.
 
-`SOURCES.md` beside the files names every source and licence.
+`SOURCES.md` next to the files names every source and licence.
 """
 
 import hashlib
@@ -21,14 +21,14 @@ SPEED_FILES = ("speed.json", "specbundle.json")
 
 @dataclass(frozen=True)
 class PrintedError:
-    """A stand-in's error that the curve does not allow to compute.
+    """A prediction's error that cannot be computed from the curve.
 
     | field | meaning |
     | --- | --- |
     | stand_in | 'table', 'iid' or 'teacher-forced', as in `simspec.reports.transport` |
     | K | the draft length that was predicted |
     | error | predicted over measured accepted length, less 1 |
-    | measured_at | the draft length that the stand-in was measured at; 0: none |
+    | measured_at | the draft length that the prediction is from; 0: none |
     """
 
     stand_in: str
@@ -47,7 +47,7 @@ class LengthCurve:
     | texts | {source, target, drafter, task, setting, caution: text} |
     | accepted_length | {K: mean tokens emitted a round} |
     | marginals | {K: (share of rounds whose first i + 1 tokens are accepted,)}, at most K |
-    | printed | errors of stand-ins that cannot be computed from the rest |
+    | printed | errors of predictions that cannot be computed from the rest |
     """
 
     group: str

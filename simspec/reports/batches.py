@@ -26,7 +26,7 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What is asked of a recording.
+    """Batch sizes, contexts, policies and rules to replay on a recording.
 
     | field | meaning |
     | --- | --- |
@@ -83,7 +83,7 @@ class BatchSpeedup:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where the best fixed draft length from 1 on stops paying, as the batch grows.
+    """The batch size from which the best fixed draft length, 1 or more, no longer pays.
 
     | field | meaning |
     | --- | --- |
@@ -113,7 +113,7 @@ def batch_rows(trace: Trace, cost: CostModel | CostTable, plan: BatchPlan) -> li
 def crossings(
     trace: Trace, cost: CostModel | CostTable, plan: BatchPlan, rows: Sequence[BatchRow]
 ) -> list[Crossing]:
-    """Where drafting stops paying in each context, between the rows' batch sizes by bisection.
+    """Batch sizes at which drafting stops paying, by bisection between the rows', in each context.
 
     A table of measured sizes is not bisected.
     """
@@ -138,7 +138,7 @@ def crossings(
 
 
 def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
-    """What these costs measure, extrapolate and warn of, one line each."""
+    """Notes on what these costs measure, extrapolate and warn of, one line each."""
     if isinstance(cost, CostTable) and cost.batch != (1,):
         return [
             f"costs of {cost.name} are measured at batch sizes "

@@ -45,9 +45,9 @@ def compare_thresholds(
 ) -> list[CascadeRow]:
     """Replays a policy on the recording at each tuple of thresholds; default `default_thresholds`.
 
-    A token drafted behind l of L layers costs c l / L target steps, a verification one. Rows that
-    catch up with deeper layers ride in the pass of the token that needs them, at no cost of their
-    own. ValueError for a policy that is no chain.
+    A token drafted after l of L layers costs c l / L target steps, a verification one. Rows that
+    catch up with deeper layers share the pass of the token that needs them, at no further cost.
+    ValueError for a policy that is no chain.
     """
     chosen = parse(policy)
     if not isinstance(chosen, Policy):

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of every comparison.
+    """Settings of every comparison.
 
     | field | meaning |
     | --- | --- |
@@ -74,7 +74,7 @@ class Comparison:
     | error | standard error of the difference, see `difference_error` |
     | p | of `paired_p`; after Holm's step-down over the family |
     | verdict | tie, faster, slower or undecided, see `verdict` |
-    | detectable | least difference that so many prompts show with the power asked for |
+    | detectable | least difference that this number of prompts shows with the power asked for |
     | prompts_needed | to show the difference that was seen; None: it is 0 |
     """
 

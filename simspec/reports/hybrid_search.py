@@ -61,7 +61,7 @@ class Constants:
         return float(apart / np.log(STEP) + abs(self.theta0 - 0.5) / 0.25)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, with sigma_m and the weight of theta_M by round."""
+        """Plain data, with sigma_m and the weight of theta_M by round."""
         named: dict[str, Any] = {
             "reading": self.reading,
             "sigma_s": self.sigma_s,
@@ -86,7 +86,7 @@ WEIGHT_ROUNDS = (0, 1, 2, 5, 10, 20, 50, 100)
 
 @dataclass(frozen=True)
 class ConstantsSearch:
-    """What a search chose; speedups are geometric means over recordings and prices.
+    """Constants that a search chose; speedups are geometric means over recordings and prices.
 
     | field | meaning |
     | --- | --- |
@@ -110,7 +110,7 @@ class ConstantsSearch:
     settings: int
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """Plain data for JSON."""
         return {
             "predictor": self.predictor,
             "best": self.best.to_dict() | {"speedup": self.speedup_best},
@@ -133,7 +133,7 @@ class _Half:
 
 
 def predictors(trace: Trace) -> list[str]:
-    """Where theta_M of a recording comes from: recorded features, and FITTED."""
+    """Sources of theta_M in a recording: recorded features, and FITTED."""
     names = [name for name, _ in trace.meta.features]
     fitted = [FITTED] if {"confidence", "entropy"} <= set(names) and trace.ratio is None else []
     return [*(name for name in names if name.startswith("theta")), *fitted]

@@ -94,7 +94,7 @@ costs, best fixed K held |
 def _evaluated(
     trace: Trace, policies: Sequence[Any], cost: CostModel, replicates: int, seed: int
 ) -> Evaluation:
-    """As `evaluate`, the oracle among the policies."""
+    """The result of `evaluate`, with the oracle among the policies."""
     if replicates < 1:
         raise ValueError(f"replicates is {replicates}, expected at least 1")
     draws = [trace]

@@ -1,4 +1,4 @@
-"""What the recorded signals could give: a stopping rule fitted to the very recording."""
+"""Speedup that the recorded signals could give: a stopping rule fitted to the very recording."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,7 +167,7 @@ def _induction(cells: Array, run: Array, room: Array, price: Array) -> Array:
 
 @cached_njit
 def cell(slot: int, history: float, product: float, last: float) -> int:
-    """The cell of a decision at `slot`, after the confidences behind it."""
+    """The cell of a decision at `slot`, given the running acceptance and the confidences so far."""
     h = min(int(history * HISTORY), HISTORY - 1)
     p = PRODUCT - 1 if product <= 0.0 else min(int(-np.log(product) / WIDTH), PRODUCT - 1)
     c = min(int(last * LAST), LAST - 1)

@@ -1,4 +1,4 @@
-"""Speedup against draft length, with adaptive policies beside it (EESD Figure 3)."""
+"""Speedup against draft length, compared with adaptive policies (EESD Figure 3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

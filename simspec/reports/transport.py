@@ -1,4 +1,4 @@
-"""Accepted length at every draft length, beside stand-ins that were measured at another one."""
+"""Accepted length at every draft length, and predictions of it from another one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from simspec.trace.acceptance import drawn_trace
 from simspec.trace.trace import Trace, load_trace
 
 IID_FROM = (1, 3)
-"""Draft lengths whose accepted length gives the one rate of an i.i.d. stand-in."""
+"""Draft lengths whose accepted length gives the one rate of an i.i.d. prediction."""
 
 MOST_STEPS = 100
 """Most Newton steps; a dozen is usual."""
@@ -57,13 +57,13 @@ def iid_length(length: ArrayLike, measured_at: int, K: int) -> NDArray[np.float6
 
 @dataclass(frozen=True)
 class PublishedError:
-    """A stand-in's relative error on one published curve.
+    """A prediction's relative error on one published curve.
 
     | field | meaning |
     | --- | --- |
     | group, drafter, task, source | where it is from |
     | stand_in | table, iid or teacher-forced |
-    | measured_at | draft length of the stand-in; 0: none |
+    | measured_at | draft length that the prediction is from; 0: none |
     | K | draft length that was predicted |
     | error | predicted over measured accepted length, less 1 |
     | computed | whether it follows from published lengths; else it was computed from raw data |
@@ -81,13 +81,13 @@ class PublishedError:
 
     @property
     def label(self) -> str:
-        """The stand-in's name as in `simspec.reports.transport`."""
+        """The prediction's name as in `simspec.reports.transport`."""
         return f"{self.stand_in}@{self.measured_at}" if self.measured_at else self.stand_in
 
 
 @lru_cache(maxsize=1)
 def published_errors() -> tuple[PublishedError, ...]:
-    """Errors of stand-ins on all published curves, of speed tables too."""
+    """Errors of predictions on all published curves, of speed tables too."""
     curves = (*length_curves(), *_speed_curves())
     return tuple(error for curve in curves for error in curve_errors(curve))
 
@@ -132,7 +132,7 @@ def _speed_curves() -> list[LengthCurve]:
 
 
 def summarized(errors: Sequence[PublishedError]) -> list[dict[str, Any]]:
-    """A dict for each (group, stand-in): its errors by K over the group's curves.
+    """A dict for each (group, prediction): its errors by K over the group's curves.
 
     Keys: group, stand_in, curves, medians {K: error}, least, greatest, source.
     """
@@ -185,7 +185,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TransportRow:
-    """Accepted length of fixed drafts of K tokens on a recording, and the errors of stand-ins.
+    """Accepted length of fixed drafts of K tokens on a recording, and the errors of predictions.
 
     | field | meaning |
     | --- | --- |
@@ -193,9 +193,9 @@ class TransportRow:
     | K | drafted tokens a round |
     | rounds | replayed rounds that count |
     | length | Estimate: 1 + accepted / rounds, by replay |
-    | errors | {stand-in: Estimate of its length over the replayed one, less 1} |
+    | errors | {prediction: Estimate of its length over the replayed one, less 1} |
 
-    | stand-in | length |
+    | prediction | length |
     | --- | --- |
     | table@M | 1 + sum of the first K marginals, shares of rounds of M; none for K > M |
     | iid@M | 1 + r + .. + r^K, r from the length at M |
@@ -286,8 +286,8 @@ def transport(
     """A TransportRow per recording and K = 1 .. longest (default: up to 8, as deep as recorded).
 
     measured_at: draft lengths of tables (default: longest). Intervals are of the paired bootstrap
-    over prompts: length and stand-in are of the same prompts in each resample. Fewer than 8 prompts
-    have none. ValueError for what cannot run.
+    over prompts: length and prediction are of the same prompts in each resample. Fewer than 8
+    prompts have none. ValueError for what cannot run.
     """
     if not 0 < level < 1:
         raise ValueError(f"level is {level}, expected a number in (0, 1), such as 0.95")
@@ -369,7 +369,7 @@ ACROSS = 4
 
 
 def plot_transport(rows: Sequence[TransportRow], path: Path | str) -> None:
-    """Write a PNG: relative error against K, a line with its band for each stand-in."""
+    """Write a PNG: relative error against K, a line with its band for each prediction."""
     from matplotlib.figure import Figure
 
     panels: dict[str, list[TransportRow]] = {}

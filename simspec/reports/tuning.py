@@ -72,7 +72,7 @@ class Half:
         return self.tuned.value / self.default.value - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """Plain data for JSON."""
         names = ("default", "tuned", "difference")
         estimates = {name: getattr(self, name) for name in names}
         return estimates | {"p": self.p, "gain": self.gain, "prompts": self.default.prompts}
@@ -99,7 +99,7 @@ class Tuned:
     verdict: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """Plain data for JSON."""
         halves = {"tuned_on": self.fit, "held_out": self.held_out}
         return {"recording": self.recording, "p": self.p, "verdict": self.verdict} | halves
 
@@ -119,7 +119,7 @@ class Tuning:
         return float(np.exp(np.log(gains).mean()) - 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """Plain data for JSON."""
         return {
             "default": self.default,
             "tuned": self.tuned,
@@ -131,7 +131,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is tuned: fixed arguments, the space of the others, and the halves to tune on."""
+    """A tuning task: fixed arguments, the space of the others, and the halves to tune on."""
 
     name: str
     kept: Mapping[str, Any]

@@ -26,7 +26,7 @@ def recording_checks(name: str, trace: Trace, seed: int) -> tuple[list[Check], d
     """(the checks, {name, texts, rows, alpha, tokens_per_round}).
 
     Eq. 13 is exact but for sequences that an accepted end token closed, one target step each.
-    tokens_per_round holds formulas 1 and 2 beside the replay: a deviation is no failure.
+    tokens_per_round holds formulas 1 and 2 next to the replay: a deviation is no failure.
     """
     cost = CostModel.from_ratio(RATIO, trace.K)
     lengths = [k for k in LENGTHS if k <= trace.K]

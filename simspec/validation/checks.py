@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RoundDistribution:
-    """What decides the rounds of one sequence of `rows` tokens under a memoryless policy.
+    """Probabilities that decide the rounds of a memoryless policy on a sequence of `rows` tokens.
 
     | field | dtype, shape | meaning |
     | --- | --- | --- |
@@ -208,7 +208,7 @@ class PlannedCheck:
     | kind | the reward's sum | got |
     | --- | --- | --- |
     | ratio | sum(x - expected y), of mean 0 if `expected` is right | sum(x) / sum(y) |
-    | formula | the same; that the mean is 0 is a check of its own | the same |
+    | formula | the same; a separate check tests that the mean is 0 | the same |
     | speedup | seconds, a plain step taking 1 | tokens / seconds |
 
     weight: sum(y), or tokens. reward: a table [cap, drafted, accepted] as in `bounds.moments`.
