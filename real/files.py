@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
     with output.replacing(path) as temporary:
         try:
             yield temporary
-        except SafetensorError as error:  # a full disk has no type of its own there
+        except SafetensorError as error:  # safetensors has no separate error type for a full disk
             raise OSError(errno.EIO, " ".join(str(error).split())[:200], str(path)) from error
 
 

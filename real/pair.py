@@ -51,7 +51,7 @@ name |
     end_tokens: tuple[int, ...]
 
     def check_length(self, tokens: int) -> None:
-        """ValueError for a sequence of so many tokens beyond the window of one of the models."""
+        """ValueError for a sequence of `tokens` tokens beyond the window of one of the models."""
         for decoder in (self.target.decoder, self.drafter.lm):
             if decoder is not None:
                 decoder.check_length(tokens)
@@ -85,9 +85,9 @@ def load_pairs(
     target: str | Path | None = None,
     make_passes: Callable[[], EagerPasses] = lambda: EAGER,
 ) -> list[Pair]:
-    """As `load_pair`, several drafters (name -> folder) on one target, which is loaded once.
+    """Loads several drafters (name -> folder) on one target, which is loaded once.
 
-    Each drafter has passes of its own, since its target keeps other taps.
+    Each drafter has separate passes, since its target keeps other taps.
     """
     for drafter in drafters:
         _check_drafter(drafter)

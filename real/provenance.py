@@ -1,4 +1,4 @@
-"""Where and with what something was made."""
+"""Provenance of a result: device, versions, revision and command line."""
 
 import platform
 import subprocess

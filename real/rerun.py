@@ -34,7 +34,7 @@ def recorded_rule(trace: Trace) -> Rule:
 
 
 def rule_of(trace: Trace) -> Rule:
-    """As `recorded_rule`, of a trace whose rounds can be made again; ValueError for rejection."""
+    """The `recorded_rule` of a trace whose rounds can be repeated; ValueError for rejection."""
     if trace.meta.rule == "rejection":
         raise ValueError(
             "the recording is of the rejection rule: its rounds replay in distribution, "

@@ -194,7 +194,7 @@ def gumbel_at(
 
 
 def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
-    """Uniforms float64 `[count, vocab]` in (0, 1) behind `gumbel`."""
+    """Uniforms float64 `[count, vocab]` in (0, 1) that `gumbel` transforms."""
     position = torch.arange(first, first + count, device=device)
     return _uniforms(seed, torch.full_like(position, sequence), position, vocab)
 

@@ -1,4 +1,4 @@
-"""A tokenizer of untrusted origin, tried in a process of its own: it may hang, panic or abort.
+"""A tokenizer of untrusted origin, tried in a separate process: it may hang, panic or abort.
 
 Patterns are matched by a backtracking engine, and a panic or abort of the library cannot be caught.
 So a process with limits of time and memory refuses patterns that can backtrack for ever, loads the
@@ -41,7 +41,7 @@ def check_tokenizer(content: bytes) -> None:
 
 
 class _Content(bytes):
-    """Bytes that do not count in a cache's key, which the hash stands for."""
+    """Bytes that do not count in a cache's key; the hash replaces them there."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Content)
@@ -52,7 +52,7 @@ class _Content(bytes):
 
 @lru_cache(maxsize=64)
 def _verdict(digest: str, content: _Content) -> str:
-    """What is wrong with the tokenizer; "" where nothing is."""
+    """Fault of the tokenizer; "" if none."""
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
     environment["RUST_BACKTRACE"] = "0"
     try:
@@ -120,14 +120,14 @@ def _many(count: str | None) -> bool:
 
 
 class _Group:
-    """What stands between two parentheses: alternatives, and unbounded repeats in one of them."""
+    """Content of two parentheses: alternatives, and unbounded repeats in one of them."""
 
     def __init__(self) -> None:
         self.alternatives, self.repeats, self.most = False, 0, 0
 
 
 def _class_end(pattern: str, at: int) -> int:
-    """The place behind a character class, which may hold classes."""
+    """The index after a character class, which may hold classes."""
     depth = 1
     if pattern.startswith("^", at):
         at += 1
@@ -155,7 +155,7 @@ def _patterns(value: object) -> list[str]:
 
 
 def _try(content: bytes) -> None:
-    """Runs in the process of its own."""
+    """Runs in the separate process."""
     import resource
 
     memory = MEMORY + MEMORY_PER_BYTE * len(content)

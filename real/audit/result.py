@@ -161,7 +161,7 @@ def _compare_rounds(
         t = first + position
         committed = position + accepted + (accepted < drafted or difference is not None)
         if committed > stop or position >= length:
-            break  # behind the difference, or behind the recording
+            break  # after the difference, or past the end of the recording
         if drafted > computed or computed > trace.K or (position + drafted >= length and not ended):
             continue  # a tree, or a chain deeper than the recording
         count += 1
@@ -210,7 +210,7 @@ class ImpossibleToken:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit measured.
+    """Results of an audit.
 
     | field | meaning |
     | --- | --- |

@@ -44,7 +44,8 @@ def tolerance_of(*dtypes: str) -> Tolerance:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """Where two sequences differ first, and the target's smaller recorded margin there."""
+    """First position at which two sequences differ, and the target's smaller recorded margin
+    there."""
 
     sequence: int
     position: int

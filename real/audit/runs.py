@@ -117,7 +117,7 @@ class EmittedSequence:
             if accepted > drafted:
                 raise RunError(f"rounds[{i}] accepts {accepted} of {drafted} drafted tokens")
             end, left = position + accepted + 1, len(self.token) - position - accepted
-        # 0: an accepted end token, with no bonus token behind it
+        # 0: an accepted end token, with no bonus token after it
         if self.rounds and left not in (0, 1):
             raise RunError(f"the rounds commit {end} tokens, the sequence has {len(self.token)}")
 
@@ -126,7 +126,7 @@ class EmittedSequence:
 class EmittedRun:
     """A run: its header and its sequences.
 
-    RunError for no sequence, or for tokens behind an end token.
+    RunError for no sequence, or for tokens after an end token.
     """
 
     header: RunHeader

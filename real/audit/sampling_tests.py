@@ -98,7 +98,7 @@ def detectable_temperature(statistics: SamplingStatistics, level: float) -> floa
         h = np.abs(TEMPERATURE_TILTS)
         return float((h * score - h**2 * V / 2 - h**3 * s / 6).max())
 
-    # the expansion holds while the third cumulant is small beside the second
+    # the expansion holds while the third cumulant is small compared with the second
     limit = min(1.0, V / abs(S)) if S else 1.0
     tilts = len(TEMPERATURE_TILTS)
     return max(_root(partial(evidence, sign=sign), tilts, level, limit) for sign in (1, -1))

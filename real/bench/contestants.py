@@ -32,7 +32,7 @@ from simspec.tree.policy import TreePolicy
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Where a race's models come from, and how they are loaded.
+    """Sources of a race's models, and the settings that load them.
 
     | field | meaning |
     | --- | --- |
@@ -86,7 +86,7 @@ def load_pairs(
 ) -> dict[str, Pair]:
     """Pairs by drafter of the `drafter=policy` names, and that of plain decoding.
 
-    Each has passes of its own on that engine, for sequences as long as the trace's; on "strict"
+    Each has separate passes on that engine, for sequences as long as the trace's; on "strict"
     all are of one width. Plain decoding reads none of the target's layers.
     """
     parsed = [parse_contestant(name) for name in names]

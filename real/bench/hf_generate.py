@@ -259,7 +259,7 @@ class Tuning:
 
 
 def candidates(method: str) -> list[str]:
-    """The methods that a method with `TUNED` stands for; itself alone without."""
+    """The methods that a method with `TUNED` names; only itself without `TUNED`."""
     kind, _, rest = method.partition(":")
     if TUNED not in rest.split(","):
         return [method]
@@ -274,7 +274,7 @@ def resolve(methods: Sequence[str], tuning: Mapping[str, Tuning]) -> list[str]:
 
 
 def with_plain(methods: Sequence[str]) -> list[str]:
-    """The methods, each once, after transformers' plain decoding: gains of its own are over it."""
+    """The methods, each once, after transformers' plain decoding, the baseline of their gains."""
     return list(dict.fromkeys([HF_PLAIN, *methods])) if methods else []
 
 

@@ -24,7 +24,7 @@ class PhaseCosts:
     | verification | float64 `[K + 1]` | the target's pass over j drafted tokens and the input |
     | policy | float64 `[K + 1]` | calling the policy in a round of j drafted tokens |
     | other | float64 `[K + 1]` | acceptance and bookkeeping after j tokens were submitted |
-    | catch_up | float64 `[B + 1]` | what drafting takes longer behind b rows; b > B costs as B |
+    | catch_up | float64 `[B + 1]` | extra drafting time after a backlog of b rows; b > B: as B |
     | feature | float | reading the features of one token |
     | plain | float64 `[4]` | a round of plain decoding |
     """

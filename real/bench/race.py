@@ -74,7 +74,7 @@ def absent(name: str, reason: str) -> Contestant:
 
 @dataclass
 class Runs:
-    """What a contestant did.
+    """Runs of a contestant.
 
     | field | shape | meaning |
     | --- | --- | --- |

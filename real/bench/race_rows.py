@@ -53,7 +53,7 @@ class RaceRow:
     | seconds, rate | of a repeat, end to end, mean over repeats; tokens / seconds |
     | spread | sample deviation of the repeats' rates over their mean; None of a single repeat |
     | first | mean seconds of a call for one token: prefill and one pass |
-    | after | tokens a second behind the first; None unless that is positive |
+    | after | tokens a second after the first; None unless that is positive |
     | per_pass | tokens a pass of the target |
     | speedup, low, high | rate over that of `plain` |
     | own, own_low, own_high | rate over plain decoding on its own engine; None where that lacks |
@@ -218,7 +218,7 @@ LEAST_REPEATS, LEAST_PROMPTS = 5, 20
 
 
 def shortcomings(repeats: int, prompts: int) -> list[str]:
-    """Reasons why so many repeats and prompts are no measurement; [] where they are."""
+    """Reasons why these numbers of repeats and prompts make no measurement; [] if none."""
     reasons = []
     if repeats < LEAST_REPEATS or not repeats % 2:
         reasons.append(f"{repeats} repeats, expected an odd number of at least {LEAST_REPEATS}")

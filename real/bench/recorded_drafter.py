@@ -39,7 +39,7 @@ RECORDED = SequenceSettings()
 
 @dataclass(frozen=True)
 class RecordedSequence:
-    """What was recorded of one sequence, with random tokens in place of its own.
+    """Recorded rows of one sequence, with random tokens in place of the real ones.
 
     | field | dtype, shape | meaning |
     | --- | --- | --- |
@@ -96,7 +96,7 @@ def recorded_sequences(
 
 
 PREDICTOR_DEPTHS = 10
-"""As in EESD Eq. 5."""
+"""Depths of the predictor, the number in EESD Eq. 5."""
 
 
 class RecordedDrafter(Drafter):
@@ -187,7 +187,7 @@ class RecordedFeatures(ChainDrafting):
         self.reader = RecordedReader(self.reader, start.drafter.recorded, self.columns)
 
     def draft(self, start: RoundStart) -> Draft:
-        """As `ChainDrafting.draft`."""
+        """See `ChainDrafting.draft`; first moves the reader to the round's position."""
         self.reader.position = start.position
         return super().draft(start)
 
@@ -199,7 +199,7 @@ class ConstantPredictor:
         self.target_width, self.drafter_width, self.device = target_width, drafter_width, device
 
     def folded(self) -> FoldedPredictor:
-        """As `Predictor.folded`."""
+        """See `Predictor.folded`; its weights are constant."""
         options: dict[str, Any] = {"dtype": torch.float64, "device": self.device}
         return FoldedPredictor(
             torch.full((PREDICTOR_DEPTHS, self.target_width), 1e-3, **options),

@@ -1,4 +1,4 @@
-"""Runs behind a scorecard: policies on some prompts of a recording, timing jobs on others."""
+"""Runs that fill a scorecard: policies on some prompts of a recording, timing jobs on others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -76,7 +76,7 @@ class CostStage:
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """Policies that run: chains beside the best fixed length, one tree, and recorded trees."""
+    """Policies that run: chains and the best fixed length, one tree, and recorded trees."""
 
     chains: tuple[str, ...]
     tree: str

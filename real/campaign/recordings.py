@@ -45,12 +45,12 @@ def select_policies(workspace: Workspace, trace: Trace, cost: CostModel) -> list
 
 
 def select_prompts(trace: Trace, prompts: int) -> Trace:
-    """So many prompts of a recording, evenly spread."""
+    """Selects `prompts` prompts of a recording, evenly spread."""
     return trace.select(evenly_spaced(trace.sequences, prompts))
 
 
 RULE = "coupled"
-"""The rule of timed runs: sampled sequences hardly repeat; repetition inflates acceptance."""
+"""The rule of timed runs: sampled sequences rarely repeat; repetition inflates acceptance."""
 
 
 FEATURES = ("confidence", "entropy", "theta")
@@ -86,7 +86,7 @@ def max_depth(workspace: Workspace, drafter: str) -> int:
 
 
 def cost_of_drafter(workspace: Workspace, drafter: str, rule: str) -> dict:
-    """Measures the costs beside a recording."""
+    """Measures the costs that belong to a recording, and writes them next to it."""
     path = workspace.trace(drafter, rule).with_suffix(".cost.json")
     K = max_depth(workspace, drafter)
     rows = (

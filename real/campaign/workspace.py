@@ -113,8 +113,8 @@ class WorkspaceError(ValueError):
 class Workspace:
     """A campaign in `out`: its settings, text and prompt files, device and seed.
 
-    With `checkpoint`, the folder of a target, none is trained; the target writes what drafters
-    learn from behind `training_prompts` and the text.
+    With `checkpoint`, the folder of a target, none is trained; the target writes the drafters'
+    training sequences as continuations of `training_prompts` and the text.
 
     | below `out` | what |
     | --- | --- |
@@ -249,14 +249,14 @@ class Workspace:
         replace_json(self.out / "parts" / f"{stage}.json", record)
 
     def trace(self, drafter: str, rule: str) -> Path:
-        """The file of a drafter's recording; its costs are beside it."""
+        """The file of a drafter's recording; its costs are next to it."""
         prefix = "lab" if self.config.name == "full" else self.config.name
         if self.checkpoint is not None:
             prefix = checkpoint_name(self.checkpoint)
         return self.out / "traces" / f"{prefix}-{drafter}-{rule}.parquet"
 
     def open_recording(self, drafter: str, rule: str) -> tuple[Trace, CostModel]:
-        """A recording and the costs beside it."""
+        """A recording and the costs next to it."""
         path = self.trace(drafter, rule)
         return load_trace(path), CostModel.from_json(path.with_suffix(".cost.json"))
 
@@ -269,7 +269,7 @@ class Workspace:
     def known(self) -> TrainedTarget | TargetData:
         """The target and its generated sequences, for the training of drafters.
 
-        Evaluation goes token by token: few sequences are enough beside a recording.
+        Evaluation goes token by token: it needs far fewer sequences than a recording.
         """
         trained = self._trained_target() if self.checkpoint is None else self._given_target()
         data, count = trained.data, self.config.training.exam

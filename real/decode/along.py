@@ -30,7 +30,7 @@ def along(
     tokens: Sequence[int],
     pick: Pick = greedy_pick,
 ) -> Iterator[tuple[int, int, TargetOutput]]:
-    """Yields (t, last, output) with the drafter ready to draft behind `prompt` and `tokens[:t]`.
+    """Yields (t, last, output) with the drafter ready to draft after `prompt` and `tokens[:t]`.
 
     | value | meaning |
     | --- | --- |

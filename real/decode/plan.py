@@ -28,7 +28,7 @@ class ChainDrafting:
         self.reader.begin(start.prefill)
 
     def draft(self, start: RoundStart) -> Draft:
-        """Drafts at most `cap` tokens behind `last`, and none behind an end token."""
+        """Drafts at most `cap` tokens after `last`, and none after an end token."""
         stepper, reader, clock = self.stepper, self.reader, start.clock
         token, parent = [start.last], [-1]
         while True:

@@ -39,7 +39,7 @@ class RoundStart:
     | position | new tokens committed before the round |
     | round | its index in the sequence |
     | cap | most tokens of a path of the draft |
-    | end_tokens | behind which a chain drafts nothing; () under the rejection rule |
+    | end_tokens | tokens after which a chain drafts nothing; () under the rejection rule |
     | clock | times phases of the round |
     """
 
@@ -71,7 +71,7 @@ none |
         """Starts a sequence; ValueError for a drafter or a rule that the plan does not support."""
 
     def draft(self, start: RoundStart) -> Draft:
-        """Drafts at most `cap` deep behind `last`."""
+        """Drafts at most `cap` deep after `last`."""
 
     def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
         """Receives the round's outcome; returns its `DecodeResult.gap`."""

@@ -42,7 +42,7 @@ class StaticTree:
         self.rule, self.sequence, self.draws = start.rule, start.sequence, start.draws
 
     def draft(self, start: RoundStart) -> Draft:
-        """The tree behind `last`, level by level; drafted end tokens are expanded like any
+        """The tree after `last`, level by level; drafted end tokens are expanded like any
         other."""
         tree, position = self.cuts[min(start.cap, self.K)], start.position
         children: dict[int, list[int]] = {}
@@ -135,7 +135,7 @@ class Cape:
         self.reader.begin(start.prefill)
 
     def draft(self, start: RoundStart) -> Draft:
-        """The chain behind `last`, then its sets."""
+        """The chain after `last`, then its sets."""
         token, confidence, clock = [start.last], [], start.clock
         steps: list[Step] = []
         grid = table(GRIDS["confidence"])

@@ -130,7 +130,7 @@ class SearchedTree(ABC):
 
     reader = None
     nodes: int
-    """At most so many rows are submitted; 0: plain decoding."""
+    """Most rows submitted in a round; 0: plain decoding."""
 
     def __init__(self, width: int, levels: int):
         for name, value, largest in (("width", width, MAX_RANKS), ("levels", levels, 255)):
@@ -146,7 +146,7 @@ class SearchedTree(ABC):
         self.rule, self.sequence = start.rule, start.sequence
 
     def draft(self, start: RoundStart) -> Draft:
-        """The chosen rows of a search behind `last`, at most `cap` deep."""
+        """The chosen rows of a search after `last`, at most `cap` deep."""
         levels, self.gap = min(start.cap, self.K) if self.nodes else 0, INFINITE_GAP
         tree = None
         if levels:
@@ -188,7 +188,7 @@ class BeamSearch(SearchedTree):
             )
 
     def longest(self, K: int) -> int:
-        """As of a `simspec.tree.policy.TreePolicy`: no recorded depth cuts it."""
+        """See `simspec.tree.policy.TreePolicy`: 0, since no recorded depth cuts the search."""
         return 0
 
     def submitted(self, K: int) -> int:
@@ -196,7 +196,7 @@ class BeamSearch(SearchedTree):
         return max(K, self.width * self.K)
 
     def rows(self, levels: np.ndarray) -> np.ndarray:
-        """Rows that the drafter computes in rounds of so many levels."""
+        """Rows that the drafter computes in rounds of `levels` levels."""
         return np.where(levels > 0, 1 + (levels - 1) * self.width, 0)
 
     def _chosen(self, tree: CandidateTree) -> list[int]:

@@ -36,7 +36,7 @@ class PhaseTimer:
 
 
 TINY = 1e-300
-"""Stands for probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
+"""Replaces probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
 
 
 @dataclass(frozen=True)

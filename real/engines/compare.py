@@ -77,7 +77,7 @@ class Comparison:
     | field | meaning |
     | --- | --- |
     | requests, passes | compared |
-    | clipped | requests whose last pass counts tokens behind the end of the text |
+    | clipped | requests whose last pass counts tokens after the end of the text |
     | counters | {k: {counter: [engine, predicted]}}, counts within the text |
     | differences | what is not equal; near-ties explain some |
     | left_out | requests that no recording covers |

@@ -264,7 +264,7 @@ class Worker:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """This process's variables without those of its own Python, and the given ones."""
+    """This process's environment without its Python variables, plus the given ones."""
     own = "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"
     return {key: v for key, v in os.environ.items() if key not in own} | dict(variables)
 

@@ -101,7 +101,7 @@ def engine_cost(
 
 
 def engine_origin(about: Mapping[str, Any]) -> CostOrigin:
-    """Where a run's costs come from; `sitting` begins with the digest of its prompts."""
+    """Origin of a run's costs; `sitting` begins with the digest of its prompts."""
     engine, draft = f"{about['engine']} {about['version']}", about["draft"] or {}
     return CostOrigin(
         device=about["device"],
@@ -130,7 +130,7 @@ def whole_blocks(about: Mapping[str, Any], rows: Sequence[Row]) -> list[list[Row
 
 
 def timed_block(rows: Sequence[Row], rules: Convention) -> TimedBlock | None:
-    """The block's ratios; None where it has no plain pass behind a prompt.
+    """The block's ratios; None where it has no plain pass after a prompt.
 
     Without an engine's clock of passes, the seconds of requests are sums of their passes: the
     costs of the run's draft lengths follow by least squares, those between are linear.
@@ -211,7 +211,7 @@ def _replicates(K: int, verify: list[list[float]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Speedup:
-    """Predicted and measured speedup of a draft length over plain decoding behind the prompt.
+    """Predicted and measured speedup of a draft length over plain decoding after the prompt.
 
     error is predicted over measured, less 1; intervals are None for under MIN_PROMPTS prompts.
     """
@@ -260,7 +260,7 @@ class SpeedupTable:
 def speedup_table(
     about: Mapping[str, Any], rows: Sequence[Row], cost: CostModel, recording: Trace | None = None
 ) -> SpeedupTable:
-    """Predicted beside measured speedup of a run, whose prompts the costs were not measured on.
+    """Predicted and measured speedup of a run, whose prompts the costs were not measured on.
 
     Predicted: passes of the replay under the engine's convention, at the engine's costs. Measured:
     seconds from the first token to the last, one request at a time. ValueError for concurrent
@@ -328,7 +328,7 @@ def _decode_seconds(
 
 
 def _plain_seconds(row: Row, cost: CostModel) -> np.ndarray:
-    """float64[1 + R]: seconds of plain passes for the tokens behind the first."""
+    """float64[1 + R]: seconds of plain passes for the tokens after the first."""
     count = len(row.finished.tokens) - 1
     return count * np.full(1 + len(cost.replicates), cost.baseline)
 
@@ -336,7 +336,7 @@ def _plain_seconds(row: Row, cost: CostModel) -> np.ndarray:
 def _predicted_seconds(
     about: Mapping[str, Any], rows: Sequence[Row], k: int, cost: CostModel, recording: Trace | None
 ) -> np.ndarray:
-    """float64[P, 1 + R]: seconds of the replay's passes behind the prompt's, by prompt."""
+    """float64[P, 1 + R]: seconds of the replay's passes after the prompt's, by prompt."""
     if k == 0:
         return np.array([_plain_seconds(row, cost) for row in rows])
     if k > cost.nodes:

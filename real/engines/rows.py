@@ -49,7 +49,7 @@ class Row:
 
     @property
     def key(self) -> tuple[int, int, int | None, str]:
-        """What makes the row one of its file."""
+        """Fields that identify the row in its file."""
         return self.block, self.k, self.force, self.request.id
 
 

@@ -20,7 +20,7 @@ WARM_UP = 2
 
 
 class Runner(Protocol):
-    """What a run needs of a worker; `real.engines.Worker` is one."""
+    """Methods of a worker that a run calls; `real.engines.Worker` is one."""
 
     def start(self, settings: EngineSettings) -> Ready:
         """Loads the models."""
@@ -41,7 +41,7 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """What runs, and in which order.
+    """Draft lengths, repeats and order of the runs.
 
     | field | meaning |
     | --- | --- |
@@ -96,7 +96,7 @@ def blocks(requests: Sequence[Request], plan: Plan) -> list[Block]:
 def about_run(
     ready: Ready, settings: EngineSettings, requests: Sequence[Request], plan: Plan
 ) -> dict[str, Any]:
-    """What describes a run; one of another engine, settings or prompts does not continue it."""
+    """Description of a run; one of another engine, settings or prompts does not continue it."""
     asked = json.dumps([[r.id, list(r.prompt), r.max_tokens] for r in requests]).encode()
     draft: Mapping[str, Any] | None = None
     if settings.draft is not None:
@@ -212,7 +212,7 @@ class Prompts:
 
     | field | meaning |
     | --- | --- |
-    | count | so many, evenly spaced over the recording; 0: all |
+    | count | number of prompts, evenly spaced over the recording; 0: all |
     | part, parts | every parts-th prompt from the part-th on, 1 .. parts: parts share none |
     | budget | new tokens of each; 0: as the recording allows |
     """

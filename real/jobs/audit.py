@@ -51,7 +51,7 @@ def force_recording(
 ) -> ForcedRun:
     """Runs a policy on the sequences of the recording `name`, and compares its rounds with them.
 
-    prompts: so many, spread over the tasks; 0: all. cost: what the policy observes.
+    prompts: number of prompts, spread over the tasks; 0: all. cost: what the policy observes.
     """
     path, trace = open_recording(name, prompts)
     sampled = recorded_rule(trace).sampled

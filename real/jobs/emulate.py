@@ -22,7 +22,7 @@ from simspec.output.files import check_output
 
 @dataclass(frozen=True)
 class LatencyFiles:
-    """Where results go: all cells (.json, continued by a second call), a cost table, a figure."""
+    """Output files: all cells (.json, continued by a second call), a cost table, a figure."""
 
     out: Path
     table: Path | None = None
@@ -36,7 +36,7 @@ def measure_latency(
     files: LatencyFiles,
     progress: Progress = quiet,
 ) -> LatencyGrid:
-    """Times passes of the model `target` with random weights, beside the device's floor."""
+    """Times passes of the model `target` with random weights, and measures the device's floor."""
     check_device(settings.device)
     check_seed(settings.seed)
     _check_files(target, axes, settings, files)
@@ -81,13 +81,13 @@ POLICIES = ("fixed:1", "fixed:2", "fixed:4", "beta_ts")
 
 @dataclass(frozen=True)
 class EmulationSettings:
-    """What is emulated on which recording.
+    """Settings of an emulation on one recording.
 
     | field | meaning |
     | --- | --- |
     | drafter | early_exit[:LAYERS], model:SHAPE, eagle, medusa or prompt_lookup |
     | policies | name[:arg,...] as in `simspec sweep` |
-    | prompts | so many of the recording's prompts, spread over the tasks; 0: all |
+    | prompts | number of the recording's prompts, spread over the tasks; 0: all |
     | context | tokens of every prompt; None: as recorded |
     | cost | a cost file that policies observe |
     | seed | of weights, prompts and policies |

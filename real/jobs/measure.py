@@ -20,7 +20,7 @@ from simspec.output.files import check_output
 from simspec.trace.recordings import locate
 
 UNFINISHED = ".unfinished.costs.json"
-"""File of an unfinished measurement of several drafters, beside the first cost file."""
+"""File of an unfinished measurement of several drafters, next to the first cost file."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def measure_together(
 ) -> list[CostModel]:
     """Measures all requests in one sitting, and writes their files.
 
-    A drafter that drafts at most so many tokens is priced up to these. Killed, it continues.
+    Costs stop at the drafter's own maximum draft length. A killed measurement resumes.
     """
     outputs = [request.out for request in requests]
     for i, request in enumerate(requests):
@@ -107,8 +107,8 @@ def measure_together(
 
 
 def requests_for(recordings: Sequence[str], out: Path | None = None) -> list[CostRequest]:
-    """Requests of the costs of recordings: their drafter, rule and K, each file beside its own, or
-    in the folder `out`."""
+    """Requests of the costs of recordings: their drafter, rule and K, each file next to its
+    recording, or in the folder `out`."""
     requests = []
     for name, path in locate(recordings).items():
         trace = load_trace(path)

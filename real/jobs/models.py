@@ -54,7 +54,7 @@ class ModelSettings:
         return min(max_context(load_config(path)) for path in paths)
 
     def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> Pair:
-        """The target with this drafter, for passes of `rows` rows behind `capacity` cached rows."""
+        """The target with this drafter, for passes of `rows` rows after `capacity` cached rows."""
         return self._load(drafter, make_passes(self.engine, rows, capacity))
 
     def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list[Pair]:
@@ -120,6 +120,6 @@ def open_recording(name: str, prompts: int = 0) -> tuple[Path, Trace]:
 
 
 def policy_cost_of(path: Path, cost: Path | None, K: int) -> CostModel:
-    """Costs that policies observe: of `cost`, else beside the recording, else a ratio of 0.1."""
+    """Costs that policies observe: of `cost`, else next to the recording, else a ratio of 0.1."""
     costs = costs_of({"": path}, None if cost is None else str(cost))[""]
     return costs if isinstance(costs, CostModel) else CostModel.from_ratio(costs, K)

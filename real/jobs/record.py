@@ -46,7 +46,7 @@ class PromptSettings:
     | field | meaning |
     | --- | --- |
     | files | as `real.prompts.read_rows` reads them |
-    | per_task, seed | so many prompts of every task, drawn by the seed |
+    | per_task, seed | number of prompts of every task, drawn by the seed |
     | longest | most tokens of a prompt; None: the models' context without the budget |
     | chat_template | auto: the tokenizer's, where it has one; none: plain styles; or a file |
     | system | the system prompt, for a chat template |
@@ -130,7 +130,7 @@ def with_later_turns(
     progress: Progress = quiet,
     processes: Processes = ALONE,
 ) -> SelectedPrompts:
-    """The prompts with those of later turns behind them, if there are any.
+    """The prompts with those of later turns after them, if there are any.
 
     The target's answers go into the recording's file of sequences, where the recorder finds them.
     """
@@ -195,7 +195,7 @@ def record_to(
     origin: PromptOrigin = UNKNOWN_ORIGIN,
     processes: Processes = ALONE,
 ) -> dict:
-    """Records a trace with its data card beside it (`<out>.json`), and returns the card.
+    """Records a trace with its data card next to it (`<out>.json`), and returns the card.
 
     sequence_cache: a file that keeps the target's sequences for further recordings. `origin` is
     stated in the metadata and the card.
@@ -256,7 +256,7 @@ def make_recording(
 
 
 def write_card(out: Path, trace: Trace, origin: PromptOrigin, recorded: int) -> dict:
-    """Writes the data card of a recording of so many prompts beside it, and returns it."""
+    """Writes the data card of a recording of `recorded` prompts next to it, and returns it."""
     described = card(out, trace)
     if origin.left_out is not None:
         described["prompts"] = origin.left_out.to_json() | {"recorded": recorded}
@@ -265,7 +265,7 @@ def write_card(out: Path, trace: Trace, origin: PromptOrigin, recorded: int) -> 
 
 
 SEQUENCES = "sequences.json"
-"""The target's sequences beside the recordings of several drafters."""
+"""The target's sequences, next to the recordings of several drafters."""
 
 
 def record_drafters(
@@ -278,7 +278,7 @@ def record_drafters(
     batch: int | None = None,
     processes: Processes = ALONE,
 ) -> dict[str, dict]:
-    """As `record_prompts`, several drafters into `folder`/NAME.parquet; returns their data cards.
+    """Records several drafters into `folder`/NAME.parquet; returns their data cards.
 
     The target writes its sequences once, into `folder`/sequences.json, and passes over each once.
     Whole recordings with these settings are kept as they are. Several `processes` share the work,
@@ -345,7 +345,7 @@ def _is_finished(recording: Recording, prompts: Sequence[Prompt]) -> bool:
 def exits_of_recording(
     name: str, models: ModelSettings, out: Path | None = None
 ) -> tuple[ExitDrafts, Path]:
-    """Writes the exits of the recording `name` to `out`, by default beside it.
+    """Writes the exits of the recording `name` to `out`, by default next to it.
 
     ValueError for a recording of another drafter, or of the rejection rule.
     """

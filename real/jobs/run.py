@@ -289,7 +289,7 @@ class RunSettings:
     | --- | --- |
     | policy | name[:arg,...] as in `simspec sweep`, or beam:width,k=levels |
     | cost | a cost model's file that policies observe; None: measured first |
-    | prompts | so many of its prompts, spread over the tasks; 0: all |
+    | prompts | number of its prompts, spread over the tasks; 0: all |
     | seed | of the policy's draws |
     | drafter | another drafter than the recording's; "": the recording's |
     | save | where the sequences and rounds are written, .jsonl, for `simspec audit` |

@@ -23,7 +23,7 @@ POLICIES = ("fixed:0", "fixed:1", "fixed:2", "fixed:4", "beta_ts", "confidence:0
 
 @dataclass(frozen=True)
 class ScoringSettings:
-    """What is scored on each recording.
+    """Settings of the scoring of each recording.
 
     | field | meaning |
     | --- | --- |
@@ -111,7 +111,7 @@ def _scored(trace: Trace, settings: ScoringSettings) -> list[str]:
 
 
 def _saved_settings(models: ModelSettings, settings: ScoringSettings, hashes: dict) -> dict:
-    """What rows in a file must have been made with."""
+    """Settings with which all rows of a file must have been made."""
     return {
         "device": device_name(models.device),
         "dtype": models.dtype,

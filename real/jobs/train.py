@@ -85,7 +85,7 @@ def read_settings(items: Iterable[str]) -> dict:
 
 @dataclass(frozen=True)
 class TrainingText:
-    """What is learned from: files or folders of text, held-out text, and self-distillation.
+    """Training data: files or folders of text, held-out text, and self-distillation.
 
     | field | meaning |
     | --- | --- |
@@ -152,7 +152,7 @@ class TrainingLength:
 
 @dataclass(frozen=True)
 class TrainingPlace:
-    """Where models and work files go, and the device and seed of their training."""
+    """Folders of models and work files, and the device and seed of their training."""
 
     out: Path
     work: Path | None = None
@@ -184,7 +184,7 @@ class DrafterRequest:
     | name | its folder among the models; None: the drafter's name |
     | rate | peak learning rate; None: the drafter's own |
     | against | another drafter's folder to compare with |
-    | draft_vocab | it drafts from so many of the most frequent tokens; 0: from all |
+    | draft_vocab | number of most frequent tokens that it drafts from; 0: all |
     | target | a checkpoint folder or hub name; None: `<out>/target` |
     | dtype | in which a target that is given writes sequences and computes features |
     | start | a folder among the models whose weights it starts from; None: random ones |

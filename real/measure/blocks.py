@@ -39,7 +39,7 @@ _TOKENS = 1 << 16
 
 
 class Undrafted:
-    """A plan that submits as many random tokens as `parent` has rows behind the first.
+    """A plan that submits as many random tokens as `parent` has rows after the first.
 
     A row follows `parent[row]`; -1 is row 0's. A chain has parent [-1, 0, 1, ..].
     """
@@ -82,7 +82,7 @@ def binary_tree(nodes: int) -> Tree:
 
 
 ROOM = 64
-"""New tokens of a timed sequence: its cells share one prompt, whose length they hardly change."""
+"""New tokens of a timed sequence: its cells share one prompt, whose length they barely change."""
 SMALL = 0.1
 """A cell below this share of a plain step is as precise as a cell of that share."""
 
@@ -93,7 +93,7 @@ def max_new_tokens(K: int) -> int:
 
 
 class Block(Protocol):
-    """What a measurement repeats."""
+    """Unit of work that a measurement repeats."""
 
     def run(self, rng: np.random.Generator, rounds: int, counted: bool, precision: float) -> None:
         """Does every job `rounds` times, or those alone whose interval is wider than `precision`.
@@ -111,7 +111,7 @@ def resumes(drafter: Drafter) -> bool:
 
 
 class LoopBlock:
-    """Jobs of one drafter, or of none, in the decode loop behind one prompt.
+    """Jobs of one drafter, or of none, in the decode loop after one prompt.
 
     | argument | meaning |
     | --- | --- |
@@ -120,7 +120,7 @@ class LoopBlock:
     | plain | samples of plain decoding, which say what a small cell is; default: `samples` |
 
     A sequence's first round is one more, since it follows a prefill. A drafter without logits has
-    a sequence for every job: it finds much behind its prompt and less behind its own output. The
+    a sequence for every job: it finds much after its prompt and less after its own output. The
     target passes the prompt once a run.
     """
 

@@ -49,15 +49,15 @@ def measure(
     | verify[0] | its pass, verification and bookkeeping |
     | verify[j] | the same of j random tokens that no drafter computed: a chain, beyond K a tree |
     | draft[j] | drafting and calling the policy, without a backlog; and `after_draft` |
-    | after_draft | what the pass behind a draft takes longer than verify[j], mean over lengths |
+    | after_draft | extra time of the pass after a draft over verify[j], mean over lengths |
     | overhead | calling the policy once; what the drafter does in a round without a draft |
-    | catch_up[b] | what a draft of one token takes longer behind a backlog of b rows |
+    | catch_up[b] | extra time of a draft of one token after a backlog of b rows |
     | feature | reading the features of one token; 0 for a drafter without logits |
     | predictor | theta of one token alone, its part of every round included; None without one |
     | node | slope of drafting time over the rows of a pass; 0 for drafters of chains |
 
-    A drafter whose verification resumes behind its own layers has its own verify[j], j >= 1, timed
-    behind its drafts (beyond K behind its binary trees), and no after_draft. after_draft is 0 where
+    A drafter whose verification resumes after its own layers has its own verify[j], j >= 1, timed
+    after its drafts (beyond K after its binary trees), and no after_draft. after_draft is 0 where
     its interval holds 0, and for drafters without logits, which run no model.
 
     Drafts of the lengths in `job.LADDER` are timed, and passes of `job.verified_lengths`; those
@@ -133,7 +133,7 @@ def measure_table(
 
 
 def check_offered(name: str, most: int | None, K: int) -> None:
-    """ValueError where a drafter that drafts at most so many tokens a round is to draft K."""
+    """ValueError where a drafter that drafts at most `most` tokens a round is to draft K."""
     if most is not None and most < K:
         raise ValueError(
             f"drafter {name!r} drafts at most {most} tokens a round, asked for {K}: "
@@ -160,7 +160,7 @@ Run = Callable[[], list[float]]
 
 
 class BatchedPasses:
-    """Times single passes of `batch` sequences behind `context` cached rows of random numbers.
+    """Times single passes of `batch` sequences after `context` cached rows of random numbers.
 
     | job | passes |
     | --- | --- |

@@ -145,7 +145,7 @@ def host_wait(
 ) -> Quantiles:
     """Seconds until the host knows the argmax of one row of logits `[vocab]`, from an idle device.
 
-    Every drafted token waits this long beside its own pass: kernels, launches, transfer and wait.
+    A drafted token waits this long in addition to its pass: kernels, launches, transfer and wait.
     Measured by the host's clock. ValueError for no repeat.
     """
     logits = torch.empty(1, vocab, dtype=dtype, device=device).normal_()

@@ -13,7 +13,7 @@ LEVEL = 0.95
 TRIM = 0.2
 """Share of the weight that is left out at each end: bursts of a shared machine are one-sided."""
 FEWEST_BLOCKS = 4
-"""An interval needs so many blocks."""
+"""Fewest blocks of an interval."""
 
 
 class Timed(NamedTuple):
@@ -25,7 +25,7 @@ class Timed(NamedTuple):
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Timed":
-        """Seconds of equal weight, each in a block of its own."""
+        """Seconds of equal weight, each in a separate block."""
         values = np.asarray(seconds, np.float64)
         return cls(values, np.arange(len(values)), np.ones(len(values)))
 
@@ -131,14 +131,14 @@ def relative_width(timed: Timed, floor: float) -> float:
 DRIFT = 0.02
 """Two estimates of plain decoding may differ by this share,"""
 WIDTHS = 1.7
-"""or by so many half-widths of their 95% interval: a false alarm in a thousand sittings."""
+"""or by this number of half-widths of their 95% interval: a false alarm in a thousand sittings."""
 MOST_DISTURBED = 0.5
 """Share of blocks that may be left out."""
 LEAST_BLOCKS = 8
 """Timing blocks of each of two passes that are compared."""
 FASTER, SURE = 0.05, 5.0
-"""A wider pass is faster beyond noise where it is by this share of a plain step, and by so many
-standard errors: some hundred pairs of passes are compared."""
+"""A wider pass is faster beyond noise where it is by this share of a plain step, and by this
+number of standard errors: some hundred pairs of passes are compared."""
 
 
 def drift_warning(first: Timed, second: Timed, what: str) -> list[str]:

@@ -39,7 +39,7 @@ def rows_pass(
     static: bool = True,
     layer_forward: Callable | None = None,
 ) -> Pass:
-    """A pass of `token [batch, n]` behind `start` cached rows, giving logits `[batch, n, vocab]`.
+    """A pass of `token [batch, n]` after `start` cached rows, giving logits `[batch, n, vocab]`.
 
     | static | attention covers | as in |
     | --- | --- | --- |
@@ -66,7 +66,7 @@ def drafter_step(
     static: bool = True,
     layer_forward: Callable | None = None,
 ) -> Pass:
-    """One row through the own layers and head of a `Drafter`, behind `context` cached rows."""
+    """One row through the own layers and head of a `Drafter`, after `context` cached rows."""
     token = random_tokens(target, batch, 1, random)
     if (lm := drafter.lm) is not None:
         cache = random_cache(lm, batch, round_up(context + 1), random)
@@ -243,7 +243,11 @@ class GridTimer:
         return batch * (rows * cache_bytes(s) + activations)
 
     def _fuse_projections(self) -> None:
+<<<<<<< HEAD
         """Settings of captured passes."""
+=======
+        """Fuses projections like captured passes (`real.decode.engine.engage`)."""
+>>>>>>> lang1
         heads = (m for drafter in self.drafters.values() for m in vars(drafter).values())
         for model in (self.decoder, *(m for m in heads if isinstance(m, nn.Module))):
             for layer in model.modules():

@@ -39,7 +39,7 @@ class Job:
 
     | kind | size | in the decode loop |
     | --- | --- | --- |
-    | plain | 0, 1 | plain decoding without a drafter; 1: the duplicate in sequences of its own |
+    | plain | 0, 1 | plain decoding without a drafter; 1: the duplicate in separate sequences |
     | alone | tokens | verification of a chain that no drafter computed |
     | nodes | tokens | verification of a tree; no drafter computed it, unless passes resume |
     | fixed | draft length | drafts of that length |
@@ -52,7 +52,7 @@ class Job:
     | --- | --- | --- |
     | verify | draft length | the target's pass |
     | steps | 0 | K draft steps |
-    | backlog | rows | the first draft step behind that backlog |
+    | backlog | rows | the first draft step after that backlog |
     """
 
     kind: str
@@ -156,7 +156,7 @@ def _count(
 
 
 class EndOfJobs(Exception):
-    """Raised by `JobPlan.end_round` behind the last job; it ends the sequence."""
+    """Raised by `JobPlan.end_round` after the last job; it ends the sequence."""
 
 
 class JobPlan:
@@ -167,8 +167,8 @@ class JobPlan:
     | plans | job -> its plan |
     | units | jobs that belong together, one a round |
     | room | new tokens after which the sequence ends; `left` then has the other units |
-    | retries | units that started behind a backlog, and are done once more at the end |
-    | pass_one | times a one-row pass, (block, seconds): before the first and behind every round |
+    | retries | units that started after a backlog, and are done once more at the end |
+    | pass_one | times a one-row pass, (block, seconds): before the first and after every round |
 
     It is its own reader: reading features is the current job's matter. `jobs`, `rounds`,
     `clock.rows` and `passes` say what was done round by round, and in how many seconds.
@@ -225,7 +225,7 @@ class JobPlan:
         return int(best) if reader is None else reader.fetch(best, logits, hidden, slot, clock)
 
     def end_round(self, done: Round) -> None:
-        """Notes a round; EndOfJobs behind the last unit, and where `room` tokens are committed."""
+        """Notes a round; EndOfJobs after the last unit, and where `room` tokens are committed."""
         self.jobs.append(self.job)
         self.rounds.append(done)
         self._time_one()

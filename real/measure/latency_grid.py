@@ -1,4 +1,4 @@
-"""Latency of passes by width, batch and context, beside the limits of the device."""
+"""Latency of passes by width, batch and context, and the limits of the device."""
 
 import math
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ def minimum_latency(
     """Least seconds of a pass: max(bytes / bandwidth, FLOP / rate), as `roofline.pass_seconds`.
 
     Bytes are those of `roofline.pass_bytes`, at median measured speeds. `extra_weights` are read
-    beside them, and multiply each row.
+    in addition, and multiply each row.
     """
     moved = pass_bytes(shape, rows, batch, context, layers) + extra_weights * shape.weight_bytes
     flops = pass_flops(shape, rows, batch, context, 1, layers) + 2 * extra_weights * batch * rows
@@ -98,7 +98,7 @@ class PassLatency:
 
     @property
     def key(self) -> Key:
-        """What is unique in one grid."""
+        """Key of the cell, unique in one grid."""
         return self.part, self.batch, self.context, self.width
 
     @property
@@ -182,7 +182,7 @@ class GridSettings:
         object.__setattr__(self, "drafters", tuple(dict.fromkeys(self.drafters)))
 
     def drafter_shapes(self, shape: ModelShape) -> list[ModelShape]:
-        """What the drafters add to the target; ValueError for a drafter without a pass to time."""
+        """Shapes that drafters add to a target; ValueError for a drafter without a pass to time."""
         if any(drafter.partition(":")[0] == "prompt_lookup" for drafter in self.drafters):
             raise ValueError(
                 "drafter 'prompt_lookup' has no pass to time; "
@@ -230,7 +230,7 @@ class LatencyGrid:
 
     @property
     def settings(self) -> dict:
-        """What must agree for cells to belong to one grid."""
+        """Settings that must agree for cells to belong to one grid."""
         return {name: getattr(self, name) for name in SETTINGS}
 
     def axis(self, name: str, part: str = TARGET) -> list[int]:
@@ -243,7 +243,7 @@ class LatencyGrid:
         return sorted(cells, key=lambda c: c.width)
 
     def extended(self, cells: Iterable[PassLatency]) -> "LatencyGrid":
-        """The grid with more cells behind its own."""
+        """The grid with more cells after its own."""
         return replace(self, cells=(*self.cells, *cells))
 
     def to_dict(self) -> dict:

@@ -1,6 +1,6 @@
-"""The machine's pace: seconds of the target's one-row pass, timed before and behind every round.
+"""The machine's pace: seconds of the target's one-row pass, timed before and after every round.
 
-A shared machine changes its speed within seconds. So a round is timed in units of the passes beside
+A shared machine changes its speed within seconds. So a round is timed in units of the passes around
 it, and timing blocks of at most a second are what an interval counts as independent.
 """
 
@@ -28,10 +28,10 @@ ROUNDS = 8
 
 
 class Paced(Protocol):
-    """Timed seconds that wait for the pace behind them."""
+    """Timed seconds that wait for the pace measured after them."""
 
     def settle(self, before: float, after: float) -> None:
-        """Notes the seconds of one-row passes before and behind what waits."""
+        """Notes the seconds of one-row passes before and after what waits."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class TimingBlock:
 
     @property
     def weight(self) -> float:
-        """What the block counts: its time that was not stolen, over its squared spread."""
+        """Weight of the block: its time that was not stolen, over its squared spread."""
         return (1 - self.stolen) / max(self.spread, FLOOR) ** 2
 
 
@@ -105,14 +105,14 @@ class Pace:
         self.changes += 1
 
     def pass_one(self, target: Target, token: int) -> tuple[int, float]:
-        """(block, seconds) of a one-row pass behind the committed rows, which stay as they are.
+        """(block, seconds) of a one-row pass after the committed rows, which stay as they are.
 
         A block that has lasted BLOCK_SECONDS ends with it.
         """
         return self.note(one_row(target, token))
 
     def note(self, seconds: float) -> tuple[int, float]:
-        """As `pass_one`, of a pass that took so many seconds and ended now."""
+        """Notes a one-row pass that took `seconds` and ended now; returns like `pass_one`."""
         block = self.blocks[-1]
         block.pace.append(seconds)
         self.changes += 1
@@ -141,7 +141,7 @@ class Pace:
 
     @property
     def counted(self) -> list[bool]:
-        """Which blocks count; all where none would."""
+        """Whether each block counts; True for all where none would."""
         counted = [not block.disturbed for block in self.blocks]
         return counted if any(counted) else [True] * len(counted)
 
@@ -180,7 +180,7 @@ class Pace:
 
 
 def one_row(target: Target, token: int) -> float:
-    """Seconds of a one-row pass behind the committed rows."""
+    """Seconds of a one-row pass after the committed rows."""
     clock = PhaseTimer(target.decoder.device)
     clock.begin()
     target.verify([token], [-1])

@@ -35,7 +35,7 @@ from simspec.policies.fixed import fixed
 from simspec.tree.tree import MAX_NODES
 
 ACCEPTANCE = 0.5, 0.7, 0.9
-"""Of a draft token, where no recording says it."""
+"""Acceptance rates of a draft token that are assumed without a recording."""
 LEAST = 1e-3
 """Plain steps of a round: a replicate of one or two blocks may be far below its cost."""
 LOSS = 0.01
@@ -93,7 +93,7 @@ def best_length(
 ) -> BestLength:
     """The best of K = 0 .. len(tokens) - 1; a round of K tokens emits `tokens[K]`.
 
-    Catching up, features and ends of sequences are left out: they hardly move the best length.
+    Catching up, features and ends of sequences are left out: they barely change the best length.
     """
     assert cost.precision is not None
     emitted = np.asarray(tokens)
@@ -133,7 +133,7 @@ def best_length(
 def _speedups(
     emitted: np.ndarray, draft: np.ndarray, verify: np.ndarray, overhead: float
 ) -> np.ndarray:
-    """Of every length over plain decoding; that of no drafts is 1."""
+    """Speedup of every draft length over plain decoding; length 0 gives 1."""
     speedup = emitted / np.maximum(draft + verify + overhead, LEAST)
     speedup[0] = 1.0
     return speedup
@@ -164,7 +164,7 @@ class LoopPrices:
     | block | of | times |
     | --- | --- | --- |
     | target | each rule | plain decoding, and verification of what no drafter computed |
-    | plain | each rule | plain decoding once more, in sequences of its own |
+    | plain | each rule | plain decoding once more, in separate sequences |
     | drafter | each entry | drafts |
     | resumed | each entry whose passes resume | verification of its trees |
     | trees | each entry that grows trees | passes of the drafter over several rows |
@@ -215,7 +215,7 @@ class LoopPrices:
             of_drafts = draft_jobs(entry.K, drafter.has_logits, drafter.predictors)
             self.blocks[f"{entry.name}{where}"] = LoopBlock(*models, of_drafts, own, of_target)
             if resumes(drafter) and (of_trees := tree_jobs(entry.K, nodes)):
-                # apart: a draft behind an accepted tree first passes its rows
+                # apart: a draft after an accepted tree first passes its rows
                 self.blocks[f"{entry.name}{where} resumed"] = LoopBlock(
                     *models, of_trees, own, of_target
                 )
@@ -226,7 +226,7 @@ class LoopPrices:
         return self.samples.setdefault(name, Samples(self.pace))
 
     def cost(self, entry: Entry, context: int, sitting: Sitting, draws: int = DRAWS) -> CostModel:
-        """The costs of an entry, with intervals from so many replicates, and warnings."""
+        """The costs of an entry, with intervals from `draws` replicates, and warnings."""
         where = f" {context}" if len(self.settings.context) > 1 else ""
         of_target = self.samples[f"{entry.rule.name}{where} target"]
         own = self.samples[f"{entry.name}{where}"]

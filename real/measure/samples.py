@@ -26,7 +26,7 @@ class TimedRound:
     | computed, drafted | draft tokens computed, and submitted |
     | backlog | rows that the drafter's cache lagged by when it started |
     | seconds | float64 `[4]`: drafting, verification, policy, other |
-    | pace | median seconds of the one-row passes of the target beside it; 0: unknown |
+    | pace | median seconds of the one-row target passes around the round; 0: unknown |
     | block | the timing block that it ran in |
     """
 
@@ -101,7 +101,7 @@ class Samples:
     ) -> None:
         """Files the rounds of one sequence, which did these jobs in that many seconds.
 
-        `passes`: (block, seconds) of the one-row passes before the first and behind every round.
+        `passes`: (block, seconds) of the one-row passes before the first and after every round.
         """
         backlog = 0
         for i, (job, done, row) in enumerate(zip(jobs, rounds, seconds)):

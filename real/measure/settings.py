@@ -1,4 +1,4 @@
-"""What a measurement of costs covers, and how often it repeats."""
+"""Scope of a cost measurement, and the number of its repetitions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -35,7 +35,7 @@ REAL = Clocks()
 
 @dataclass
 class Sitting:
-    """What ran so far.
+    """Progress of a measurement.
 
     | field | meaning |
     | --- | --- |
@@ -71,7 +71,7 @@ def sit(  # noqa: PLR0913
     | the first `settings.repeats` | every job of every block |
     | later ones | jobs whose interval is wider than `settings.precision` |
 
-    `pace` is called before the first counted run of a block and behind every one. Where no cell is
+    `pace` is called before the first counted run of a block and after every one. Where no cell is
     wide but the best length is not `settled`, every job runs again. It ends settled without a wide
     cell, or after `settings.seconds` with the uncounted runs, checked before every block. A
     `sitting` that was saved goes on where it stopped.

@@ -39,13 +39,13 @@ from simspec.cost.provenance import CostPrecision
 
 @dataclass(frozen=True)
 class Priced:
-    """What of a drafter the assembly of its costs depends on.
+    """Properties of a drafter on which the assembly of its costs depends.
 
     | field | meaning |
     | --- | --- |
     | K, nodes | longest draft, and largest tree (0: chains alone) |
     | resumes | verification skips layers that its drafts have run: its passes are its own |
-    | computes | it runs a model, so that a draft can slow the pass behind it |
+    | computes | it runs a model, so that a draft can slow the pass after it |
     """
 
     K: int
@@ -122,7 +122,7 @@ def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
 
 
 def _resumed(behind: Mapping[int, Estimate], verify: list[Estimate]) -> list[Estimate]:
-    """Passes 1 .. behind drafts; between measured ones their difference to `verify` is linear.
+    """Passes 1 .. after drafts; between measured ones their difference to `verify` is linear.
 
     Passes jump at some numbers of rows, and the difference does not.
     """
@@ -159,7 +159,7 @@ def _catch_up(own: Samples) -> list[Estimate]:
 
 
 def _feature(own: Samples, policy: float) -> Estimate:
-    """What reading the features of one token takes, beyond calling the policy."""
+    """Time to read the features of one token, beyond calling the policy."""
     # a round of j tokens calls the policy j + 1 times, which overhead and draft price
     for job in own.rounds:
         if job.kind == FEATURES and job.size:
@@ -172,8 +172,8 @@ def _feature(own: Samples, policy: float) -> Estimate:
 def _predictor(own: Samples) -> float | None:
     """Seconds of a predictor's value of one token; None where none was timed.
 
-    What rounds that read it take longer, in the policy's phase and behind the pass, than rounds
-    of as many tokens that read nothing. The target's part, once a round, is among it.
+    Extra time of rounds that read it, in the policy's phase and after the pass, over rounds of as
+    many tokens that read nothing. It includes the target's part, once a round.
     """
     for job in own.rounds:
         if job.kind in PREDICTOR_NAMES and job.size:
@@ -260,7 +260,7 @@ def _ratios(cost: CostModel) -> Ratios:
 
 
 def _widening(samples: Any) -> Any:
-    """Of each entry by its number of blocks; entries between measured ones have the fewest."""
+    """Widening by an entry's number of blocks; entries between measured ones have the fewest."""
     counts = np.array(samples, np.float64)
     measured = counts[counts > 1]
     if not len(np.atleast_1d(measured)) or not measured.size:

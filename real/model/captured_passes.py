@@ -144,7 +144,7 @@ only |
     | smallest | least KV window; windows are the next powers of two |
 
     A pass attends over a KV window rounded up to a power of two. Padding is masked, and written
-    behind the valid rows. Results are copies. A drafter and its target share one object, with a
+    after the valid rows. Results are copies. A drafter and its target share one object, with a
     `name` for each body. ValueError for a sequence beyond `capacity`.
     """
 
@@ -193,7 +193,7 @@ only |
         span: Span,
         cache: KVCache,
     ) -> tuple[Tensor, ...]:
-        """As `EagerPasses.run`, by a captured pass where the rows fit one."""
+        """Runs a captured pass where the rows fit one, else `EagerPasses.run`."""
         width = self._width(span)
         if width is None or span.start + width > self.capacity:
             self._check(span.start + span.rows)
@@ -216,7 +216,7 @@ only |
     def call(
         self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
     ) -> tuple[Tensor, ...]:
-        """As `EagerPasses.call`, captured once for inputs of these shapes."""
+        """See `EagerPasses.call`; captured once for inputs of these shapes."""
         key = name, *(tuple(x.shape) for x in inputs)
         static = self.captured.get(key)
         if not isinstance(static, StaticCall):

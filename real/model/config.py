@@ -29,7 +29,7 @@ class DecoderConfig:
     | tied | the head shares the embedding's weights |
     | qkv_bias | biases on query, key and value (Qwen2) |
     | qk_norm | RMSNorm on each query and key head (Qwen3) |
-    | output_bias | a bias behind the attention (Llama and Qwen3 with attention_bias) |
+    | output_bias | a bias after the attention (Llama and Qwen3 with attention_bias) |
     """
 
     vocab: int

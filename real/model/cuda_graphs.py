@@ -24,7 +24,7 @@ HOST_READS = {
     torch.ops.aten._local_scalar_dense.default,
     torch.ops.aten.resolve_conj.default,
 }
-"""Operations behind item(), float(), tolist() and numpy(), for which the host waits."""
+"""Operations that item(), float(), tolist() and numpy() call; the host waits for them."""
 WARM = 3
 """Runs before a capture on CUDA: libraries allocate workspaces, kernels are compiled."""
 

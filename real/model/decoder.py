@@ -66,7 +66,7 @@ class Decoder(nn.Module):
         return self.embed.weight.dtype
 
     def check_length(self, tokens: int) -> None:
-        """ValueError for a sequence of so many tokens where it is longer than the window."""
+        """ValueError for a sequence of `tokens` tokens where it is longer than the window."""
         if self.window is not None and tokens > self.window:
             raise ValueError(
                 f"a sequence of {tokens:,} tokens is longer than the model's attention window of "

@@ -72,7 +72,7 @@ class StackedHeads(DraftHead):
     head: nn.ModuleList
 
     def restrict(self, target: Decoder, token: Tensor) -> None:
-        """As `DraftHead.restrict`; heads of its own keep the rows of these tokens."""
+        """See `DraftHead.restrict`; separate heads keep the rows of these tokens."""
         if not self.settings["own_head"]:
             return super().restrict(target, token)
         self.draft_token = check_vocabulary(token, target.config.vocab)
@@ -82,7 +82,7 @@ class StackedHeads(DraftHead):
         self.head = nn.ModuleList(own)
 
     def output(self, target: Decoder, head: int) -> nn.Module:
-        """The vocabulary head behind stack `head`."""
+        """The vocabulary head after stack `head`."""
         return self.head[head] if self.settings["own_head"] else self.shared_output(target)
 
     def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:
@@ -196,7 +196,7 @@ def load_draft_head(
 
 
 def save_vocabulary(token: Tensor, folder: Path) -> None:
-    """Writes draft_vocabulary.safetensors: the map of a drafter with a checkpoint of its own."""
+    """Writes draft_vocabulary.safetensors: the map of a drafter with a separate checkpoint."""
     with replacing(folder / VOCABULARY) as path:
         save_file({MAP: token.int().cpu()}, path)
 

@@ -19,7 +19,7 @@ drafter's own |
 
     So q is 0 outside under every rule, with temperature, top-k and top-p applied inside. Under the
     coupled rule a token keeps its own noise. Confidence, entropy and margin are those of the N
-    tokens; tokens outside rank behind all of them, the smaller id first, as do those that top-k
+    tokens; tokens outside rank after all of them, the smaller id first, as do those that top-k
     or top-p cut.
     """
 
@@ -50,7 +50,7 @@ drafter's own |
         return self.weight, self.bias
 
     def linear(self) -> nn.Linear:
-        """The rows in use as a linear layer without a bias of its own where there is none."""
+        """The rows in use as a linear layer, without a bias where the head has none."""
         weight, bias = self.rows()
         rows, width = weight.shape
         linear = nn.Linear(width, rows, bias=bias is not None, device="meta")

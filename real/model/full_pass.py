@@ -62,10 +62,10 @@ class TargetPass:
 
 
 class BranchCache:
-    """A `KVCache` to the layers: m branches, each behind its own prefix of one cached sequence.
+    """A `KVCache` to the layers: m branches, each after its own prefix of one cached sequence.
 
-    Branch i attends to the first `prefix [m]` rows of the sequence's cache, and of its own rows to
-    the ancestors of the newest ones.
+    Branch i attends to the first `prefix [m]` rows of the sequence's cache, and, among its
+    own rows, to the ancestors of the newest ones.
     """
 
     def __init__(self, sequence: KVCache, rows: int, prefix: Tensor):
@@ -174,7 +174,7 @@ class RaggedKVCache:
         """Does nothing: a slot has room for its sequence's last row."""
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes one row `[b, kv_heads, 1, head_dim]` of each sequence behind its own; returns the
+        """Writes one row `[b, kv_heads, 1, head_dim]` of each sequence after its own; returns the
         rows of all up to the longest."""
         rows = []
         for own, new in ((self.key[layer], key), (self.value[layer], value)):

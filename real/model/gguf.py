@@ -30,7 +30,7 @@ LEAST_ENTRY = 12
 
 @dataclass(frozen=True)
 class GGUFSummary:
-    """What a GGUF file says of itself.
+    """Metadata of a GGUF file.
 
     | field | meaning |
     | --- | --- |
@@ -153,7 +153,7 @@ def convert(path: Path, summary: GGUFSummary, folder: Path, dtype: torch.dtype) 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     with TemporaryDirectory() as alone, _silence():
-        # nothing but this file is read: files beside it could be of another model
+        # nothing but this file is read: files next to it could be of another model
         (Path(alone) / "model.gguf").symlink_to(path.resolve())
         asked = {"gguf_file": "model.gguf", "trust_remote_code": False}
         try:

@@ -89,7 +89,7 @@ class StaticKVCache:
 
 
 class LayerKV(StaticKVCache):
-    """A `StaticKVCache` of a single layer with tensors of its own; a compiler would take a view for
+    """A `StaticKVCache` of a single layer with separate tensors; a compiler would take a view for
     the whole cache."""
 
     def layer(self, layer: int) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ TIMED_ROWS = 1, 2, 3, 4, 5, 6, 8, 12, 15, 16, 17, 24, 31, 32, 33, 48
 """Rows whose products are timed: few, and around the blocks of 16 rows of a CPU's kernels. More
 rows are multiplied in the layout of the last of them."""
 REPEATS = 5
-"""Of every trial, the fastest of which counts: what slows a product is never its own."""
+"""Repeats of every trial; the fastest counts, since other load only slows a product."""
 GAIN = 0.05
 """Another way than a shape's own layout, unpadded, must be faster by this share: two processes of
 one machine shall choose alike."""
@@ -45,7 +45,7 @@ class Way:
 
 
 class Ways:
-    """The way of each number of rows of one shape of weight; all layers of the shape share it."""
+    """A `Way` for each number of rows, for one shape of weight; all its layers share it."""
 
     def __init__(self, layouts: Sequence[str]):
         self.layouts = tuple(layouts)
@@ -53,7 +53,7 @@ class Ways:
         self.table: dict[int, Way] = {}
 
     def of(self, rows: int) -> Way:
-        """The way of so many rows; those that were not timed go unpadded in the last layout."""
+        """The `Way` for `rows` rows; those that were not timed go unpadded in the last layout."""
         return self.table.get(rows) or Way(self.last, rows)
 
     def describe(self) -> str:
@@ -165,7 +165,7 @@ def _tunable(weight: Tensor) -> bool:
 
 
 Trial = tuple[int, Way]
-"""So many rows, multiplied in that way."""
+"""Number of rows, and the way in which they are multiplied."""
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""Decoders with random weights, for timing: latency depends on shapes, hardly on values."""
+"""Decoders with random weights, for timing: latency depends on shapes, barely on values."""
 
 import re
 from dataclasses import fields, replace

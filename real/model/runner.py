@@ -47,8 +47,9 @@ def ancestor_mask(start: int, parent: list[int], device=None) -> Tensor | None:
 
 
 def branches(base: int, parent: list[int], rows: int, device=None) -> tuple[Tensor, Tensor]:
-    """Where the last `rows` rows of a tree stand whose row 0 is the text's row `base`: positions
-    `[rows]`, and whom each sees.
+    """Positions `[rows]` and attention mask of the last `rows` rows of a tree.
+
+    Row 0 of the tree is the text's row `base`.
 
     `parent` is that of all the tree's rows, -1 for row 0; the mask, bool `[rows, base +
     len(parent)]`, is `ancestor_mask`'s part.
@@ -79,7 +80,7 @@ each of its rows, -1 for row 0; the span covers the last `rows` of them |
 
     @classmethod
     def tree(cls, base: int, parent: Sequence[int], rows: int | None = None) -> "Span":
-        """The last `rows` rows (all by default) of a tree behind `base` cached rows; a chain-shaped
+        """The last `rows` rows (all by default) of a tree after `base` cached rows; a chain-shaped
         tree becomes a chain."""
         rows = len(parent) if rows is None else rows
         start = base + len(parent) - rows
@@ -101,7 +102,7 @@ each of its rows, -1 for row 0; the span covers the last `rows` of them |
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """What a pass's body receives beside its inputs: rotation, mask and cache of its rows.
+    """Context that a pass's body receives with its inputs: rotation, mask and cache of its rows.
 
     | field | meaning |
     | --- | --- |

@@ -126,7 +126,7 @@ class Target:
         return self._reordered(tokens, parent, resume_from)
 
     def _resumed(self, tokens: list[int], parent: list[int], first: int, x: Tensor) -> TargetOutput:
-        """Verifies behind `x`, the first rows after `first` layers."""
+        """Continues verification from `x`, the first rows after `first` layers."""
         span, layers = Span.tree(self.length, parent), len(self.decoder.layers)
         if len(x) < len(tokens):
             # rows that the drafter has not passed catch up through its layers

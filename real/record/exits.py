@@ -21,12 +21,12 @@ from simspec.trace.exits import ExitDrafts
 from simspec.trace.quantization import LOG_ODDS, encode, encode_margin
 
 MAX_NODES = 1 << 22
-"""Drafts of one recording; more would hardly fit into memory."""
+"""Drafts of one recording; more would exceed the usual memory."""
 
 
 @dataclass
 class Node:
-    """A draft behind a position of the sequence that some thresholds reach.
+    """A draft after a position of the sequence that some thresholds reach.
 
     | field | meaning |
     | --- | --- |
@@ -91,7 +91,7 @@ def record_exits(drafter: SortedDrafter, target: Decoder, trace: Trace, rule: Ru
 
 
 class _Walk:
-    """One sequence: its rows, then the drafts behind their misses, level by level."""
+    """One sequence: its rows, then the drafts after their misses, level by level."""
 
     def __init__(self, parallel: ParallelSorted, trace: Trace, rule: Rule, sequence: int):
         self.parallel, self.trace, self.rule = parallel, trace, rule

@@ -18,7 +18,7 @@ from real.record.settings import Settings
 from real.sampling import Rule, gumbel, margin
 
 CACHED_BYTES = 1 << 21
-"""Of float64 scores that are read several times: what a core's cache holds."""
+"""Bytes of float64 scores that are read several times; a core's cache holds them."""
 
 
 class SequenceScores:
@@ -214,7 +214,7 @@ def record_prefix_only(
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(*shape, dtype=torch.float64, device=device)
 
-    # [s, j]: the draft behind a miss at position s; column 0 is the pick there
+    # [s, j]: the draft after a miss at position s; column 0 is the pick there
     token = torch.zeros(n, K, dtype=torch.int64, device=device)
     margins, value = zeros(n, K), zeros(n, K, len(logit_features))
     odds = zeros(len(predictors), n, K)

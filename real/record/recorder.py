@@ -57,10 +57,10 @@ def record_all(
     progress: Progress = quiet,
     processes: Processes = ALONE,
 ) -> list[Trace]:
-    """As `record`, several drafters on the sequences of one target.
+    """Records several drafters on the sequences of one target, each like `record`.
 
     Each sequence is written once, and passed once through the target for all drafters that read
-    such a pass. Each drafter has shards of its own. RecordError for drafters that do not share
+    such a pass. Each drafter has separate shards. RecordError for drafters that do not share
     rule, budget and files of sequences too.
 
     Several `processes` share the work, on files that all of them see. The first merges the shards,

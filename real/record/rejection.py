@@ -141,13 +141,13 @@ def _stepwise(
 
 
 _SMALLEST = 1e-300
-"""Stands for probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
+"""Replaces probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
 
 
 def record_emitted(
     target: Target, drafter: Drafter, rule: Rule, trace: Trace, emitted: Sequence[np.ndarray]
 ) -> Trace:
-    """What `drafter` would propose along the tokens `emitted` after each prompt of `trace`.
+    """Records the proposals of `drafter` along the tokens `emitted` after each prompt of `trace`.
 
     Budgets, addresses and depth are the trace's. Given these tokens, rounds of a run are
     distributed as replays of the result. RecordError for a drafter that is not history-free.
@@ -173,7 +173,7 @@ def emitted_rows(
     K: int,
     budget: int,
 ) -> RecordedRows:
-    """The rows of `tokens [n]` emitted behind `prompt`, with drafts of up to K tokens.
+    """The rows of `tokens [n]` emitted after `prompt`, with drafts of up to K tokens.
 
     RecordError for a drafter that is not history-free.
     """

@@ -39,7 +39,7 @@ class SequenceCache:
     They hold for one target, rule, budget, set of end tokens, device, dtype, versions and kind of
     passes. RecordError for a file of others, and for a damaged file.
 
-    Of several processes, each writes a file of its own beside `path` and reads those of all;
+    Of several processes, each writes a separate file next to `path` and reads those of all;
     `merge` makes them one.
     """
 
@@ -193,7 +193,7 @@ def blocks_of(settings: Settings, shard_size: int, sequences: int) -> list[range
 
 
 def groups_of(size: int, sequences: int) -> list[range]:
-    """The sequences in groups of so many, the last of what is left."""
+    """The sequences in groups of `size`; the last holds the remainder."""
     return [range(start, min(start + size, sequences)) for start in range(0, sequences, size)]
 
 
@@ -242,7 +242,7 @@ def add_later_turns(
     progress: Progress = quiet,
     processes: Processes = ALONE,
 ) -> tuple[list[Prompt], LeftOut]:
-    """All prompts with those of later turns behind them, turn by turn: (prompts, left out).
+    """All prompts with those of later turns after them, turn by turn: (prompts, left out).
 
     The answers are the sequences that the recording of these prompts holds: they are written into
     `cache` at the same draw addresses, where the recorder finds them. Several `processes` share

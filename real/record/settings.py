@@ -26,7 +26,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What to record.
+    """Settings of a recording.
 
     | field | meaning |
     | --- | --- |

@@ -86,7 +86,7 @@ class RecordingFiles:
 
 
 class Shards:
-    """Shards of a recording, each a valid trace written atomically, beside its settings.
+    """Shards of a recording, each a valid trace written atomically, next to its settings.
 
     A folder with other settings is refused, and one that another job uses: RecordError. The first
     of several processes makes the folder for all, and removes it.

@@ -1,4 +1,4 @@
-"""Tree order: where recorded tokens stand in the dynamic tree grown at every position."""
+"""Tree order: ranks of recorded tokens in the dynamic tree grown at every position."""
 
 from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
@@ -115,7 +115,7 @@ def tree_order_parallel(
     sequence: int,
     shared: SharedPass | None = None,
 ) -> TreeOrder:
-    """As `real.record.tree_order.tree_order_stepwise`, all positions at once."""
+    """Computes `tree_order_stepwise` for all positions at once."""
     width, levels = tree_shape(drafter, settings)
     n = len(tokens)
     order, beam = np.full((n, settings.K), NOT_IN_TREE, np.uint8), np.zeros((n, 2), np.uint8)

@@ -21,7 +21,7 @@ from real.sampling import Rule
 from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
 
 Continuation = tuple[list[int], np.ndarray]
-"""A prompt, and the new tokens that the target generated behind it greedily."""
+"""A prompt, and the new tokens that the target generated after it greedily."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def accepted_lengths(
 def longest_offer(
     target: Decoder, drafter: Drafter, sequences: Sequence[Continuation], K: int
 ) -> int:
-    """The longest draft, at most K, offered behind any of the prompts; K where none is offered."""
+    """The longest draft, at most K, offered after any of the prompts; K where none is offered."""
     longest = 0
     for prompt, _ in sequences:
         engine, length = Target(target, drafter.taps, len(prompt) + K + 1), 0
@@ -123,7 +123,7 @@ def longest_offer(
 
 
 def lengths_of_hits(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
-    """Accepted and offered lengths from `hit [n]`: whether each pick behind the prefix is right."""
+    """Accepted and offered lengths from `hit [n]`: whether each pick after the prefix is right."""
     n = len(hit)
     ahead = np.arange(n)[:, None] + np.arange(K)
     accepted = np.cumprod(hit[np.minimum(ahead, n - 1)] & (ahead < n), 1).sum(1)
@@ -202,7 +202,7 @@ def _interval(statistic, value: float, *columns: np.ndarray) -> dict:
 
 
 TokenPair = tuple[Sequence[int], Sequence[int]]
-"""A prompt, and the new tokens that the target generated behind it."""
+"""A prompt, and the new tokens that the target generated after it."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class PreparedSequence:
 
 @torch.inference_mode()
 def prepare(decoder: Decoder, prompt: Sequence[int], new_tokens: Sequence[int]) -> PreparedSequence:
-    """One full pass over a sequence, with room behind it for a draft row per new token."""
+    """One full pass over a sequence, with room after it for a draft row per new token."""
     device, rows, count = decoder.device, len(prompt) + len(new_tokens) - 1, len(new_tokens)
     token = torch.tensor([*prompt, *new_tokens[:-1]], device=device)
     place = torch.arange(rows, device=device)

@@ -179,11 +179,11 @@ def check_folder(name: str) -> None:
 
 
 def _head_keywords(recipe: TrainingRecipe) -> list[str]:
-    return _keywords(recipe.head, 1)  # behind the target
+    return _keywords(recipe.head, 1)  # after the target
 
 
 def _loss_keywords(recipe: TrainingRecipe) -> list[str]:
-    return _keywords(recipe.loss, 5)  # behind head, target, token, soft and generator
+    return _keywords(recipe.loss, 5)  # after head, target, token, soft and generator
 
 
 def _keywords(function: Callable, skip: int) -> list[str]:
@@ -216,7 +216,7 @@ class TrainConfig:
     | drafters | the drafters to train |
     | distil_tokens | tokens that the target generates, half greedily, half at temperature 1 |
     | blend | share of drafters' training rows that are generated; the rest is corpus text |
-    | new_tokens | new tokens of each sequence that a given target writes behind a prompt |
+    | new_tokens | new tokens of each sequence that a given target writes after a prompt |
     | evaluation_tokens | new tokens of each sequence that drafters are evaluated on |
     | trials | settings that self_skip's search tries; 0 leaves it out |
     | predictor_texts | sequences per rule that acceptance predictors learn from |
@@ -289,7 +289,7 @@ def with_minutes(config: TrainConfig, target: float, drafter: float, rows: int) 
 def with_steps(config: TrainConfig, target: int, *drafters: int) -> TrainConfig:
     """Exact steps instead of minutes, which repeats an earlier training.
 
-    The last number of `drafters` is for all drafters behind it.
+    The last number of `drafters` is for all drafters after it.
     """
     counts = [*drafters, *[drafters[-1]] * len(config.drafters)]
     trainings = (

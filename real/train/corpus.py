@@ -18,7 +18,8 @@ from real.train.config import TrainConfig
 
 END = "<|end|>"
 MAX_RATIO = 200
-"""Of decompression: text gives 3 to 8, repetitive text some 50, a malicious file thousands."""
+"""Largest decompression ratio. Text gives 3 to 8, repetitive text some 50, a malicious file
+thousands."""
 LONGEST_LINE = 1 << 28
 """Bytes of a line, which is one document."""
 
@@ -128,7 +129,7 @@ def train_tokenizer(texts: Iterable[str], vocab: int):
 
 
 def encode(tokenizer, texts: Iterable[str], batch: int = 512) -> np.ndarray:
-    """All texts in one row, an end token behind each; uint32 for vocabularies above 65,536."""
+    """All texts in one row, an end token after each; uint32 for vocabularies above 65,536."""
     end = tokenizer.token_to_id(END)
     dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     parts: list[np.ndarray] = []
@@ -169,7 +170,7 @@ class EncodedText:
 def read_training_text(
     config: TrainConfig, out: Path, work: Path, progress: Progress = quiet
 ) -> EncodedText:
-    """Fits the tokenizer and encodes the text, once; unusable text leaves no files behind."""
+    """Fits the tokenizer and encodes the text, once; unusable text leaves no files."""
     created = [_highest_missing(folder) for folder in (out, work) if not folder.exists()]
     try:
         tokenizer = _tokenizer(config, out, progress)

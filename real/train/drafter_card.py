@@ -111,7 +111,7 @@ def loaded_parameters(head: nn.Module, target: Decoder, run: Callable[[], object
 def evaluate_trained(
     training: DrafterTraining, data: DrafterData, folder: Path, steps: int
 ) -> dict:
-    """The "evaluation" of a card: the saved drafter beside an untrained one and a trigram table."""
+    """The "evaluation" of a card: the saved drafter, an untrained drafter and a trigram table."""
     target = data.target
     trained = evaluate_drafter(training.drafter, folder, data)
     longest = trained.K  # compared at what it offers

@@ -1,4 +1,4 @@
-"""What drafters learn from and are evaluated on: text and sequences that the target writes."""
+"""Training and evaluation data of drafters: text and sequences that the target writes."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -200,7 +200,7 @@ def _start(head: Any, training: DrafterTraining, data: DrafterData) -> None:
 def _check_restarted(training: DrafterTraining, stored: nn.Module, vocab: int) -> None:
     """ValueError unless a drafter that has a draft vocabulary can be given another one.
 
-    Scores of the tokens outside it come from rows of the target's head, or of its own embedding.
+    Scores of the tokens outside it come from rows of the target's head or the drafter's embedding.
     """
     assert training.start is not None
     name = f"--from {training.start.name} drafts from a part of the vocabulary"
@@ -289,7 +289,7 @@ def target_data(
 
     Several `processes` share what is learned from, and all but the first end with ShareDone.
 
-    Drafters learn the new tokens behind training prompts. Held-out prompts are continued greedily:
+    Drafters learn the new tokens after training prompts. Held-out prompts are continued greedily:
     a quarter of them chooses weights, the others evaluate them.
     """
     with processes.first_before_others():

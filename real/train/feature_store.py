@@ -67,7 +67,7 @@ class FeatureStore:
             progress("features", shard + 1, len(shards), note)
 
     def rows(self, name: str, indices: Sequence[int], length: int) -> Tensor:
-        """Features `[b, length, ...]` of the first tokens of some sequences, zero behind them."""
+        """Features `[b, length, ...]` of the first tokens of some sequences, zero after them."""
         found = None
         for row, index in enumerate(indices):
             shard = int(index) // SHARD
@@ -88,7 +88,7 @@ class FeatureStore:
             token = np.zeros((len(batch), max(map(len, batch))), np.int64)
             for row, sequence in zip(token, batch):
                 row[: len(sequence)] = sequence
-            # padding stands behind: a causal pass does not see it
+            # padding comes last: a causal pass does not see it
             writer = self.writer or self.target
             read = read_target(writer, torch.from_numpy(token).to(writer.device), names)
             for name, value in read.items():
@@ -179,7 +179,7 @@ def _slice(path: Path, shape: tuple[int, ...], dtype: str, tokens: str) -> Any:
 
 
 LEAST_COLUMNS = 16
-"""Of a batch: heads for later tokens need a few, however short the sequences are."""
+"""Fewest columns of a batch: heads for later tokens need a few, however short the sequences are."""
 TOGETHER = 8
 """Batches that are drawn together and share out their sequences by length."""
 
@@ -198,7 +198,7 @@ class TrainingSet:
         """Step -> batch of `schedule.rows` whole sequences, cut to `schedule.length` + 1 tokens.
 
         Addressed by the schedule's seed and the step; sequences of similar lengths meet, so that
-        little of a batch is padding. The tokens behind each prompt are learned: those that the
+        little of a batch is padding. The tokens after each prompt are learned: those that the
         target wrote, an end token included. `reads` names the features to stream.
         """
         if reads:

@@ -70,9 +70,9 @@ def generate_together(
     first: int,
     progress: Progress = quiet,
 ) -> list[GeneratedSequence]:
-    """As `generate_one_by_one`, all prompts (of one length) in a batch.
+    """Generates all prompts (of one length) in a batch.
 
-    The same tokens, except where rounding flips a near-tie.
+    The tokens are those of `generate_one_by_one`, except where rounding flips a near-tie.
     """
     decoder = target.decoder
     generated: list[GeneratedSequence] = []
@@ -99,9 +99,9 @@ def generate_batched(
     first: int,
     progress: Progress = quiet,
 ) -> list[GeneratedSequence]:
-    """As `generate_one_by_one`, prompts of any lengths many at a time.
+    """Generates prompts of any lengths, many at a time.
 
-    The same tokens, except where rounding flips a near-tie.
+    The tokens are those of `generate_one_by_one`, except where rounding flips a near-tie.
     """
     generated: list[GeneratedSequence] = []
     for rule_settings in settings:

@@ -100,7 +100,7 @@ def train_target(
 
 @dataclass(frozen=True)
 class Folders:
-    """Where drafters go, and their work files."""
+    """Folders of drafters and of their work files."""
 
     out: Path
     work: Path
@@ -281,7 +281,7 @@ def train_for_target(
     """Trains one drafter, searches self_skip, or trains predictors; returns the card.
 
     The target continues `prompts` and windows of `config.text`, by half of its context at most,
-    unless the work folder has what it wrote. With `other`, another folder beside it, both
+    unless the work folder has what it wrote. With `other`, another folder next to it, both
     drafters are compared. Several `processes` share what the target writes; then all but the first
     end with ShareDone.
     """

@@ -23,7 +23,7 @@ FILE = "prompts.safetensors"
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Different prompts, split into those that drafters learn behind and those held out.
+    """Different prompts, split into those for training drafters and those held out.
 
     | field | meaning |
     | --- | --- |
@@ -48,7 +48,7 @@ class PromptSet:
 
 @dataclass(frozen=True)
 class PromptSources:
-    """Where prompts come from: JSON lines as `simspec record` reads them, and text files.
+    """Sources of prompts: JSON lines as `simspec record` reads them, and text files.
 
     | field | meaning |
     | --- | --- |
@@ -132,7 +132,7 @@ def text_files(paths: Sequence[str]) -> Iterator[Path]:
 def text_windows(form: PromptFormat, paths: Sequence[str], length: int) -> Iterator[list[int]]:
     """Windows of `length` tokens, side by side within each document.
 
-    Each behind the special tokens that the tokenizer puts in front of every text.
+    Each follows the special tokens that the tokenizer puts in front of every text.
     """
     for document in documents(paths):
         ids = form.tokenizer.encode(document["text"], add_special_tokens=False).ids

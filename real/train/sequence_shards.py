@@ -28,13 +28,13 @@ FIRST_ADDRESS = 1 << 21
 
 @dataclass(frozen=True)
 class Sequences:
-    """Prompts with the target's new tokens behind them.
+    """Prompts with the target's new tokens after them.
 
     | field | meaning |
     | --- | --- |
-    | token int32 `[T]` | all sequences, one behind the other |
+    | token int32 `[T]` | all sequences, one after the other |
     | offset int64 `[S + 1]` | where each begins |
-    | prompt int64 `[S]` | prompt tokens of each: its loss mask, for the tokens behind are learned |
+    | prompt int64 `[S]` | prompt tokens of each: its loss mask; only later tokens are learned |
     """
 
     token: np.ndarray

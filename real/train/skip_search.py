@@ -27,7 +27,7 @@ REPEATS = 15
 
 @dataclass(frozen=True)
 class SkipPrice:
-    """What a round costs, by the sub-layers that its drafts run through.
+    """Cost of a round by the sub-layers that its drafts run through.
 
     | field | meaning |
     | --- | --- |
@@ -96,7 +96,7 @@ def sublayer_price(K: int, layers: int) -> SkipPrice:
 def measured_price(
     decoder: Decoder, K: int, context: int = 128, repeats: int = REPEATS
 ) -> SkipPrice:
-    """Times passes of `decoder` behind `context` cached rows; single rows without any sub-layer,
+    """Times passes of `decoder` after `context` cached rows; single rows without any sub-layer,
     without attention, and without MLPs give the parts of a draft step."""
     layers = tuple(range(len(decoder.layers)))
     target = Target(decoder, capacity=context + K + 2)
@@ -328,7 +328,7 @@ def search_skips(
 ) -> dict:
     """Searches on greedy training sequences, evaluates the best setting, and returns its card.
 
-    The card holds the speedup that the search promises beside its replay on held-out sequences, at
+    The card holds the speedup that the search predicts and its replay on held-out sequences, at
     the same price.
     """
     folder = out / search.place

@@ -138,7 +138,7 @@ def _restore(
 
 
 def save_loss_curve(log: list[dict], path: Path, title: str) -> None:
-    """Draws the loss of a log over its steps to `path`, and writes the log beside it as JSON."""
+    """Draws the loss of a log over its steps to `path`, and writes the log next to it as JSON."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 3.5), layout="constrained")
@@ -151,7 +151,7 @@ def save_loss_curve(log: list[dict], path: Path, title: str) -> None:
 
 
 SAVE_SECONDS = 120
-"""What a killed training loses at most, with the step that it is in."""
+"""Most seconds of work that a killed training loses, in addition to its current step."""
 
 
 class Paused(Exception):

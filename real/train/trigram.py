@@ -1,4 +1,4 @@
-"""The baseline drafter: a table of the most frequent token behind each pair of tokens."""
+"""The baseline drafter: a table of the most frequent token after each pair of tokens."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class TrigramTable:
     | field | meaning |
     | --- | --- |
     | pair int64 `[P]` | pairs seen, as first * vocab + second, ascending |
-    | after_pair int64 `[P]` | the token behind each |
-    | after int64 `[vocab]` | the token behind each token; the commonest of all if none is |
+    | after_pair int64 `[P]` | the token after each |
+    | after int64 `[vocab]` | the token after each token; the commonest of all if none is |
     """
 
     pair: np.ndarray
@@ -27,9 +27,9 @@ class TrigramTable:
     after: np.ndarray
 
     def picks(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """The next token behind each pair (before, last), int64 `[n]`.
+        """The next token after each pair (before, last), int64 `[n]`.
 
-        Behind `last` alone where the pair is new or before is -1.
+        After `last` alone where the pair is new or before is -1.
         """
         last = np.asarray(last, np.int64)
         before = np.asarray(before, np.int64)
@@ -40,7 +40,7 @@ class TrigramTable:
         return np.where(self.pair[place] == code, self.after_pair[place], self.after[last])
 
     def hits(self, prompt: list[int], new_tokens: np.ndarray) -> np.ndarray:
-        """Whether the pick behind the true prefix is the next of `new_tokens`, bool `[n]`."""
+        """Whether the pick after the true prefix is the next of `new_tokens`, bool `[n]`."""
         last = np.concatenate(([-1], prompt, new_tokens[:-1])).astype(np.int64)
         return self.picks(last[:-1], last[1:])[len(prompt) - 1 :] == new_tokens
 

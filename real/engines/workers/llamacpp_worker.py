@@ -70,7 +70,7 @@ class LlamaCpp:
         self._build(draft["k"] if draft else 0, forced=False)
 
     def ready(self):
-        """What this worker can do."""
+        """Engine, version and capabilities of this worker."""
         import xllamacpp
 
         drafts = self.options["draft"] is not None

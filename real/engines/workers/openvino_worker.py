@@ -66,7 +66,7 @@ def check_lookups(prompt, tokens, passes, k, longest):
 
 
 class OpenVINO:
-    """A target with pipelines of its own for drafting and for plain decoding."""
+    """A target with separate pipelines for drafting and for plain decoding."""
 
     def __init__(self, options):
         self.options = options
@@ -77,7 +77,7 @@ class OpenVINO:
         self._pipeline(drafts=options["draft"] is not None)
 
     def ready(self):
-        """What this worker can do."""
+        """Engine, version and capabilities of this worker."""
         draft, notes = self.options["draft"], []
         if draft:
             notes.append("drafted lengths are derived by the rule: the engine does not list them")

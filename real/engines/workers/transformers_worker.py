@@ -39,7 +39,7 @@ class PassClock:
         self.prompt_seen = True
 
     def end(self):
-        """Called behind the last pass."""
+        """Called after the last pass."""
 
 
 class Junk:
@@ -88,7 +88,7 @@ class Transformers:
         self.model._get_candidate_generator = MethodType(self._candidates, self.model)
 
     def ready(self):
-        """What this worker can do."""
+        """Engine, version and capabilities of this worker."""
         return {
             "engine": "transformers",
             "version": version("transformers"),
