@@ -243,11 +243,7 @@ class GridTimer:
         return batch * (rows * cache_bytes(s) + activations)
 
     def _fuse_projections(self) -> None:
-<<<<<<< HEAD
         """Settings of captured passes."""
-=======
-        """Fuses projections like captured passes (`real.decode.engine.engage`)."""
->>>>>>> lang1
         heads = (m for drafter in self.drafters.values() for m in vars(drafter).values())
         for model in (self.decoder, *(m for m in heads if isinstance(m, nn.Module))):
             for layer in model.modules():
