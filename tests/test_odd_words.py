@@ -10,8 +10,8 @@ CLEAN = (
     "simspec/cost", "simspec/numerics", "simspec/output", "simspec/policies", "simspec/policy",
     "simspec/replay", "simspec/trace", "simspec/tree", "real/draft", "real/drafters",
     "real/prompts", "real/cli", "real/audit", "real/bench", "real/campaign", "real/decode",
-    "real/jobs", "real/model", "real/record", "simspec/evaluate", "simspec/page", "simspec/published",
-    "simspec/validation",
+    "real/jobs", "real/model", "real/record", "simspec/evaluate", "simspec/page",
+    "simspec/published", "simspec/validation",
 )  # fmt: skip
 """Rooms without odd phrases; add a room once it has none."""
 
