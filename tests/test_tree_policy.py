@@ -167,7 +167,7 @@ def test_order_is_saved_selected_and_validated(tmp_path):
     for change, words in (
         (lambda: replace(trace, order=order), "order, row 0"),
         (lambda: replace(trace, order=back), "order, row 0"),
-        (lambda: replace(trace, order=deep), "behind the 3 levels"),
+        (lambda: replace(trace, order=deep), "after the 3 levels"),
         (lambda: replace(trace, order=None), "order is missing"),
         (lambda: replace(plain, order=trace.order), "order is there"),
         (lambda: replace(trace, meta=replace(trace.meta, tree=(1, 3))), "under the width 1"),

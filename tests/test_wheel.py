@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,6 +97,7 @@ def _strangers(names) -> list:
         if "__pycache__" in name
         or not name.split("/")[0].endswith(".dist-info")
         and not name.endswith(kinds.get(name.split("/")[0], ()))
+        and not re.fullmatch(r"real/engines/requirements/[a-z]+\.txt", name)
     ]  # fmt: skip
 
 
