@@ -1,6 +1,7 @@
 """Runs on an engine: blocks, rows that survive kills, and the comparison with the replay."""
 
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeRunner, prompts
 
-from real.engines import EngineError, EngineSettings, NgramDraft
+from real.engines import EngineError, EngineSettings, ModelDraft, NgramDraft
 from real.engines.compare import compare_rows, convention_of, rule_of
 from real.engines.rows import open_rows, read_rows
 from real.engines.run import Plan, Prompts, Workers, about_run, blocks, run_blocks, run_on_engine
@@ -175,6 +176,40 @@ def test_other_files_are_refused_and_stay(tmp_path, content):
     assert path.read_bytes() == content
 
 
+def test_a_packed_file_is_read_as_the_file_itself(tmp_path):
+    world, path = prompts(3), tmp_path / "r.jsonl"
+    about, rows = do_run(path, FakeRunner(world), world)
+    packed = tmp_path / "r.jsonl.xz"
+    packed.write_bytes(lzma.compress(path.read_bytes()))
+    assert read_rows(packed) == (about, rows)
+    for damaged in (path.read_bytes(), packed.read_bytes()[:-20]):
+        packed.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"r.jsonl.xz is no whole .xz file .*copy it again"):
+            read_rows(packed)
+
+
+ABOUT = [
+    ({"plan": {"ks": [1], "force": False, "concurrent": 1}}, "0 among them"),
+    ({"plan": {}}, "'concurrent'"),
+    ({"draft": {"method": "ngram", "match": None, "ngram_min": 3, "ngram_max": 1}}, "n-grams"),
+    ({"draft": 7}, "not subscriptable"),
+    ({"prompts": 5}, "prompts is no text"),
+    ({"threads": -1}, "-1 is no whole number"),
+]
+
+
+@pytest.mark.parametrize("changes, reason", ABOUT)
+def test_a_description_that_comparisons_cannot_read_is_refused(tmp_path, changes, reason):
+    world, path = prompts(3), tmp_path / "r.jsonl"
+    do_run(path, FakeRunner(world), world)
+    head, *lines = path.read_bytes().splitlines(keepends=True)
+    value = json.loads(head)
+    value["about"] |= changes
+    path.write_bytes(b"".join([json.dumps(value).encode() + b"\n", *lines]))
+    with pytest.raises(ValueError, match=f"line 1 describes no run .*{reason}"):
+        read_rows(path)
+
+
 def test_damaged_rows_are_refused(tmp_path):
     world, path = prompts(3), tmp_path / "r.jsonl"
     do_run(path, FakeRunner(world), world)
@@ -301,8 +336,11 @@ def test_invalid_plans_are_refused():
             Plan(ks)
     with pytest.raises(ValueError, match="repeats is 0"):
         Plan((0,), repeats=0)
-    for numbers in ({"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}):
-        with pytest.raises(ValueError, match="expected a part"):
+    for numbers in (
+        {"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}, {"part": 2, "parts": 3, "last": 1},
+        {"parts": 3, "last": 4},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="expected parts"):
             Prompts(**numbers)
 
 
@@ -322,11 +360,26 @@ def test_a_whole_job_ends_its_workers(tmp_path):
     assert {row.force for row in rows} == set(KS)
 
 
+def test_drafts_of_a_model_are_not_replaced_by_junk(tmp_path):
+    """Junk would leave the model's own passes out of the costs."""
+    world, path = prompts(4), tmp_path / "r.jsonl"
+    settings = replace(SETTINGS, draft=ModelDraft(4, Path("draft")))
+    runner = FakeRunner(world)
+    run_on_engine(lambda: runner, settings, [request for request, _ in world], PLAN, path)
+    about, rows = read_rows(path)
+    assert not about["plan"]["force"]
+    assert {row.force for row in rows} == {None}
+
+
 def test_parts_of_a_recording_share_no_prompt():
     trace = load_trace(ROOT / "traces/smollm2/greedy/prompt_lookup.parquet")
     ids = [{r.id for r in Prompts(10, part, 3, 96).of(trace)} for part in (1, 2, 3)]
     assert [len(part) for part in ids] == [10, 10, 10]
     assert not (ids[0] & ids[1] | ids[1] & ids[2] | ids[0] & ids[2])
+    whole = [{r.id for r in Prompts(0, part, 3, 96).of(trace)} for part in (1, 2, 3)]
+    both = [r.id for r in Prompts(0, 1, 3, 96, last=2).of(trace)]
+    assert set(both) == whole[0] | whole[1]
+    assert both == [name for name in trace.meta.ids if name in whole[0] | whole[1]]
     (request, *_) = Prompts(budget=96).of(trace)
     assert request.max_tokens == 96
     assert list(request.prompt) == trace.prompt[: trace.prompt_offset[1]].tolist()
