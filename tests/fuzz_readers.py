@@ -4,6 +4,7 @@ import json
 import lzma
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -276,9 +277,8 @@ def engine_runs(folder: Path) -> None:
     for name, clock in (("clocked", True), ("unclocked", False)):
         settings = EngineSettings(Path("target"), NgramDraft(2, 1, 2))
         asked = [request for request, _ in world]
-        runner = FakeRunner(world, clock=clock)
-        plan = Plan((0, 1, 2), repeats=1, group=2)
-        run_on_engine(lambda: runner, settings, asked, plan, folder / f"{name}.jsonl", False)
+        make, plan = partial(FakeRunner, world, clock=clock), Plan((0, 1, 2), repeats=1, group=2)
+        run_on_engine(make, settings, asked, plan, folder / f"{name}.jsonl", False)
 
 
 def use_engine_run(path: Path) -> None:

