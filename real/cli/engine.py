@@ -288,8 +288,8 @@ def compare(  # noqa: PLR0913
     headings = ("K", "passes", "with a draft", "drafted", "accepted")
     title = (
         f"{about['engine']} {about['version']}: {result.requests} requests, {result.passes} "
-        f"passes; {len(result.exceptions)} exceptions, "
-        f"{len(result.differences) - len(result.exceptions)} near-ties, {result.left_out} left out"
+        f"passes; {len(result.exceptions)} exceptions, {result.explained}, "
+        f"{result.left_out} left out"
     )
     parts: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [(title, headings, counted)]
     if table is not None:
