@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fake_engine import FakeRunner, prompts
 
-from real.engines import EngineError, EngineSettings, NgramDraft
+from real.engines import EngineError, EngineSettings, ModelDraft, NgramDraft
 from real.engines.compare import compare_rows, convention_of, rule_of
 from real.engines.rows import open_rows, read_rows
 from real.engines.run import Plan, Prompts, Workers, about_run, blocks, run_blocks, run_on_engine
@@ -301,7 +301,10 @@ def test_invalid_plans_are_refused():
             Plan(ks)
     with pytest.raises(ValueError, match="repeats is 0"):
         Plan((0,), repeats=0)
-    for numbers in ({"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}):
+    for numbers in (
+        {"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}, {"part": 2, "parts": 3, "last": 1},
+        {"parts": 3, "last": 4},
+    ):  # fmt: skip
         with pytest.raises(ValueError, match="expected a part"):
             Prompts(**numbers)
 
@@ -322,11 +325,26 @@ def test_a_whole_job_ends_its_workers(tmp_path):
     assert {row.force for row in rows} == set(KS)
 
 
+def test_drafts_of_a_model_are_not_replaced_by_junk(tmp_path):
+    """Junk would leave the model's own passes out of the costs."""
+    world, path = prompts(4), tmp_path / "r.jsonl"
+    settings = replace(SETTINGS, draft=ModelDraft(4, Path("draft")))
+    runner = FakeRunner(world)
+    run_on_engine(lambda: runner, settings, [request for request, _ in world], PLAN, path)
+    about, rows = read_rows(path)
+    assert not about["plan"]["force"]
+    assert {row.force for row in rows} == {None}
+
+
 def test_parts_of_a_recording_share_no_prompt():
     trace = load_trace(ROOT / "traces/smollm2/greedy/prompt_lookup.parquet")
     ids = [{r.id for r in Prompts(10, part, 3, 96).of(trace)} for part in (1, 2, 3)]
     assert [len(part) for part in ids] == [10, 10, 10]
     assert not (ids[0] & ids[1] | ids[1] & ids[2] | ids[0] & ids[2])
+    whole = [{r.id for r in Prompts(0, part, 3, 96).of(trace)} for part in (1, 2, 3)]
+    both = [r.id for r in Prompts(0, 1, 3, 96, last=2).of(trace)]
+    assert set(both) == whole[0] | whole[1]
+    assert both == [name for name in trace.meta.ids if name in whole[0] | whole[1]]
     (request, *_) = Prompts(budget=96).of(trace)
     assert request.max_tokens == 96
     assert list(request.prompt) == trace.prompt[: trace.prompt_offset[1]].tolist()

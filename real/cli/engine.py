@@ -1,6 +1,7 @@
 """The commands `simspec engine list`, `run`, `measure` and `compare`."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -55,7 +56,11 @@ Budget = Annotated[
     int, typer.Option(callback=at_most(MOST_TOKENS), help="New tokens; 0: as the recording allows.")
 ]
 Part = Annotated[
-    str, typer.Option(help="PART/PARTS: every PARTS-th prompt; measured and checked ones differ.")
+    str,
+    typer.Option(
+        help="PART/PARTS: every PARTS-th prompt; 1-3/4: three of four parts. Costs and speedups "
+        "need different parts."
+    ),
 ]
 Repeats = Annotated[
     int, typer.Option(callback=at_most(MOST_REPEATS), help="Runs of every prompt and length.")
@@ -172,8 +177,8 @@ def measure(  # noqa: PLR0913
     """Measure what the engine's passes of 0 to DEPTH draft tokens cost, as a cost file.
 
     Costs are in units of the plain passes timed next to them. If the engine can force drafts, junk
-    tokens of every length are verified; otherwise its own drafts are timed. Every --cost reads the
-    file.
+    tokens of every length are verified; otherwise, and with a draft model, whose passes count, its
+    own drafts are timed. Every --cost reads the file.
 
     Example: simspec engine measure vllm --model models/smollm2/target --out vllm.cost.json
     """
@@ -329,10 +334,11 @@ def prompt_choice(count: int, part: str, budget: int) -> "Prompts":
     """The prompts of these options; ValueError for an invalid part."""
     from real.engines.run import Prompts
 
-    first, slash, parts = part.partition("/")
-    if not (slash and first.isdecimal() and parts.isdecimal()):
-        raise ValueError(f"--part is {part!r}, expected PART/PARTS such as 1/2")
-    return Prompts(count, int(first), int(parts), budget)
+    found = re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?/(\d{1,3})", part, re.ASCII)
+    if not found:
+        raise ValueError(f"--part is {part!r}, expected PART/PARTS such as 1/2 or 1-3/4")
+    last = None if found[2] is None else int(found[2])
+    return Prompts(count, int(found[1]), int(found[3]), budget, last)
 
 
 def start(  # noqa: PLR0913

@@ -215,23 +215,29 @@ class Prompts:
     | count | number of prompts, evenly spaced over the recording; 0: all |
     | part, parts | every parts-th prompt from the part-th on, 1 .. parts: parts share none |
     | budget | new tokens of each; 0: as the recording allows |
+    | last | the parts from `part` to this one, in the recording's order; None: `part` alone |
     """
 
     count: int = 0
     part: int = 1
     parts: int = 1
     budget: int = 0
+    last: int | None = None
 
     def __post_init__(self) -> None:
-        if not (1 <= self.part <= self.parts <= 100 and self.count >= 0 and self.budget >= 0):
+        last = self.part if self.last is None else self.last
+        in_order = 1 <= self.part <= last <= self.parts <= 100
+        if not (in_order and self.count >= 0 and self.budget >= 0):
             raise ValueError(
-                f"part {self.part} of {self.parts}, {self.count} prompts, {self.budget} tokens: "
-                "expected a part of 1 to as many as there are, and numbers >= 0"
+                f"part {self.part} to {last} of {self.parts}, {self.count} prompts, {self.budget} "
+                "tokens: expected parts of 1 to as many as there are, and numbers >= 0"
             )
 
     def of(self, trace: Trace) -> list[Request]:
         """The requests; ValueError where none is left."""
-        chosen = list(range(self.part - 1, trace.sequences, self.parts))
+        last = self.part if self.last is None else self.last
+        wanted_parts = range(self.part - 1, last)
+        chosen = [s for s in range(trace.sequences) if s % self.parts in wanted_parts]
         if self.count:
             wanted = min(self.count, len(chosen))
             chosen = [chosen[i * len(chosen) // wanted] for i in range(wanted)]
@@ -257,11 +263,14 @@ def run_on_engine(  # noqa: PLR0913
 ) -> Ready:
     """Runs the plan, or what the file `out` lacks of it, and ends the workers.
 
-    force: overrides the plan's; None: where the engine can force drafts.
+    force: overrides the plan's; None: where the engine can force drafts and does not draft by a
+    model, whose passes must count.
     """
     workers = Workers(make, settings, plan)
     try:
         forced = workers.ready.forces_drafts if force is None else force
+        if force is None and isinstance(settings.draft, ModelDraft):
+            forced = False
         if forced and not workers.ready.forces_drafts:
             raise ValueError(f"{workers.ready.engine} cannot force drafts here: leave --force out")
         workers.plan = plan = replace(plan, force=forced)
