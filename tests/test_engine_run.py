@@ -305,7 +305,7 @@ def test_invalid_plans_are_refused():
         {"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}, {"part": 2, "parts": 3, "last": 1},
         {"parts": 3, "last": 4},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="expected a part"):
+        with pytest.raises(ValueError, match="expected parts of 1"):
             Prompts(**numbers)
 
 
