@@ -281,7 +281,7 @@ for axis, context in zip(axes, (128.0, 4096.0)):
         axis.plot(sizes, curve, "o-", ms=3, color=colour, label=f"K = {K}")
     best = ", ".join(f"{row.batch}: {row.best}" for row in found)
     (crossing,) = crossings(trace, stated, plan, found)
-    ends = f"up to batch {crossing.last[0]}" if crossing.last else "in no batch"
+    ends = f"up to batch {crossing.last.batch}" if crossing.last else "in no batch"
     print(f"context {context:g}: best K by batch {best}; drafting pays {ends} of those asked")
     axis.axhline(1, color="grey", lw=0.8)
     axis.set_xscale("log", base=2)

@@ -3,11 +3,14 @@
 import json
 import lzma
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import torch
+from fake_engine import FakeRunner, prompts
 from fuzz_kind import MEBIBYTE, Kind
 from fuzz_recordings import (
     GOLDENS,
@@ -33,6 +36,11 @@ from real.drafters import BUILTIN
 from real.drafters.eagle import EagleHead
 from real.drafters.hydra import HydraHeads
 from real.drafters.medusa import MedusaHeads
+from real.engines import EngineSettings, NgramDraft
+from real.engines.compare import compare_rows
+from real.engines.measure import engine_cost, speedup_table
+from real.engines.rows import read_rows as read_engine_rows
+from real.engines.run import Plan, run_on_engine
 from real.measure.pace import Pace
 from real.measure.samples import Samples
 from real.measure.sitting import Sitting, UnfinishedSitting
@@ -49,6 +57,8 @@ from simspec.cost.speed_table import read_speed_tables
 from simspec.cost.table import CostTable, load_cost
 from simspec.engines.formats import read_import
 from simspec.engines.import_report import import_report
+from simspec.engines.ngram import ngram_rule
+from simspec.engines.text import read_texts, record_texts
 from simspec.papers.card import read_card
 from simspec.policies import fixed
 from simspec.policy.predictor import ScalarPredictor
@@ -262,6 +272,39 @@ def races(folder: Path) -> None:
     kept.save([Runs("plain", False, first=[0.1, 0.2], **calls)])
 
 
+def engine_runs(folder: Path) -> None:
+    world = prompts(4, budget=12)
+    for name, clock in (("clocked", True), ("unclocked", False)):
+        settings = EngineSettings(Path("target"), NgramDraft(2, 1, 2))
+        asked = [request for request, _ in world]
+        make, plan = partial(FakeRunner, world, clock=clock), Plan((0, 1, 2), repeats=1, group=2)
+        run_on_engine(make, settings, asked, plan, folder / f"{name}.jsonl", False)
+
+
+def use_engine_run(path: Path) -> None:
+    """What `simspec engine compare` and the end of `simspec engine measure` do."""
+    about, rows = read_engine_rows(path)
+    json.dumps(compare_rows(about, rows).to_dict())
+    cost = engine_cost(about, rows)
+    json.dumps(cost.to_dict())
+    other = cost.origin and replace(cost.origin, sitting="others")
+    json.dumps(speedup_table(about, rows, replace(cost, origin=other)).to_dict())
+
+
+WRITTEN = "".join(
+    json.dumps(row) + "\n"
+    for row in (
+        {"id": "a", "prompt": [5, 6, 5], "output": [6, 5, 6, 5, 9], "max_tokens": 8},
+        {"prompt": [1, 2, 3, 1], "output": [2, 3, 1, 2], "temperature": 0, "task": "t"},
+    )
+)
+
+
+def use_texts(path: Path) -> None:
+    """What `simspec record --from-text` does."""
+    record_texts(read_texts(path), ngram_rule("vllm:1,3"), 4, (9,))
+
+
 def checkpoint(folder: Path) -> None:
     qwen2_checkpoint(folder)
 
@@ -314,4 +357,6 @@ KINDS: dict[str, Kind] = {
     "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),
     "race repeats": Kind(races, lambda path: RaceFile(path, SCORECARD).load(), weight=1),
     "gguf": Kind(gguf, read_summary, weight=1),
+    "engine rows": Kind(engine_runs, use_engine_run, weight=6),
+    "written texts": Kind(texts(texts__jsonl=WRITTEN), use_texts, weight=4),
 }

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -152,3 +153,12 @@ def test_precision_has_an_entry_for_each_cost(part):
     widths = {**cost.precision.half_width, part: cost.precision.half_width[part][:-1]}
     with pytest.raises(ValueError, match=f"precision of {part} has .* entries, expected .*drop it"):
         replace(cost, precision=replace(cost.precision, half_width=widths))
+
+
+@pytest.mark.parametrize("key", ["precision", "origin"])
+@pytest.mark.parametrize("value", [5, None, "x", [1]])
+def test_parts_of_a_cost_file_that_are_no_objects_are_refused(tmp_path, key, value):
+    data = json.loads(Path("traces/tiny-eagle-greedy.cost.json").read_text(encoding="utf-8"))
+    (tmp_path / "a.cost.json").write_text(json.dumps(data | {key: value}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"a\.cost\.json.* expected one object"):
+        load_cost(tmp_path / "a.cost.json")

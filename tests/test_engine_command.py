@@ -1,6 +1,7 @@
 """`simspec engine`: list, run, measure and compare, with an engine in this process."""
 
 import json
+import lzma
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,6 +107,11 @@ def test_batches_are_measured_run_exported_and_run_again_by_the_schedule(folder)
     out, _ = simspec("engine", "compare", "s.jsonl", "--cost", "v.cost.json", cwd=folder)
     assert "batch 4, recommended: the schedule, confirmed" in out
     assert out.count("│ schedule │") == 2  # passes and speedups
+    (folder / "s.rows.jsonl").write_bytes((folder / "s.jsonl").read_bytes())
+    (folder / "s.cost.json").write_bytes((folder / "v.cost.json").read_bytes())
+    out, _ = simspec("engine", "compare", *["s.rows.jsonl"] * 2, "--markdown", cwd=folder)
+    assert "| vllm 1.0, batch 4 | n-gram 1 to 2 | 12 | 1500.0 ms | schedule | " in out
+    assert "| the schedule, confirmed | " in out
 
 
 @pytest.mark.parametrize("change,reason", [
@@ -118,13 +124,9 @@ def test_batches_are_measured_run_exported_and_run_again_by_the_schedule(folder)
     (None, "v.json: vLLM speculative_config: not JSON"),
 ])  # fmt: skip
 def test_invalid_schedules_are_one_line(folder, change, reason):
-    config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1,
-              "prompt_lookup_max": 3}  # fmt: skip
-    config = (
-        {"method": "draft_model", "num_speculative_tokens": 3}
-        if change and "model" in change
-        else config
-    )
+    config = {"method": "ngram", "num_speculative_tokens": 3}
+    if change is not None and "model" not in change:
+        config |= {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
     (folder / "v.json").write_text("{" if change is None else json.dumps(config | change))
     _, error = simspec(*SCHEDULED, "--out", "r.jsonl", cwd=folder, code=2)
     assert reason in error
@@ -132,14 +134,56 @@ def test_invalid_schedules_are_one_line(folder, change, reason):
     assert not (folder / "r.jsonl").exists()
 
 
-def test_a_wrong_pass_is_listed_and_is_exit_code_1(folder):
-    simspec(*RUN, "--out", "r.jsonl", cwd=folder)
-    lines = (folder / "r.jsonl").read_text().splitlines()
+def test_several_runs_are_a_line_each_with_the_costs_beside_them(folder):
+    measure = ("engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet")
+    simspec(*measure, "--drafter", "ngram:1,2", "--depth", 4, "--out", "a.cost.json", cwd=folder)
+    simspec(*RUN, "--out", "a.rows.jsonl", cwd=folder)
+    packed = lzma.compress((folder / "a.rows.jsonl").read_bytes())
+    (folder / "b.rows.jsonl.xz").write_bytes(packed)
+    both = ("engine", "compare", "a.rows.jsonl", "b.rows.jsonl.xz")
+    _, error = simspec(*both, cwd=folder, code=2)
+    assert "b.cost.json" in error
+    (folder / "b.cost.json").write_bytes((folder / "a.cost.json").read_bytes())
+    out, _ = simspec(*both, "--json", cwd=folder)
+    one, other = json.loads(out)
+    assert one == other
+    whole = json.loads(simspec(*both[:3], "--cost", "a.cost.json", "--json", cwd=folder)[0])
+    assert one["table"] == whole["speedups"]
+    assert one["passes"] == whole["passes"]["passes"]
+    best = max((row for row in one["table"]["rows"] if row["k"]), key=lambda row: row["predicted"])
+    assert one["drafting"]["k"] == best["k"]
+    page, _ = simspec(*both, "--markdown", cwd=folder)
+    head, line, *rest = page.splitlines()
+    assert head.startswith("| engine | drafter | prompts | plain pass | K | predicted [95%] |")
+    assert len(rest) == 2
+    assert rest[0] == rest[1]
+    assert rest[0].startswith(f"| vllm 1.0 | n-gram 1 to 2 | {whole['speedups']['prompts']} | ")
+    assert ", confirmed |" in rest[0]
+
+
+def test_a_wrong_pass_in_one_of_several_runs_is_exit_code_1(folder):
+    measure = ("engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet")
+    simspec(*measure, "--drafter", "ngram:1,2", "--depth", 4, "--out", "a.cost.json", cwd=folder)
+    simspec(*RUN, "--out", "a.rows.jsonl", cwd=folder)
+    (folder / "b.cost.json").write_bytes((folder / "a.cost.json").read_bytes())
+    (folder / "b.rows.jsonl").write_text(with_a_wrong_pass((folder / "a.rows.jsonl").read_text()))
+    out, _ = simspec("engine", "compare", "a.rows.jsonl", "b.rows.jsonl", cwd=folder, code=1)
+    assert "0 near-ties, 1 exceptions" in out
+
+
+def with_a_wrong_pass(text):
+    """The rows, one of K = 4 with a draft in the prompt's pass."""
+    lines = text.splitlines()
     place = next(i for i, line in enumerate(lines) if '"k":4' in line and i)
     row = json.loads(lines[place])
     row["finished"]["passes"][0] = [1, 4, 0]
     lines[place] = json.dumps(row)
-    (folder / "r.jsonl").write_text("\n".join(lines) + "\n")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_wrong_pass_is_listed_and_is_exit_code_1(folder):
+    simspec(*RUN, "--out", "r.jsonl", cwd=folder)
+    (folder / "r.jsonl").write_text(with_a_wrong_pass((folder / "r.jsonl").read_text()))
     out, _ = simspec("engine", "compare", "r.jsonl", cwd=folder, code=1)
     assert "1 exceptions" in out
     assert "K = 4: passes 0, engine [1, 4, 0], predicted [1, 0, 0]" in out
@@ -158,19 +202,15 @@ REFUSED = [
         (
             "measure",
             "openvino",
-            "--model",
-            "m",
-            "--out",
-            "r.jsonl",
-            "--concurrent",
-            1,
-            "--concurrent",
-            4,
+            *RUN[3:5],
+            *("--concurrent", 1, "--concurrent", 4, "--out", "r.jsonl"),
         ),
         "openvino serves one request a pass here, batch is 4: give 1",
     ),
     (("compare", "none.jsonl"), "none.jsonl cannot be read"),
     (("compare", "t.parquet"), "is no row of a run"),
+    (("compare", "a.jsonl", "b.jsonl"), "a.jsonl cannot be read"),
+    (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs beside them"),
 ]
 
 

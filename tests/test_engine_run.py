@@ -1,6 +1,7 @@
 """Runs on an engine: blocks, rows that survive kills, and the comparison with the replay."""
 
 import json
+import lzma
 import os
 import signal
 import subprocess
@@ -175,6 +176,40 @@ def test_other_files_are_refused_and_stay(tmp_path, content):
     assert path.read_bytes() == content
 
 
+def test_a_packed_file_is_read_as_the_file_itself(tmp_path):
+    world, path = prompts(3), tmp_path / "r.jsonl"
+    about, rows = do_run(path, FakeRunner(world), world)
+    packed = tmp_path / "r.jsonl.xz"
+    packed.write_bytes(lzma.compress(path.read_bytes()))
+    assert read_rows(packed) == (about, rows)
+    for damaged in (path.read_bytes(), packed.read_bytes()[:-20]):
+        packed.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"r.jsonl.xz is no whole .xz file .*copy it again"):
+            read_rows(packed)
+
+
+ABOUT = [
+    ({"plan": {"ks": [1], "force": False, "concurrent": 1}}, "0 among them"),
+    ({"plan": {}}, "'concurrent'"),
+    ({"draft": {"method": "ngram", "match": None, "ngram_min": 3, "ngram_max": 1}}, "n-grams"),
+    ({"draft": 7}, "not subscriptable"),
+    ({"prompts": 5}, "prompts is no text"),
+    ({"threads": -1}, "-1 is no whole number"),
+]
+
+
+@pytest.mark.parametrize("changes, reason", ABOUT)
+def test_a_description_that_comparisons_cannot_read_is_refused(tmp_path, changes, reason):
+    world, path = prompts(3), tmp_path / "r.jsonl"
+    do_run(path, FakeRunner(world), world)
+    head, *lines = path.read_bytes().splitlines(keepends=True)
+    value = json.loads(head)
+    value["about"] |= changes
+    path.write_bytes(b"".join([json.dumps(value).encode() + b"\n", *lines]))
+    with pytest.raises(ValueError, match=f"line 1 describes no run .*{reason}"):
+        read_rows(path)
+
+
 def test_damaged_rows_are_refused(tmp_path):
     world, path = prompts(3), tmp_path / "r.jsonl"
     do_run(path, FakeRunner(world), world)
@@ -305,7 +340,7 @@ def test_invalid_plans_are_refused():
         {"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}, {"part": 2, "parts": 3, "last": 1},
         {"parts": 3, "last": 4},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="expected parts of 1"):
+        with pytest.raises(ValueError, match="expected parts"):
             Prompts(**numbers)
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -30,8 +30,7 @@ from real.cli.options import Json, Seed
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, Markdown, at_most
 
 if TYPE_CHECKING:
-    from real.engines.measure import SpeedupTable
-    from simspec import CostModel
+    from simspec import CostModel, Trace
 
 PANEL = "Exchange with engines"
 LONGEST = 64
@@ -251,7 +250,13 @@ def show_costs(cost: "CostModel", out: Path) -> None:
 
 @engine.command("compare")
 def compare(  # noqa: PLR0913
-    rows: Annotated[Path, typer.Argument(help="Rows of `simspec engine run`.")],
+    rows: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Rows of `simspec engine run`; several NAME.rows.jsonl: a line each, with the "
+            "costs in NAME.cost.json beside it."
+        ),
+    ],
     cost: Annotated[
         Path | None, typer.Option(help="Costs of `simspec engine measure`: speedups too.")
     ] = None,
@@ -263,6 +268,9 @@ def compare(  # noqa: PLR0913
         ),
     ] = None,
     shown: Annotated[int, typer.Option(help="Exceptions listed.")] = 20,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write a PNG of several runs: speedups by draft length.")
+    ] = None,
     as_json: Json = False,
     markdown: Markdown = False,
 ) -> None:
@@ -271,10 +279,13 @@ def compare(  # noqa: PLR0913
     The exit code is 1 where a pass differs and no near-tie explains it.
 
     Example: simspec engine compare vllm.rows.jsonl --cost vllm.cost.json
+
+    Example: simspec engine compare vllm.rows.jsonl llamacpp.rows.jsonl
     """
     from real.engines.compare import compare_rows
     from real.engines.measure import speedup_table
     from real.engines.rows import read_rows
+    from real.engines.summary import length_name, speedups_shown
     from simspec import load_trace
     from simspec.cost.table import load_cost
     from simspec.output.table import markdown_table, print_table
@@ -285,7 +296,11 @@ def compare(  # noqa: PLR0913
     if recording is not None:
         (path,) = locate([recording]).values()
         trace = load_trace(path)
-    about, held = read_rows(rows)
+    if len(rows) > 1:
+        compare_several(rows, (cost, trace, plot), as_json, markdown)
+    if plot is not None:
+        raise ValueError("--plot draws several runs: name two or more files of rows")
+    about, held = read_rows(rows[0])
     result = compare_rows(about, held, trace)
     table = None
     if cost is not None:
@@ -297,7 +312,7 @@ def compare(  # noqa: PLR0913
     scheduled = bool(about.get("schedule"))
     counted = [
         (
-            "schedule" if scheduled and k else str(k),
+            length_name(k, scheduled),
             *(f"{a}" if a == b else f"{a}, predicted {b}" for a, b in counters.values()),
         )
         for k, counters in result.counters.items()
@@ -324,29 +339,33 @@ def compare(  # noqa: PLR0913
     raise typer.Exit(0 if result.equal else 1)
 
 
-def speedups_shown(table: "SpeedupTable") -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-    """(title, headings, cells) of predicted and measured speedups."""
+def compare_several(
+    rows: list[Path],
+    given: tuple[Path | None, "Trace | None", Path | None],
+    as_json: bool,
+    markdown: bool,
+) -> NoReturn:
+    """A line for each run; the exit code is 1 where one has an exception.
 
-    def figure(value: float, interval: Any) -> str:
-        return f"{value:.3f}" + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval else "")
+    given: the options --cost, --recording and --plot.
+    """
+    from real.engines.figure import draw_runs
+    from real.engines.summary import run_summary, summary_table
+    from simspec.output.files import check_output
 
-    cells = [
-        (
-            "schedule" if table.scheduled and row.k else str(row.k),
-            figure(row.predicted, row.predicted_interval),
-            figure(row.measured, row.measured_interval),
-            f"{row.error:+.1%}",
-        )
-        for row in table.rows
-    ]
-
-    def named(k: int) -> str:
-        return "the schedule" if table.scheduled and k else f"K = {k}"
-
-    advice = named(table.recommended) if table.recommended else "do not draft"
-    state = "confirmed" if table.confirmed else f"not confirmed: {named(table.best)} is faster"
-    batch = f"batch {table.batch}, " if table.batch > 1 else ""
-    title = (
-        f"{batch}recommended: {advice}, {state}; {table.prompts} prompts, {table.repeats} repeats"
-    )
-    return title, ("K", "predicted [95%]", "measured [95%]", "error"), cells
+    cost, trace, plot = given
+    if cost is not None:
+        raise ValueError("--cost is for one file of rows; several have their costs beside them")
+    if plot is not None:
+        check_output(plot)
+    summaries = [run_summary(path, trace) for path in rows]
+    if plot is not None:
+        draw_runs(summaries, plot)
+    table = summary_table(summaries)
+    if as_json:
+        print(json.dumps([summary.to_dict() for summary in summaries]))
+    elif markdown:
+        print(table.markdown())
+    else:
+        table.print()
+    raise typer.Exit(1 if any(summary.exceptions for summary in summaries) else 0)

@@ -6,7 +6,7 @@ from real.engines.environment import find_environment, is_installed
 from real.engines.messages import Finished, Ready, Request
 from simspec.plugins import plugins
 
-LATER = "compare", "measure", "rows", "run", "timing", "waves"
+LATER = "compare", "figure", "measure", "rows", "run", "summary", "timing", "waves"
 """Files that use the engines."""
 
 RELEASED: dict[str, Engine] = {

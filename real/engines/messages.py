@@ -22,7 +22,7 @@ from typing import Any
 
 MOST_TOKENS = 1 << 20
 """Tokens of a prompt or an output."""
-MOST_TOKEN_ID = 1 << 31
+MOST_TOKEN_ID = (1 << 31) - 1
 STOPPED = "end", "length"
 
 

@@ -5,6 +5,7 @@ once it was kept, and never kept twice.
 """
 
 import json
+import lzma
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ FORMAT = 1
 MOST_BYTES = 1 << 30
 """Bytes of a file of rows."""
 MOST_LINE = 16 << 20
+MOST_NGRAM = 64
 
 
 @dataclass(frozen=True)
@@ -103,14 +105,27 @@ def open_rows(path: str | Path, about: Mapping[str, Any]) -> Iterator[RowFile]:
 
 
 def read_rows(path: str | Path) -> tuple[dict[str, Any], list[Row]]:
-    """(what the run is about, its rows) of a file; ValueError for one that holds no run."""
+    """(what the run is about, its rows) of a file, packed if it ends with .xz.
+
+    ValueError for one that holds no run.
+    """
+    opened: Any = lzma.open if Path(path).suffix == ".xz" else open
     try:
-        with open(path, "rb") as file:
+        with opened(path, "rb") as file:
             about, rows, _ = _read(file, Path(path))
+    except (lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{path} is no whole .xz file ({error}): copy it again") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     if about is None:
         raise ValueError(f"{path} holds no run of an engine: name a file of `simspec engine run`")
+    try:
+        _check_about(about)
+    except (ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"{path} line 1 describes no run ({reason}): name a file of `simspec engine run`"
+        ) from None
     return about, rows
 
 
@@ -155,10 +170,36 @@ def _about(value: Any) -> dict[str, Any]:
     return about
 
 
+TEXTS = "engine", "version", "device", "model", "dtype", "prompts"
+NUMBERS = "threads", "longest", "batch"
+
+
+def _check_about(about: Mapping[str, Any]) -> None:
+    """ValueError, KeyError or TypeError where a description lacks what comparisons read."""
+    plan, draft = about["plan"], about["draft"]
+    for name in TEXTS:
+        if not isinstance(about[name], str):
+            raise ValueError(f"{name} is no text")
+    for value in (*(about[name] for name in NUMBERS), plan["concurrent"], *plan["ks"]):
+        _whole(value)
+    if not (isinstance(plan["ks"], list) and 0 in plan["ks"] and type(plan["force"]) is bool):
+        raise ValueError("its plan has no draft lengths, 0 among them")
+    if draft is None:
+        return
+    if not isinstance(draft["method"], str):
+        raise ValueError("its drafting method is no text")
+    if draft["method"] == "ngram":
+        if draft["match"] not in (None, "first", "last"):
+            raise ValueError("its n-gram match is neither first nor last")
+        if not 1 <= _whole(draft["ngram_min"]) <= _whole(draft["ngram_max"]) <= MOST_NGRAM:
+            raise ValueError(f"its n-grams are not of 1 to {MOST_NGRAM} tokens")
+
+
 def _row(value: Any) -> Row:
     asked = value["request"]
     prompt = asked["prompt"]
-    if not (isinstance(prompt, list) and all(type(token) is int for token in prompt)):
+    ids = isinstance(prompt, list) and all(type(t) is int and 0 <= t < 1 << 31 for t in prompt)
+    if not ids:
         raise ValueError("its prompt holds other values than token ids")
     request = Request(str(asked["id"]), tuple(prompt), _whole(asked["max_tokens"]))
     finished = read_finished(value["finished"], {request.id: request})

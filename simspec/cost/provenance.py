@@ -192,7 +192,8 @@ class CostPrecision:
     def from_dict(cls, data: Any) -> "CostPrecision":
         """The inverse of `to_dict`; ValueError for missing or unknown keys and other values."""
         names = ("level", "half_width", "samples", "seconds", "after_draft", "warnings")
-        check_keys(data, (*names, *(name for name in _OPTIONAL if name in data)))
+        held = data if isinstance(data, dict) else {}  # which check_keys refuses
+        check_keys(data, (*names, *(name for name in _OPTIONAL if name in held)))
         return cls(**data)
 
 

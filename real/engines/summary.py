@@ -1,0 +1,173 @@
+"""One line for each run on an engine: predicted and measured speedups, and their difference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from real.engines.compare import compare_rows
+from real.engines.measure import Speedup, SpeedupTable, speedup_table
+from real.engines.rows import read_rows
+from real.engines.waves import StepPrices
+from simspec import Trace
+from simspec.cost.table import load_cost
+from simspec.output.table import Table
+
+ROWS = (".rows.jsonl", ".rows.jsonl.xz")
+HEADINGS = (
+    "engine", "drafter", "prompts", "plain pass", "K", "predicted [95%]", "measured [95%]",
+    "advice", "error, median to 90%", "noise", "passes as replayed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """Predictions and measurements of a run of one engine with one drafter.
+
+    | field | meaning |
+    | --- | --- |
+    | engine, drafter | with version and batch; the drafting method and its n-gram lengths |
+    | prompts | that were timed |
+    | plain | seconds of a plain pass, of the whole batch |
+    | drafting | the draft length above 0 that was predicted best, with its speedups |
+    | table | speedups of all draft lengths |
+    | passes, equal | compared with the replay, and of these equal to it |
+    | near_ties, exceptions | requests that differ, explained by a near-tie or not |
+    """
+
+    engine: str
+    drafter: str
+    prompts: int
+    plain: float
+    drafting: Speedup
+    table: SpeedupTable
+    passes: int
+    near_ties: int
+    exceptions: int
+
+    @property
+    def errors(self) -> list[float]:
+        """Relative errors of the predicted speedups of all draft lengths above 0, ascending."""
+        return sorted(abs(row.error) for row in self.table.rows if row.k)
+
+    def cells(self) -> tuple[str, ...]:
+        """Cells of a table with HEADINGS."""
+        table, best = self.table, self.drafting
+        advice, state = advised(table)
+        replayed = f"{self.passes:,}"
+        if self.near_ties or self.exceptions:
+            replayed += f"; {self.near_ties} near-ties, {self.exceptions} exceptions"
+        return (
+            self.engine, self.drafter, str(self.prompts), f"{1000 * self.plain:.1f} ms",
+            length_name(best.k, table.scheduled), _figure(best.predicted, best.predicted_interval),
+            _figure(best.measured, best.measured_interval), f"{advice}, {state}",
+            f"{np.median(self.errors):.1%} to {np.quantile(self.errors, 0.9):.1%}",
+            f"{table.noise:.1%}", replayed,
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values = asdict(self) | {"table": self.table.to_dict()}
+        return values | {"drafting": asdict(self.drafting), "errors": self.errors}
+
+
+def length_name(k: int, scheduled: bool) -> str:
+    """Name of a draft length in tables: the longest one of a schedule stands for it."""
+    return "schedule" if scheduled and k else str(k)
+
+
+def advised(table: SpeedupTable) -> tuple[str, str]:
+    """(the recommendation, whether the measurement confirms it)."""
+
+    def named(k: int) -> str:
+        return "the schedule" if table.scheduled and k else f"K = {k}"
+
+    advice = named(table.recommended) if table.recommended else "do not draft"
+    return advice, "confirmed" if table.confirmed else f"{named(table.best)} is faster"
+
+
+def speedups_shown(table: SpeedupTable) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+    """(title, headings, cells) of the predicted and measured speedups of one run."""
+    cells = [
+        (
+            length_name(row.k, table.scheduled),
+            _figure(row.predicted, row.predicted_interval, 3),
+            _figure(row.measured, row.measured_interval, 3),
+            f"{row.error:+.1%}",
+        )
+        for row in table.rows
+    ]
+    advice, state = advised(table)
+    state = state if table.confirmed else f"not confirmed: {state}"
+    batch = f"batch {table.batch}, " if table.batch > 1 else ""
+    title = (
+        f"{batch}recommended: {advice}, {state}; {table.prompts} prompts, {table.repeats} repeats"
+    )
+    return title, ("K", "predicted [95%]", "measured [95%]", "error"), cells
+
+
+def _figure(value: float, interval: Any, digits: int = 2) -> str:
+    limits = f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]" if interval else ""
+    return f"{value:.{digits}f}{limits}"
+
+
+def cost_of_rows(path: Path) -> Path:
+    """NAME.cost.json beside NAME.rows.jsonl or NAME.rows.jsonl.xz; ValueError for other names."""
+    for ending in ROWS:
+        if path.name.endswith(ending):
+            return path.with_name(path.name.removesuffix(ending) + ".cost.json")
+    raise ValueError(f"{path} has another name than NAME{' or NAME'.join(ROWS)}: rename it")
+
+
+def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:
+    """The summary of a run, with the costs beside it; errors of its parts.
+
+    A recording names the texts; drafts of a model are compared with the recording of its drafts.
+    """
+    about, rows = read_rows(path)
+    cost = load_cost(cost_of_rows(path))
+    result = compare_rows(about, rows, recording)
+    table = speedup_table(about, rows, cost, recording)
+    drafting = [row for row in table.rows if row.k]
+    if not drafting:
+        raise ValueError(f"{path} holds plain decoding alone: run it at draft lengths above 0")
+    exceptions = len(result.exceptions)
+    batch = f", batch {table.batch}" if table.batch > 1 else ""
+    return RunSummary(
+        f"{about['engine']} {about['version']}{batch}",
+        drafter_text(about["draft"]),
+        table.prompts,
+        float(StepPrices.of(cost).seconds(np.array([table.batch]))[0]),
+        max(drafting, key=lambda row: row.predicted),
+        table,
+        result.passes,
+        len(result.differences) - exceptions,
+        exceptions,
+    )
+
+
+def drafter_text(draft: Mapping[str, Any] | None) -> str:
+    """The drafting method of a run's description, in words."""
+    if draft is None:
+        return "none"
+    if draft["method"] != "ngram":
+        return "draft model"
+    least, most = draft["ngram_min"], draft["ngram_max"]
+    return f"n-gram {least}" if least == most else f"n-gram {least} to {most}"
+
+
+def summary_table(summaries: Sequence[RunSummary]) -> Table:
+    """A row a run."""
+    return Table(
+        HEADINGS,
+        [summary.cells() for summary in summaries],
+        names=2,
+        notes=(
+            "K: the draft length above 0 predicted best; predicted and measured: its speedup over "
+            "plain decoding after the prompt; errors are over all draft lengths; noise: median "
+            "half-width of the measured intervals.",
+        ),
+        optional=("noise", "prompts"),
+    )

