@@ -107,7 +107,7 @@ def run(prompt, future, budget, ends, offer, rules, chooser):
         accepted = {
             "accepted": raw if rules.past_end else inside,
             "last_only": inside - (took_end and inside < drafted),
-            "bonus": inside - took_end,
+            "bonus": min(inside, len(new) - 1),
         }[rules.end_token]
         passes.append((raw + 1 if rules.past_end else len(new), drafted, accepted))
         chooser.observe(computed, drafted, inside)

@@ -152,7 +152,8 @@ def test_several_runs_are_a_line_each_with_the_costs_beside_them(folder):
     assert one["passes"] == whole["passes"]["passes"]
     best = max((row for row in one["table"]["rows"] if row["k"]), key=lambda row: row["predicted"])
     assert one["drafting"]["k"] == best["k"]
-    page, _ = simspec(*both, "--markdown", cwd=folder)
+    page, _ = simspec(*both, "--markdown", "--plot", "runs.png", cwd=folder)
+    assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
     head, line, *rest = page.splitlines()
     assert head.startswith("| engine | drafter | prompts | plain pass | K | predicted [95%] |")
     assert len(rest) == 2
@@ -168,7 +169,7 @@ def test_a_wrong_pass_in_one_of_several_runs_is_exit_code_1(folder):
     (folder / "b.cost.json").write_bytes((folder / "a.cost.json").read_bytes())
     (folder / "b.rows.jsonl").write_text(with_a_wrong_pass((folder / "a.rows.jsonl").read_text()))
     out, _ = simspec("engine", "compare", "a.rows.jsonl", "b.rows.jsonl", cwd=folder, code=1)
-    assert "0 near-ties, 1 exceptions" in out
+    assert "1 exceptions, 0 near-ties" in out
 
 
 def with_a_wrong_pass(text):
@@ -197,7 +198,7 @@ REFUSED = [
     ((*RUN[1:], "--out", "r.jsonl", "-k", "99"), "is 99, expected at most 64"),
     ((*RUN[1:], "--out", "r.jsonl", "-k", "4"), "expected different ones, 0"),
     ((*SCHEDULED[1:], "--out", "r.jsonl"), "v.json cannot be read: No such file"),
-    ((*SCHEDULED[1:], "-k", 0, "-k", 2, "--out", "r.jsonl"), "beside plain decoding: leave -k out"),
+    ((*SCHEDULED[1:], "-k", 0, "-k", 2, "--out", "r.jsonl"), "and plain decoding: leave -k out"),
     (
         (
             "measure",
@@ -210,7 +211,9 @@ REFUSED = [
     (("compare", "none.jsonl"), "none.jsonl cannot be read"),
     (("compare", "t.parquet"), "is no row of a run"),
     (("compare", "a.jsonl", "b.jsonl"), "a.jsonl cannot be read"),
-    (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs beside them"),
+    (("compare", "t.parquet", "--plot", "p.png"), "--plot draws several runs"),
+    (("compare", "a.jsonl", "b.jsonl", "--plot", "no/p.png"), "there is no folder no"),
+    (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs next to them"),
 ]
 
 

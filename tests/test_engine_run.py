@@ -11,11 +11,12 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fake_engine import FakeRunner, prompts
 
 from real.engines import EngineError, EngineSettings, ModelDraft, NgramDraft
-from real.engines.compare import compare_rows, convention_of, rule_of
+from real.engines.compare import compare_rows, convention_of, rule_of, written_text
 from real.engines.rows import open_rows, read_rows
 from real.engines.run import Plan, Prompts, Workers, about_run, blocks, run_blocks, run_on_engine
 from simspec import load_trace
@@ -305,12 +306,25 @@ def test_control_a_phantom_round_and_another_token_are_exceptions(tmp_path):
     assert ("text", 4, 9) in [(d.kind, d.place, d.engine) for d in other.exceptions]
 
 
+def test_another_text_is_an_exception_in_exact_settings_only(tmp_path):
+    world = prompts(8)
+    about, rows = do_run(tmp_path / "r.jsonl", FakeRunner(world), world)
+    place = next(i for i, row in enumerate(rows) if row.k == 2)
+    tokens = rows[place].finished.tokens
+    passes = ((1, 0, 0),) * len(tokens)
+    odd = changed(rows, place, tokens=tuple(range(100, 100 + len(tokens))), passes=passes)
+    found = compare_rows(about, odd)
+    assert {difference.kind for difference in found.exceptions} == {"text"}
+    fast = compare_rows(about | {"exact": False}, odd)
+    assert fast.equal
+    assert fast.differences == found.differences
+    assert fast.explained == "0 near-ties, 1 other texts in fast settings"
+    wrong = changed(odd, place, passes=((1, 2, 0), *passes[1:]))
+    assert not compare_rows(about | {"exact": False}, wrong).equal  # its passes still count
+
+
 def test_a_recording_explains_near_ties_and_replays_model_drafts(tmp_path):
     """With a recording in the place of the n-gram rule, as for a draft model."""
-    import numpy as np
-
-    from real.engines.compare import written_text
-
     world = prompts(8)
     about, rows = do_run(tmp_path / "r.jsonl", FakeRunner(world), world)
     model = about | {"draft": {"method": "model"}}

@@ -110,8 +110,8 @@ def run(  # noqa: PLR0913
     schedule: Annotated[
         Path | None,
         typer.Option(
-            help="File of `simspec export vllm`: draft lengths by requests in a pass, run beside "
-            "plain decoding."
+            help="File of `simspec export vllm`: draft lengths by requests in a pass; runs them "
+            "and plain decoding."
         ),
     ] = None,
     threads: Threads = 1,
@@ -137,7 +137,7 @@ def run(  # noqa: PLR0913
     settings = engine_settings(model, drafter, max(ks), threads, dtype, not fast, concurrent)
     if schedule is not None:
         if k:
-            raise ValueError("--schedule says what is drafted beside plain decoding: leave -k out")
+            raise ValueError("--schedule says which lengths run, and plain decoding: leave -k out")
         settings = with_schedule(settings, schedule)
         assert settings.draft is not None
         ks = (0, settings.draft.k)
@@ -254,7 +254,7 @@ def compare(  # noqa: PLR0913
         list[Path],
         typer.Argument(
             help="Rows of `simspec engine run`; several NAME.rows.jsonl: a line each, with the "
-            "costs in NAME.cost.json beside it."
+            "costs in NAME.cost.json next to it."
         ),
     ],
     cost: Annotated[
@@ -320,8 +320,8 @@ def compare(  # noqa: PLR0913
     headings = ("K", "passes", "with a draft", "drafted", "accepted")
     title = (
         f"{about['engine']} {about['version']}: {result.requests} requests, {result.passes} "
-        f"passes; {len(result.exceptions)} exceptions, "
-        f"{len(result.differences) - len(result.exceptions)} near-ties, {result.left_out} left out"
+        f"passes; {len(result.exceptions)} exceptions, {result.explained}, "
+        f"{result.left_out} left out"
     )
     parts: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [(title, headings, counted)]
     if table is not None:
@@ -355,7 +355,7 @@ def compare_several(
 
     cost, trace, plot = given
     if cost is not None:
-        raise ValueError("--cost is for one file of rows; several have their costs beside them")
+        raise ValueError("--cost is for one file of rows; several have their costs next to them")
     if plot is not None:
         check_output(plot)
     summaries = [run_summary(path, trace) for path in rows]

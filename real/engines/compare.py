@@ -89,6 +89,7 @@ class Comparison:
     | counters | {k: {counter: [engine, predicted]}}, counts within the text |
     | differences | what is not equal; near-ties explain some |
     | left_out | requests that no recording covers, or whose draft lengths hang on missing ones |
+    | exact | the settings keep texts equal to plain ones; else other texts are no exceptions |
     """
 
     requests: int
@@ -97,11 +98,23 @@ class Comparison:
     counters: dict[int, dict[str, list[int]]]
     differences: tuple[Difference, ...]
     left_out: int = 0
+    exact: bool = True
 
     @property
     def exceptions(self) -> list[Difference]:
-        """Differences that no near-tie explains."""
-        return [difference for difference in self.differences if not difference.near_tie]
+        """Differences that neither a near-tie nor an engine's fast settings explain."""
+        return [
+            difference
+            for difference in self.differences
+            if not difference.near_tie and (self.exact or difference.kind != "text")
+        ]
+
+    @property
+    def explained(self) -> str:
+        """The differences that are no exceptions, in words."""
+        near = sum(difference.near_tie for difference in self.differences)
+        other = len(self.differences) - len(self.exceptions) - near
+        return f"{near} near-ties" + (f", {other} other texts in fast settings" if other else "")
 
     @property
     def equal(self) -> bool:
@@ -156,7 +169,8 @@ def compare_rows(
             for name, both in held.items():
                 both[0] += _count(engine, name)
                 both[1] += _count(expected, name)
-    return Comparison(compared, passes, cut, counters, tuple(differences), left_out)
+    exact = about.get("exact", True) is not False
+    return Comparison(compared, passes, cut, counters, tuple(differences), left_out, exact)
 
 
 def _count(passes: Sequence[tuple[int, int, int]], counter: str) -> int:

@@ -57,7 +57,7 @@ def engine_cost(
     quiet = [block for block in held if not block.disturbed] or held
     if not quiet or not any(K in block.ratios for block in quiet):
         raise ValueError(
-            f"the run timed no passes of {K} draft tokens beside plain ones: run K = 0 and {K} on "
+            f"the run timed no passes of {K} draft tokens and plain ones: run K = 0 and {K} on "
             "more prompts"
         )
     baseline = float(np.median([block.plain for block in quiet]))

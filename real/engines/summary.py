@@ -18,7 +18,7 @@ from simspec.output.table import Table
 ROWS = (".rows.jsonl", ".rows.jsonl.xz")
 HEADINGS = (
     "engine", "drafter", "prompts", "plain pass", "K", "predicted [95%]", "measured [95%]",
-    "advice", "error, median to 90%", "noise", "passes as replayed",
+    "advice", "error, median to 90%", "noise", "passes compared",
 )  # fmt: skip
 
 
@@ -34,7 +34,8 @@ class RunSummary:
     | drafting | the draft length above 0 that was predicted best, with its speedups |
     | table | speedups of all draft lengths |
     | passes, equal | compared with the replay, and of these equal to it |
-    | near_ties, exceptions | requests that differ, explained by a near-tie or not |
+    | exceptions | requests that differ without an explanation |
+    | explained | those that differ with one, in words |
     """
 
     engine: str
@@ -44,8 +45,8 @@ class RunSummary:
     drafting: Speedup
     table: SpeedupTable
     passes: int
-    near_ties: int
     exceptions: int
+    explained: str
 
     @property
     def errors(self) -> list[float]:
@@ -56,9 +57,7 @@ class RunSummary:
         """Cells of a table with HEADINGS."""
         table, best = self.table, self.drafting
         advice, state = advised(table)
-        replayed = f"{self.passes:,}"
-        if self.near_ties or self.exceptions:
-            replayed += f"; {self.near_ties} near-ties, {self.exceptions} exceptions"
+        replayed = f"{self.passes:,}; {self.exceptions} exceptions, {self.explained}"
         return (
             self.engine, self.drafter, str(self.prompts), f"{1000 * self.plain:.1f} ms",
             length_name(best.k, table.scheduled), _figure(best.predicted, best.predicted_interval),
@@ -133,7 +132,6 @@ def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:
     drafting = [row for row in table.rows if row.k]
     if not drafting:
         raise ValueError(f"{path} holds plain decoding alone: run it at draft lengths above 0")
-    exceptions = len(result.exceptions)
     batch = f", batch {table.batch}" if table.batch > 1 else ""
     return RunSummary(
         f"{about['engine']} {about['version']}{batch}",
@@ -143,8 +141,8 @@ def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:
         max(drafting, key=lambda row: row.predicted),
         table,
         result.passes,
-        len(result.differences) - exceptions,
-        exceptions,
+        len(result.exceptions),
+        result.explained,
     )
 
 

@@ -34,7 +34,8 @@ class Convention:
     | cap | most draft tokens with L tokens left: tokens_left L - 1; none K; one_left K, 0 at |
     |  | L = 1 |
     | end_token | an accepted end token is counted: accepted; last_only: only as the last token of |
-    |  | its draft; bonus: never, since it is the token that the target emits |
+    |  | its draft; bonus: never, since the text's last token is the target's own, also at its |
+    |  | limit |
     | drafts_end | whether a draft may hold an end token |
     | past_end | whether accepted tokens after the end of the text are counted |
     | fill | drafts: every pass submits K draft tokens; rows: it computes K + 1 rows, drafts count |
@@ -249,8 +250,8 @@ def _counted(rounds: Rounds, trace: Trace, rules: Convention) -> Passes:
     took_end = last[_ended(trace) & (accepted[last] == emitted[last])]
     if rules.end_token == "last_only":
         accepted[took_end[accepted[took_end] < rounds.drafted[took_end]]] -= 1
-    elif rules.end_token == "bonus":
-        accepted[took_end] -= 1
+    elif rules.end_token == "bonus":  # tokens are cut at the end first, and then counted
+        accepted[last] = np.minimum(accepted[last], emitted[last] - 1)
     start = np.repeat(trace.offset[:-1], np.diff(rounds.offset))
     return Passes(rounds.offset, rounds.row - start, emitted, rounds.drafted, accepted)
 
