@@ -27,7 +27,9 @@ def prompts(count, seed=0, budget=24):
 class FakeRunner:
     """Decodes `world` as the engine of a convention would; a pass of d drafts takes seconds(d, k).
 
-    fails: the number of the request, counted over all runs, at which the engine breaks.
+    Several requests in flight are waves of vLLM's, a pass of n requests and d drafts in all takes
+    step_seconds(n, d, k). fails: the number of the request, counted over all runs, at which the
+    engine breaks.
     """
 
     def __init__(self, world, rules="vllm", rule="vllm:1,2", seconds=None, **options):
@@ -37,23 +39,59 @@ class FakeRunner:
         self.sets_k, self.forces = options.get("sets_k", True), options.get("forces", True)
         self.clock, self.fails = options.get("clock", True), options.get("fails")
         self.name, self.started, self.closed, self.served = rules, [], 0, 0
-        self.k = 0
+        self.step_seconds = options.get("step_seconds", lambda active, drafted, k: 1.0)
+        self.k, self.schedule, self.late = 0, (), options.get("late", False)
 
     def start(self, settings):
         self.started.append(settings)
         self.k = 0 if settings.draft is None else settings.draft.k
+        self.schedule = settings.schedule
         return Ready(self.name, "1.0", "fake", 0.0, self.sets_k, self.forces)
 
     def run(self, requests, keep, concurrent=1, k=None, force=None):  # noqa: PLR0913
         length, total = self.k if k is None else k, 0.0
-        for request in requests:
-            if self.fails is not None and self.served >= self.fails:
-                raise EngineError("fake 1.0 was ended by signal 9")
-            self.served += 1
-            finished = self.answer(request, length, force)
-            total += finished.seconds
-            keep(finished)
+        for first in range(0, len(requests), concurrent):
+            wave = requests[first : first + concurrent]
+            if concurrent > 1:
+                answers = self.answer_wave(wave, length, force)
+            else:
+                answers = (self.answer(request, length, force) for request in wave)
+            for finished in answers:
+                if self.fails is not None and self.served >= self.fails:
+                    raise EngineError("fake 1.0 was ended by signal 9")
+                self.served += 1
+                total += finished.seconds
+                keep(finished)
         return total
+
+    def answer_wave(self, requests, k, force):
+        """Requests that start together, in the order of their ends; each joins a bit later."""
+
+        def propose(context, K):
+            if force is not None:
+                return [-1] * K
+            return naive_engine.draft(context, K, self.rule) if K else []
+
+        def length_of(requests):
+            if self.schedule and force is None and k == self.k:
+                return naive_engine.length_at(self.schedule, requests)
+            return k if force is None else force
+
+        asked = [(list(r.prompt), self.world[r.prompt], r.max_tokens) for r in requests]
+        answers = naive_engine.run_wave(asked, [END], propose, length_of, self.late)
+        clock = [5.0 + 0.25 * len(requests)]  # the prompts
+        for t in range(1, max(len(passes) for _, passes in answers)):
+            drafted = [passes[t][1] for _, passes in answers if len(passes) > t]
+            clock.append(self.step_seconds(len(drafted), sum(drafted), k))
+        finished = []
+        for i, (request, (text, passes)) in enumerate(zip(requests, answers)):
+            own = clock[: len(passes)]
+            finished.append(Finished(
+                request.id, tuple(text), tuple(passes), tuple(own) if self.clock else None,
+                own[0] - 1e-3 * i, sum(own) - 1e-3 * i, None,
+                "end" if text[-1] == END else "length",
+            ))  # fmt: skip
+        return sorted(finished, key=lambda one: len(one.passes))
 
     def answer(self, request, k, force):
         rule, K = self.rule, max(k, 1) if force is None else max(force, 1)

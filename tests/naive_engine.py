@@ -113,3 +113,38 @@ def run(prompt, future, budget, ends, offer, rules, chooser):
         chooser.observe(computed, drafted, inside)
         text += new
     return text, passes
+
+
+def run_wave(requests, ends, propose, length_of, late=False):  # noqa: PLR0913
+    """[(text, passes)] of vLLM on requests [(prompt, future, budget)] that start in one pass.
+
+    propose(context, K) is a draft of at most K tokens, K = length_of(requests in the pass), which
+    the next pass verifies. late: by the requests of that next pass, which vLLM does not do.
+    """
+    texts, passes = [[] for _ in requests], [[] for _ in requests]
+    drafts = [[] for _ in requests]
+    running = list(range(len(requests)))
+    while running:
+        for i in running:
+            _, future, budget = requests[i]
+            target, right = future[len(texts[i]) :], 0
+            while right < len(drafts[i]) and drafts[i][right] == target[right]:
+                right += 1
+            passes[i].append((right + 1, len(drafts[i]), right))
+            for token in target[: right + 1]:
+                if len(texts[i]) < budget and not (texts[i] and texts[i][-1] in ends):
+                    texts[i].append(token)
+        count = len(running)
+        running = [
+            i for i in running if len(texts[i]) < requests[i][2] and texts[i][-1] not in ends
+        ]
+        for i in running:
+            drafts[i] = propose(
+                requests[i][0] + texts[i], length_of(len(running) if late else count)
+            )
+    return list(zip(texts, passes))
+
+
+def length_at(ranges, requests):
+    """K of the range that holds this number of requests; beyond the last, that of the last."""
+    return [K for first, _, K in ranges if first <= requests][-1]

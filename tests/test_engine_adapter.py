@@ -78,6 +78,20 @@ def test_a_batch_needs_an_engine_with_batches():
         replace(ENGINE, batches=False).start(SETTINGS)
 
 
+SCHEDULE = ((1, 1, 4), (2, 2, 0))
+
+
+def test_a_schedule_is_part_of_the_start_object_and_needs_batches():
+    given = replace(SETTINGS, schedule=SCHEDULE)
+    assert ENGINE.start(given)["schedule"] == [[1, 1, 4], [2, 2, 0]]
+    assert "schedule" not in ENGINE.start(SETTINGS)
+    with pytest.raises(ValueError, match="takes no schedule by batch size: leave --schedule out"):
+        replace(ENGINE, batches=False).start(replace(given, batch=1))
+    for draft in (NgramDraft(3), None):
+        with pytest.raises(ValueError, match="schedule drafts up to 4 tokens and the drafter"):
+            ENGINE.start(replace(given, draft=draft))
+
+
 def environment_at(tmp_path, monkeypatch, script):
     """A folder of environments whose vllm python is a shell script."""
     monkeypatch.setenv("SIMSPEC_ENGINES", str(tmp_path))

@@ -8,14 +8,18 @@ from types import SimpleNamespace
 import pytest
 from fake_engine import FakeRunner, prompts
 from shell import simspec
+from test_engine_batches import PLAIN, clock
 from test_engine_measure import stepped
 
 from simspec import CostModel
+from simspec.cost.table import CostTable
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import WrittenText, record_texts
 
 RUN = ("engine", "run", "vllm", "--model", "m", "--recording", "t.parquet", "--drafter",
        "ngram:1,2", "-k", 0, "-k", 1, "-k", 4, "--repeats", 2, "--prompts", 0)  # fmt: skip
+SCHEDULED = ("engine", "run", "vllm", "--model", "m", "--recording", "t.parquet", "--drafter",
+             "ngram:1,2", "--prompts", 0, "--concurrent", 4, "--schedule", "v.json")  # fmt: skip
 
 
 @pytest.fixture
@@ -37,7 +41,8 @@ def folder(tmp_path, monkeypatch):
     record_texts(texts, ngram_rule("vllm:1,2"), 4, (3,)).save(tmp_path / "t.parquet")
     environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
     monkeypatch.setattr(real.engines, "find_environment", lambda *_: environment)
-    monkeypatch.setattr(real.engines, "Worker", lambda *_: FakeRunner(world, seconds=stepped))
+    fake = {"seconds": stepped, "step_seconds": clock}
+    monkeypatch.setattr(real.engines, "Worker", lambda *_: FakeRunner(world, **fake))
     return tmp_path
 
 
@@ -65,6 +70,68 @@ def test_measure_run_and_compare_confirm_the_recommendation(folder):
     before = (folder / "r.jsonl").read_bytes()
     simspec(*RUN, "--out", "r.jsonl", cwd=folder)  # nothing is left to run
     assert (folder / "r.jsonl").read_bytes() == before
+
+
+def test_batches_are_measured_run_exported_and_run_again_by_the_schedule(folder):
+    out, _ = simspec(
+        "engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet", "--drafter",
+        "ngram:1,2", "--depth", 4, "--concurrent", 2, "--concurrent", 4, "--concurrent", 1,
+        "--prompts", 5, "--out", "v.cost.json", cwd=folder,
+    )  # fmt: skip
+    for size, seconds in PLAIN.items():
+        batch = f" batch {size}" if size > 1 else ""
+        assert f"vllm 1.0{batch}: a plain pass takes {1000 * seconds:.2f} ms" in out
+        assert (folder / f"v.cost.json.b{size}.rows.jsonl").exists()
+    assert CostTable.from_json(folder / "v.cost.json").batch == (1, 2, 4)
+    simspec(*RUN, "--concurrent", 4, "--out", "r.jsonl", cwd=folder)
+    out, _ = simspec("engine", "compare", "r.jsonl", "--cost", "v.cost.json", cwd=folder)
+    assert "0 exceptions" in out
+    assert "batch 4, recommended: K = " in out
+    simspec(
+        "export", "vllm", "t.parquet", "--cost", "v.cost.json", "--method", "ngram", "--ngram", 2,
+        "--out", "v.json", cwd=folder,
+    )  # fmt: skip
+    exported = json.loads((folder / "v.json").read_text())
+    ranges = [[1, 1, 4], [2, 3, 2], [4, 4, 0]]
+    changed = exported | {
+        "num_speculative_tokens": 4, "num_speculative_tokens_per_batch_size": ranges,
+    }  # fmt: skip
+    (folder / "v.json").write_text(json.dumps(changed))
+    simspec(*SCHEDULED, "--out", "s.jsonl", cwd=folder)
+    out, _ = simspec("engine", "compare", "s.jsonl", "--cost", "v.cost.json", "--json", cwd=folder)
+    report = json.loads(out)
+    assert report["about"]["schedule"] == ranges
+    assert report["passes"]["equal"]
+    assert report["speedups"]["batch"] == 4
+    assert report["speedups"]["worst_error"] < 0.1
+    out, _ = simspec("engine", "compare", "s.jsonl", "--cost", "v.cost.json", cwd=folder)
+    assert "batch 4, recommended: the schedule, confirmed" in out
+    assert out.count("│ schedule │") == 2  # passes and speedups
+    (folder / "s.rows.jsonl").write_bytes((folder / "s.jsonl").read_bytes())
+    (folder / "s.cost.json").write_bytes((folder / "v.cost.json").read_bytes())
+    out, _ = simspec("engine", "compare", *["s.rows.jsonl"] * 2, "--markdown", cwd=folder)
+    assert "| vllm 1.0, batch 4 | n-gram 1 to 2 | 12 | 1500.0 ms | schedule | " in out
+    assert "| the schedule, confirmed | " in out
+
+
+@pytest.mark.parametrize("change,reason", [
+    ({}, "drafts by ngram of 1 to 3 tokens, --drafter is ngram of 1 to 2 tokens: give the same"),
+    ({"method": "draft_model", "model": "d"}, "drafts by draft_model, --drafter is ngram of 1 to"),
+    ({"num_speculative_tokens_per_batch_size": [[1, 2, 3], [4, 8, 1]]}, "starts at 4, expected 3"),
+    ({"num_speculative_tokens_per_batch_size": [[1, 4, 0], [5, 8, 3]], "prompt_lookup_max": 2},
+     "v.json drafts nothing at up to 4 requests: run with -k 0"),
+    ({"num_speculative_tokens": "3"}, "num_speculative_tokens is '3'"),
+    (None, "v.json: vLLM speculative_config: not JSON"),
+])  # fmt: skip
+def test_invalid_schedules_are_one_line(folder, change, reason):
+    config = {"method": "ngram", "num_speculative_tokens": 3}
+    if change is not None and "model" not in change:
+        config |= {"prompt_lookup_min": 1, "prompt_lookup_max": 3}
+    (folder / "v.json").write_text("{" if change is None else json.dumps(config | change))
+    _, error = simspec(*SCHEDULED, "--out", "r.jsonl", cwd=folder, code=2)
+    assert reason in error
+    assert error.count("\n") == 1
+    assert not (folder / "r.jsonl").exists()
 
 
 def test_several_runs_are_a_line_each_with_the_costs_beside_them(folder):
@@ -130,12 +197,23 @@ REFUSED = [
     ((*RUN[1:], "--out", "no/r.jsonl"), "there is no folder no"),
     ((*RUN[1:], "--out", "r.jsonl", "-k", "99"), "is 99, expected at most 64"),
     ((*RUN[1:], "--out", "r.jsonl", "-k", "4"), "expected different ones, 0"),
+    ((*SCHEDULED[1:], "--out", "r.jsonl"), "v.json cannot be read: No such file"),
+    ((*SCHEDULED[1:], "-k", 0, "-k", 2, "--out", "r.jsonl"), "and plain decoding: leave -k out"),
+    (
+        (
+            "measure",
+            "openvino",
+            *RUN[3:5],
+            *("--concurrent", 1, "--concurrent", 4, "--out", "r.jsonl"),
+        ),
+        "openvino serves one request a pass here, batch is 4: give 1",
+    ),
     (("compare", "none.jsonl"), "none.jsonl cannot be read"),
     (("compare", "t.parquet"), "is no row of a run"),
     (("compare", "a.jsonl", "b.jsonl"), "a.jsonl cannot be read"),
     (("compare", "t.parquet", "--plot", "p.png"), "--plot draws several runs"),
     (("compare", "a.jsonl", "b.jsonl", "--plot", "no/p.png"), "there is no folder no"),
-    (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs beside them"),
+    (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs next to them"),
 ]
 
 

@@ -176,7 +176,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     cost = engine_cost(about, rows)
     with pytest.raises(ValueError, match="hold prompts out"):
         speedup_table(about, rows, cost)
-    with pytest.raises(ValueError, match="one request at a time"):
+    with pytest.raises(ValueError, match="engine's own drafts: run without --force"):
         speedup_table(*measured(tmp_path, "f.jsonl", plan=FORCED), cost)
     with pytest.raises(ValueError, match="price drafts up to 2, the run has 4"):
         speedup_table(*measured(tmp_path, "h.jsonl", seed=1), cost.truncate(2))

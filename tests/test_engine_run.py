@@ -11,11 +11,12 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fake_engine import FakeRunner, prompts
 
 from real.engines import EngineError, EngineSettings, ModelDraft, NgramDraft
-from real.engines.compare import compare_rows, convention_of, rule_of
+from real.engines.compare import compare_rows, convention_of, rule_of, written_text
 from real.engines.rows import open_rows, read_rows
 from real.engines.run import Plan, Prompts, Workers, about_run, blocks, run_blocks, run_on_engine
 from simspec import load_trace
@@ -324,10 +325,6 @@ def test_another_text_is_an_exception_in_exact_settings_only(tmp_path):
 
 def test_a_recording_explains_near_ties_and_replays_model_drafts(tmp_path):
     """With a recording in the place of the n-gram rule, as for a draft model."""
-    import numpy as np
-
-    from real.engines.compare import written_text
-
     world = prompts(8)
     about, rows = do_run(tmp_path / "r.jsonl", FakeRunner(world), world)
     model = about | {"draft": {"method": "model"}}

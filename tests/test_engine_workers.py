@@ -4,9 +4,13 @@ The records are of SmolLM2-135M, float32, n-gram drafts of K = 3 (tests/engine_f
 """
 
 import json
+import os
+import sys
 from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -204,3 +208,44 @@ def test_folders_are_refused_where_gguf_files_are_read(tmp_path, gguf, name):
     with pytest.raises(ValueError, match="simspec export-gguf"):
         RELEASED[name].start(EngineSettings(gguf, ModelDraft(3, tmp_path)))
     assert RELEASED[name].start(EngineSettings(gguf))["draft"] is None
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """vLLM's worker; its environment variables are taken back."""
+    monkeypatch.setattr(sys, "path", [str(WORKERS), *sys.path])
+    with patch.dict(os.environ):
+        yield worker("vllm")
+
+
+def lengths_set(vllm, options, k, force=None):
+    """dynamic_sd_lookup of a run; with a schedule vLLM has made [0, 3, 1, 1] of it."""
+    made = [0, 3, 1, 1] if "schedule" in options else [0, 3, 3, 3]
+    engine = vllm.VllmEngine.__new__(vllm.VllmEngine)
+    engine.draft, engine.options = {"method": "ngram", "k": 3, "min": 1, "max": 3}, options
+    engine.most, engine.lengths, engine.drafter = 3, made, SimpleNamespace()
+    engine.scheduler = SimpleNamespace(dynamic_sd_lookup=made)
+    engine._set_draft_length(k, force)
+    assert engine.lengths == made
+    return engine.scheduler.dynamic_sd_lookup
+
+
+def test_vllm_s_longest_length_stands_for_its_schedule(vllm):
+    options = {"seed": 0, "batch": 3, "schedule": [[1, 1, 3], [2, 3, 1]]}
+    assert lengths_set(vllm, options, 3) == [0, 3, 1, 1]
+    assert lengths_set(vllm, options, 0) == [0] * 4
+    assert lengths_set(vllm, options, 3, force=3) == [3] * 4
+    plain = {key: value for key, value in options.items() if key != "schedule"}
+    assert lengths_set(vllm, plain, 3) == [3] * 4
+    assert lengths_set(vllm, plain, 2) == [2] * 4
+
+
+def test_vllm_reads_k_by_the_requests_of_a_pass(vllm):
+    engine = vllm.VllmEngine.__new__(vllm.VllmEngine)
+    engine.draft = {"method": "ngram", "k": 3, "min": 1, "max": 3}
+    key = "num_speculative_tokens_per_batch_size"
+    engine.options = {"batch": 8}
+    assert engine._speculation()[key] == [(1, 8, 3)]
+    engine.options["schedule"] = [[1, 2, 3], [3, 8, 0]]
+    assert engine._speculation()[key] == [[1, 2, 3], [3, 8, 0]]
+    assert engine._speculation()["num_speculative_tokens"] == 3

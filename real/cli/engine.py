@@ -1,31 +1,41 @@
 """The commands `simspec engine list`, `run`, `measure` and `compare`."""
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from real.cli.options import MOST_TOKENS, Json, Seed, show_progress
-from simspec.cli.options import (
-    MOST_BATCH,
-    MOST_PROMPTS,
-    MOST_REPEATS,
-    MOST_THREADS,
-    Markdown,
-    at_most,
+from real.cli.engine_options import (
+    SMOLLM2,
+    Budget,
+    Count,
+    Draft,
+    Dtype,
+    Fast,
+    Model,
+    Name,
+    Part,
+    Recording,
+    Repeats,
+    Threads,
+    Untested,
+    adapter_of,
+    engine_settings,
+    prompt_choice,
+    start,
 )
+from real.cli.options import Json, Seed
+from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, Markdown, at_most
 
 if TYPE_CHECKING:
-    from real.engines import EngineSettings
-    from real.engines.measure import SpeedupTable
-    from real.engines.run import Plan, Prompts
-    from simspec import Trace
+    from simspec import CostModel, Trace
 
 PANEL = "Exchange with engines"
 LONGEST = 64
+LENGTHS = 0, 1, 2, 3, 5, 8
+GROUP = 4
 
 engine = typer.Typer(
     no_args_is_help=True,
@@ -36,48 +46,6 @@ engine = typer.Typer(
     "simspec engine run vllm --model models/smollm2/target --out vllm.rows.jsonl; "
     "simspec engine compare vllm.rows.jsonl --cost vllm.cost.json",
 )
-
-Name = Annotated[str, typer.Argument(help="An engine of `simspec engine list`.")]
-Model = Annotated[
-    Path, typer.Option(help="The target: a folder of safetensors, or a GGUF file for llama.cpp.")
-]
-Recording = Annotated[
-    str, typer.Option(help="Recording whose prompts run; its texts are the target's own.")
-]
-Draft = Annotated[
-    str, typer.Option("--drafter", help="ngram:LEAST,MOST, model:PATH, or none for plain decoding.")
-]
-Count = Annotated[
-    int,
-    typer.Option(
-        "--prompts", callback=at_most(MOST_PROMPTS), help="Prompts to run, evenly spaced; 0: all."
-    ),
-]
-Budget = Annotated[
-    int, typer.Option(callback=at_most(MOST_TOKENS), help="New tokens; 0: as the recording allows.")
-]
-Part = Annotated[
-    str,
-    typer.Option(
-        help="PART/PARTS: every PARTS-th prompt; 1-3/4: three of four parts. Costs and speedups "
-        "need different parts."
-    ),
-]
-Repeats = Annotated[
-    int, typer.Option(callback=at_most(MOST_REPEATS), help="Runs of every prompt and length.")
-]
-Threads = Annotated[
-    int, typer.Option(callback=at_most(MOST_THREADS), help="Threads of the engine.")
-]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-Fast = Annotated[
-    bool,
-    typer.Option("--fast", help="The engine's fast settings, where its texts depend on K or not."),
-]
-Untested = Annotated[
-    bool, typer.Option("--untested", help="Accept a version of the engine that was not tested.")
-]
-SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
 
 
 @engine.command("list")
@@ -125,11 +93,27 @@ def run(  # noqa: PLR0913
     budget: Budget = 96,
     repeats: Repeats = 3,
     group: Annotated[
-        int, typer.Option(callback=at_most(MOST_PROMPTS), help="Prompts of a timing block.")
-    ] = 4,
+        int | None,
+        typer.Option(
+            callback=at_most(MOST_PROMPTS),
+            help="Prompts of a timing block; default: 4, or those in flight together.",
+        ),
+    ] = None,
     concurrent: Annotated[
-        int, typer.Option(callback=at_most(MOST_BATCH), help="Requests in flight together.")
+        int,
+        typer.Option(
+            callback=at_most(MOST_BATCH),
+            help="Requests in flight together: those of a block start in one pass, and prompts are "
+            "rounded up to whole batches.",
+        ),
     ] = 1,
+    schedule: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of `simspec export vllm`: draft lengths by requests in a pass; runs them "
+            "and plain decoding."
+        ),
+    ] = None,
     threads: Threads = 1,
     dtype: Dtype = "float32",
     fast: Fast = False,
@@ -142,13 +126,25 @@ def run(  # noqa: PLR0913
     Every finished request is kept at once; the same command goes on after a kill.
 
     Example: simspec engine run vllm --model models/smollm2/target -k 0 -k 2 -k 5 --out rows.jsonl
+
+    A schedule: simspec engine run vllm --model models/smollm2/target --schedule vllm.json
+    --concurrent 4 --out rows.jsonl
     """
     from real.engines.run import Plan
+    from real.engines.vllm import with_schedule
 
-    ks = tuple(k or (0, 1, 2, 3, 5, 8))
-    plan = Plan(ks, repeats, group, concurrent, False, seed)
+    ks = tuple(k or LENGTHS)
     settings = engine_settings(model, drafter, max(ks), threads, dtype, not fast, concurrent)
-    chosen = prompt_choice(prompts, part, budget)
+    if schedule is not None:
+        if k:
+            raise ValueError("--schedule says which lengths run, and plain decoding: leave -k out")
+        settings = with_schedule(settings, schedule)
+        assert settings.draft is not None
+        ks = (0, settings.draft.k)
+    if group is None:
+        group = concurrent if concurrent > 1 else GROUP
+    plan = Plan(ks, repeats, group, concurrent, False, seed)
+    chosen = prompt_choice(prompts, part, budget, concurrent if group == concurrent else 1)
     ready = start(name, settings, recording, chosen, plan, out, False, untested)
     written = {"path": str(out), "engine": name, "version": ready.version, "device": ready.device}
     print(json.dumps(written) if as_json else f"wrote {out}: {name} {ready.version}")
@@ -158,7 +154,10 @@ def run(  # noqa: PLR0913
 def measure(  # noqa: PLR0913
     name: Name,
     model: Model,
-    out: Annotated[Path, typer.Option(help="The cost file; its rows stay in OUT.rows.jsonl.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="The cost file; its rows stay in OUT.rows.jsonl, or OUT.bB.rows.jsonl."),
+    ],
     recording: Recording = SMOLLM2,
     drafter: Draft = "ngram:1,3",
     depth: Annotated[
@@ -168,6 +167,14 @@ def measure(  # noqa: PLR0913
     part: Part = "1/2",
     budget: Budget = 64,
     repeats: Repeats = 3,
+    concurrent: Annotated[
+        list[int] | None,
+        typer.Option(
+            callback=at_most(MOST_BATCH),
+            help="Requests in a pass; repeated: a cost table by batch size. Prompts are rounded up "
+            "to whole batches.",
+        ),
+    ] = None,
     threads: Threads = 1,
     dtype: Dtype = "float32",
     fast: Fast = False,
@@ -182,29 +189,48 @@ def measure(  # noqa: PLR0913
     own drafts are timed. Every --cost reads the file.
 
     Example: simspec engine measure vllm --model models/smollm2/target --out vllm.cost.json
+
+    By batch size: simspec engine measure vllm --model models/smollm2/target --concurrent 1
+    --concurrent 4 --out vllm.cost.json
     """
-    from real.engines.measure import engine_cost
+    from dataclasses import replace
+
+    from real.engines.measure import cost_table, engine_cost
     from real.engines.rows import read_rows
     from real.engines.run import Plan
+    from simspec.cost.table import CostTable
     from simspec.output.files import check_output
+    from simspec.output.terminal import print_note
 
     check_output(out)
-    rows = out.with_name(f"{out.name}.rows.jsonl")
-    plan = Plan(tuple(range(depth + 1)), repeats, 2, 1, False, seed)
-    settings = engine_settings(model, drafter, depth, threads, dtype, not fast, 1)
-    start(
-        name, settings, recording, prompt_choice(prompts, part, budget), plan, rows, None, untested
-    )
-    cost = engine_cost(*read_rows(rows), seed=seed)
+    sizes, runs = sorted({*(concurrent or [1])}), []
+    settings = engine_settings(model, drafter, depth, threads, dtype, not fast, sizes[-1])
+    adapter_of(name, settings)
+    for size in sizes:
+        alone = sizes == [1]
+        rows = out.with_name(
+            f"{out.name}.rows.jsonl" if alone else f"{out.name}.b{size}.rows.jsonl"
+        )
+        plan = Plan(tuple(range(depth + 1)), repeats, 2 if alone else size, size, False, seed)
+        chosen = prompt_choice(prompts, part, budget, size)
+        of_size = replace(settings, batch=size)
+        start(name, of_size, recording, chosen, plan, rows, None, untested)
+        runs.append(read_rows(rows))
+    cost = engine_cost(*runs[0], seed=seed) if sizes == [1] else cost_table(runs, seed)
     cost.to_json(out)
     if as_json:
         print(json.dumps(cost.to_dict()))
         return
-    from simspec.output.table import print_table
-    from simspec.output.terminal import print_note
-
     for warning in cost.warnings:
         print_note(warning)
+    for cell in [cost.at(size) for size in sizes] if isinstance(cost, CostTable) else [cost]:
+        show_costs(cell, out)
+
+
+def show_costs(cost: "CostModel", out: Path) -> None:
+    """Prints the costs of one batch size."""
+    from simspec.output.table import print_table
+
     assert cost.precision is not None
     widths = cost.precision.half_width["verify"]
     print_table(
@@ -228,7 +254,7 @@ def compare(  # noqa: PLR0913
         list[Path],
         typer.Argument(
             help="Rows of `simspec engine run`; several NAME.rows.jsonl: a line each, with the "
-            "costs in NAME.cost.json beside it."
+            "costs in NAME.cost.json next to it."
         ),
     ],
     cost: Annotated[
@@ -259,7 +285,9 @@ def compare(  # noqa: PLR0913
     from real.engines.compare import compare_rows
     from real.engines.measure import speedup_table
     from real.engines.rows import read_rows
-    from simspec import CostModel, load_trace
+    from real.engines.summary import length_name, speedups_shown
+    from simspec import load_trace
+    from simspec.cost.table import load_cost
     from simspec.output.table import markdown_table, print_table
     from simspec.output.terminal import print_text
     from simspec.trace.recordings import locate
@@ -276,13 +304,17 @@ def compare(  # noqa: PLR0913
     result = compare_rows(about, held, trace)
     table = None
     if cost is not None:
-        table = speedup_table(about, held, CostModel.from_json(cost), trace)
+        table = speedup_table(about, held, load_cost(cost), trace)
     if as_json:
         speedups = None if table is None else table.to_dict()
         print(json.dumps({"about": about, "passes": result.to_dict(), "speedups": speedups}))
         raise typer.Exit(0 if result.equal else 1)
+    scheduled = bool(about.get("schedule"))
     counted = [
-        (str(k), *(f"{a}" if a == b else f"{a}, predicted {b}" for a, b in counters.values()))
+        (
+            length_name(k, scheduled),
+            *(f"{a}" if a == b else f"{a}, predicted {b}" for a, b in counters.values()),
+        )
         for k, counters in result.counters.items()
     ]
     headings = ("K", "passes", "with a draft", "drafted", "accepted")
@@ -323,7 +355,7 @@ def compare_several(
 
     cost, trace, plot = given
     if cost is not None:
-        raise ValueError("--cost is for one file of rows; several have their costs beside them")
+        raise ValueError("--cost is for one file of rows; several have their costs next to them")
     if plot is not None:
         check_output(plot)
     summaries = [run_summary(path, trace) for path in rows]
@@ -337,88 +369,3 @@ def compare_several(
     else:
         table.print()
     raise typer.Exit(1 if any(summary.exceptions for summary in summaries) else 0)
-
-
-def speedups_shown(table: "SpeedupTable") -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-    """(title, headings, cells) of predicted and measured speedups."""
-
-    def figure(value: float, interval: Any) -> str:
-        return f"{value:.3f}" + (f" [{interval.low:.3f}, {interval.high:.3f}]" if interval else "")
-
-    cells = [
-        (
-            str(row.k),
-            figure(row.predicted, row.predicted_interval),
-            figure(row.measured, row.measured_interval),
-            f"{row.error:+.1%}",
-        )
-        for row in table.rows
-    ]
-    advice = f"K = {table.recommended}" if table.recommended else "do not draft"
-    state = "confirmed" if table.confirmed else f"not confirmed: K = {table.best} is faster"
-    title = f"recommended: {advice}, {state}; {table.prompts} prompts, {table.repeats} repeats"
-    return title, ("K", "predicted [95%]", "measured [95%]", "error"), cells
-
-
-def engine_settings(
-    model: Path, drafter: str, k: int, threads: int, dtype: str, exact: bool, batch: int
-) -> "EngineSettings":
-    """The settings of these options; ValueError for an invalid drafter."""
-    from real.engines import EngineSettings, ModelDraft, NgramDraft
-
-    method, _, rest = drafter.partition(":")
-    draft: NgramDraft | ModelDraft | None = None
-    sizes = rest.split(",") if rest else ["1", "3"]
-    if method == "ngram" and len(sizes) <= 2 and all(s.isdecimal() for s in sizes):
-        draft = NgramDraft(max(k, 1), int(sizes[0]), int(sizes[-1]))
-    elif method == "model" and rest:
-        draft = ModelDraft(max(k, 1), Path(rest))
-    elif drafter != "none":
-        raise ValueError(f"--drafter is {drafter!r}, expected ngram:1,3, model:PATH or none")
-    return EngineSettings(model, draft, threads, dtype, batch=batch, exact=exact)
-
-
-def prompt_choice(count: int, part: str, budget: int) -> "Prompts":
-    """The prompts of these options; ValueError for an invalid part."""
-    from real.engines.run import Prompts
-
-    found = re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?/(\d{1,3})", part, re.ASCII)
-    if not found:
-        raise ValueError(f"--part is {part!r}, expected PART/PARTS such as 1/2 or 1-3/4")
-    last = None if found[2] is None else int(found[2])
-    return Prompts(count, int(found[1]), int(found[3]), budget, last)
-
-
-def start(  # noqa: PLR0913
-    name: str,
-    settings: "EngineSettings",
-    recording: str,
-    chosen: "Prompts",
-    plan: "Plan",
-    out: Path,
-    force: bool | None,
-    untested: bool,
-) -> Any:
-    """Runs the plan in the engine's environment; the errors of its parts, one line each."""
-    from dataclasses import replace
-
-    from real.engines import RELEASED, Worker, find_environment
-    from real.engines.run import run_on_engine
-    from simspec import load_trace
-    from simspec.output.files import check_output
-    from simspec.trace.recordings import locate
-
-    if name not in RELEASED:
-        raise ValueError(f"engine {name!r} is unknown, expected one of {', '.join(RELEASED)}")
-    check_output(out)
-    adapter = RELEASED[name]
-    adapter.start(settings)
-    environment = find_environment(adapter, untested)
-    (path,) = locate([recording]).values()
-    requests = chosen.of(load_trace(path))
-    longest = max(len(request.prompt) + request.max_tokens for request in requests)
-    settings = replace(settings, longest=longest + 2 * max(plan.ks) + 2)
-    with show_progress() as progress:
-        return run_on_engine(
-            lambda: Worker(adapter, environment), settings, requests, plan, out, force, progress
-        )

@@ -6,11 +6,11 @@ from real.engines.environment import find_environment, is_installed
 from real.engines.messages import Finished, Ready, Request
 from simspec.plugins import plugins
 
+LATER = "compare", "figure", "measure", "rows", "run", "summary", "timing", "waves"
+"""Files that use the engines."""
+
 RELEASED: dict[str, Engine] = {
-    name: file.ENGINE
-    for name, file in plugins(
-        __name__, "ENGINE", besides=("rows", "run", "measure", "compare")
-    ).items()
+    name: file.ENGINE for name, file in plugins(__name__, "ENGINE", besides=LATER).items()
 }
 """Every released engine, by the name of its file."""
 

@@ -58,6 +58,7 @@ class EngineSettings:
     | exact | settings that keep the text equal to plain decoding, also where slower |
     | seed | of the engine's random numbers |
     | temperature | 0: greedy |
+    | schedule | (first, last, K): requests in a pass and their draft length; (): the draft's k |
     """
 
     model: Path
@@ -69,10 +70,11 @@ class EngineSettings:
     exact: bool = True
     seed: int = 0
     temperature: float = 0.0
+    schedule: tuple[tuple[int, int, int], ...] = ()
 
 
 def start_options(settings: EngineSettings) -> dict[str, Any]:
-    """The line's "start" object (docs: engines) of these settings, before an engine's own."""
+    """The line's "start" object of these settings; "schedule" is left out where there is none."""
     draft: dict[str, Any] | None = None
     if isinstance(settings.draft, NgramDraft):
         draft = {
@@ -89,7 +91,8 @@ def start_options(settings: EngineSettings) -> dict[str, Any]:
             "model": str(settings.draft.model.resolve()),
             "p_min": settings.draft.p_min,
         }
-    return {
+    schedule = {"schedule": [*map(list, settings.schedule)]} if settings.schedule else {}
+    return schedule | {
         "model": str(settings.model.resolve()),
         "draft": draft,
         "threads": settings.threads,
@@ -162,6 +165,7 @@ class Engine:
             self._check_ngram(draft)
         if isinstance(draft, ModelDraft) and not 0 <= draft.p_min < 1:
             raise ValueError(f"p_min is {draft.p_min!r}; expected at least 0 and below 1")
+        self._check_schedule(settings)
         if settings.batch > 1 and not self.batches:
             raise ValueError(
                 f"{self.name} serves one request a pass here, batch is {settings.batch}: give 1"
@@ -180,6 +184,22 @@ class Engine:
             raise ValueError(f"dtype is {settings.dtype!r}; expected {', '.join(DTYPES)}")
         if not 0 <= settings.temperature <= 100:
             raise ValueError(f"temperature is {settings.temperature!r}; expected 0 to 100")
+
+    def _check_schedule(self, settings: EngineSettings) -> None:
+        if not settings.schedule:
+            return
+        if not self.batches:
+            raise ValueError(
+                f"{self.name} serves one request a pass here and takes no schedule by batch size: "
+                "leave --schedule out"
+            )
+        longest = max(length for _, _, length in settings.schedule)
+        if settings.draft is None or settings.draft.k != longest:
+            drafts = 0 if settings.draft is None else settings.draft.k
+            raise ValueError(
+                f"the schedule drafts up to {longest} tokens and the drafter {drafts}; expected "
+                "the same"
+            )
 
     def _check_ngram(self, draft: NgramDraft) -> None:
         if not 1 <= draft.ngram_min <= draft.ngram_max <= MOST_DRAFT:

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from real.engines.rows import Row
-from simspec.engines.convention import CONVENTIONS, Convention, Passes, clipped, engine_passes
+from real.engines.waves import lengths_of, whole_waves
+from simspec.engines.convention import (
+    CONVENTIONS,
+    Convention,
+    Passes,
+    clipped,
+    engine_passes,
+    scheduled_passes,
+)
 from simspec.engines.ngram import NgramRule, ngram_rule
 from simspec.engines.text import WrittenText, record_texts
 from simspec.policies.fixed import fixed
@@ -80,8 +88,8 @@ class Comparison:
     | clipped | requests whose last pass counts tokens after the end of the text |
     | counters | {k: {counter: [engine, predicted]}}, counts within the text |
     | differences | what is not equal; near-ties explain some |
-    | left_out | requests that no recording covers |
-    | exact | the settings keep a text equal to plain decoding's; else other texts are no exceptions |
+    | left_out | requests that no recording covers, or whose draft lengths hang on missing ones |
+    | exact | the settings keep texts equal to plain ones; else other texts are no exceptions |
     """
 
     requests: int
@@ -128,7 +136,8 @@ def compare_rows(
     """Every row with drafts of the engine's own against the replay of its text.
 
     n-gram drafts follow from the text. Drafts of a model need the drafter's recording of the same
-    prompts; rows of other prompts are left out. ValueError without it, and for no rows.
+    prompts; rows of other prompts are left out. Under a schedule the passes follow from all texts
+    of a wave, in lock step. ValueError without a recording that is needed, and for no rows.
     """
     rules = rules or convention_of(about)
     rule = rule or rule_of(about)
@@ -138,12 +147,18 @@ def compare_rows(
     differences = text_differences(rows, recording)
     apart = {(d.id, d.k, d.block) for d in differences}
     compared = passes = cut = left_out = 0
+    lengths = lengths_of(about)
     counters = {k: {name: [0, 0] for name in COUNTERS} for k in sorted({row.k for row in rows})}
     for k, held in counters.items():
         own = [row for row in rows if row.k == k]
         follows = [row for row in own if (row.request.id, k, row.block) not in apart]
         candidates = own if rule is not None or k == 0 else follows
-        kept, predicted = predicted_passes(candidates, k, rules, rule, recording)
+        if k and lengths:
+            candidates = [row for wave in whole_waves(about, candidates).values() for row in wave]
+        if not candidates:
+            left_out += len(own)
+            continue
+        kept, predicted = predicted_passes(candidates, k, rules, rule, recording, lengths)
         left_out += len(own) - len(kept)
         for s, row in enumerate(kept):
             length = len(row.finished.tokens)
@@ -180,29 +195,50 @@ def end_tokens(rows: Sequence[Row]) -> list[int]:
 
 
 def predicted_passes(
-    rows: Sequence[Row], k: int, rules: Convention, rule: NgramRule | None, recording: Trace | None
+    rows: Sequence[Row],
+    k: int,
+    rules: Convention,
+    rule: NgramRule | None,
+    recording: Trace | None,
+    lengths: Sequence[int] = (),
 ) -> tuple[list[Row], Passes]:
     """(the rows that can be predicted, their passes at draft length k), along the rows' own texts.
 
-    Without an n-gram rule the rows' texts must be those of the recording.
+    Without an n-gram rule the rows' texts must be those of the recording. lengths: of a schedule,
+    as in `waves.lengths_of`; the rows of a block are then a wave.
     """
     if k == 0 or rule is not None:
         drafts = rule if rule is not None and k else ngram_rule("vllm")
         trace = record_texts([written_text(row) for row in rows], drafts, k or 1, end_tokens(rows))
-        return list(rows), engine_passes(trace, fixed(k), rules)
+        return list(rows), _passes(trace, rows, k, rules, lengths)
     if recording is None:
         raise ValueError(
             "drafts of a model are compared with its recording: name one with --recording"
         )
     place = {name: s for s, name in enumerate(recording.meta.ids)}
     kept = [row for row in rows if row.request.id in place]
+    if lengths:
+        missing = {row.block for row in rows if row.request.id not in place}
+        kept = [row for row in kept if row.block not in missing]
     if not kept:
         return [], Passes(np.zeros(1, np.int64), *(np.zeros(0, np.int64) for _ in range(4)))
     budgets = {row.request.max_tokens for row in kept}
     if len(budgets) > 1:
         raise ValueError(f"requests have {len(budgets)} budgets, expected one beside a recording")
     trace = recording.select([place[row.request.id] for row in kept]).shorten(budgets.pop())
-    return kept, engine_passes(trace, fixed(k), rules)
+    return kept, _passes(trace, kept, k, rules, lengths)
+
+
+def _passes(
+    trace: Trace, rows: Sequence[Row], k: int, rules: Convention, lengths: Sequence[int]
+) -> Passes:
+    """The replay's passes; sequence s of the recording is the text of row s."""
+    if not (k and lengths):
+        return engine_passes(trace, fixed(k), rules)
+    waves = defaultdict(list)
+    for s, row in enumerate(rows):
+        waves[row.block].append(s)
+    return scheduled_passes(trace, list(waves.values()), lengths, rules)
 
 
 def _pass_difference(

@@ -35,10 +35,10 @@ def _draw_run(axes, summary: RunSummary) -> None:
     ks = [row.k for row in found]
     axes.axhline(1.0, color="0.5", lw=0.8)
     axes.plot(ks, [row.predicted for row in found], color="C0", label="predicted by replay, 95%")
-    held = [row for row in found if row.predicted_interval is not None]
-    ends = zip(*((row.predicted_interval.low, row.predicted_interval.high) for row in held))
+    held = [(row.k, row.predicted_interval) for row in found if row.predicted_interval is not None]
     if held:
-        axes.fill_between([row.k for row in held], *ends, color="C0", alpha=0.2, lw=0)
+        lows, highs = ([getattr(e, end) for _, e in held] for end in ("low", "high"))
+        axes.fill_between([k for k, _ in held], lows, highs, color="C0", alpha=0.2, lw=0)
     bars = [
         (row.measured - interval.low, interval.high - row.measured) if interval else (0.0, 0.0)
         for row in found

@@ -13,10 +13,11 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
-from scipy.optimize import nnls
 
 from real.engines.compare import convention_of, predicted_passes, rule_of
 from real.engines.rows import Row
+from real.engines.timing import TimedBlock, priced, timed_block, whole_blocks
+from real.engines.waves import StepPrices, batch_size, lengths_of, steps, whole_waves
 from real.measure.estimate import (
     LEVEL,
     Estimate,
@@ -25,24 +26,13 @@ from real.measure.estimate import (
     trimmed_mean,
     width_or_none,
 )
-from real.measure.pace import TimingBlock
 from simspec import CostModel, Trace
 from simspec.cost.provenance import PARTS, CostOrigin, CostPrecision
-from simspec.engines.convention import Convention
+from simspec.cost.table import CostTable
 from simspec.numerics import stats
 
 DRAWS = 200
 """Bootstrap replicates of the costs, over timing blocks."""
-
-
-@dataclass(frozen=True)
-class TimedBlock:
-    """One timing block: seconds of a plain pass, and of passes by their draft tokens over it."""
-
-    plain: float
-    ratios: Mapping[int, float]
-    seconds: float
-    disturbed: bool
 
 
 def engine_cost(
@@ -52,24 +42,29 @@ def engine_cost(
 
     verify[j], j >= 1, is the mean pass of j draft tokens without the highest and lowest fifth of
     the blocks; verify[0] a pass without a draft while the engine can draft. K: default the run's
-    longest. Blocks that a killed process left unfinished do not count. ValueError where plain
-    passes or those of K draft tokens were not timed.
+    longest. Blocks that a killed process left unfinished do not count. Requests in flight together
+    are a wave: passes of all of them count, and seconds are those of the whole batch. ValueError
+    where plain passes or those of K draft tokens were not timed.
     """
     K = max(about["plan"]["ks"]) if K is None else K
-    rules = convention_of(about)
-    timed = [timed_block(part, rules) for part in whole_blocks(about, rows)]
+    rules, size = convention_of(about), about["plan"]["concurrent"]
+    parts = whole_blocks(about, rows)
+    if size > 1:
+        lengths = len(about["plan"]["ks"])
+        parts = [part for part in parts if len(part) == batch_size(about) * lengths]
+    timed = [timed_block(part, rules, size > 1) for part in parts]
     held = [block for block in timed if block is not None]
     quiet = [block for block in held if not block.disturbed] or held
     if not quiet or not any(K in block.ratios for block in quiet):
         raise ValueError(
-            f"the run timed no passes of {K} draft tokens beside plain ones: run K = 0 and {K} on "
+            f"the run timed no passes of {K} draft tokens and plain ones: run K = 0 and {K} on "
             "more prompts"
         )
     baseline = float(np.median([block.plain for block in quiet]))
     measured = _ratios(quiet)
     measured.setdefault(0, Estimate(1.0, 0.0, 0))
     verify = filled({d: e for d, e in measured.items() if d <= K}, K)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed if size == 1 else (seed, size))
     replicates = []
     for _ in range(DRAWS):
         drawn = _ratios([quiet[i] for i in rng.integers(0, len(quiet), len(quiet))])
@@ -82,7 +77,7 @@ def engine_cost(
         catch_up=np.zeros(1),
         overhead=0.0,
         baseline=baseline,
-        name=f"{about['engine']} {about['version']}",
+        name=f"{about['engine']} {about['version']}" + (f" batch {size}" if size > 1 else ""),
         device=about["device"],
         origin=engine_origin(about),
         precision=CostPrecision(
@@ -100,6 +95,15 @@ def engine_cost(
     )
 
 
+def cost_table(runs: Sequence[tuple[Mapping[str, Any], Sequence[Row]]], seed: int = 0) -> CostTable:
+    """Costs by batch size, from a run of each; its size is the requests in flight together."""
+    sizes = {about["plan"]["concurrent"]: (about, rows) for about, rows in runs}
+    cells = {size: engine_cost(*sizes[size], seed=seed) for size in sorted(sizes)}
+    about = runs[0][0]
+    name = f"{about['engine']} {about['version']}"
+    return CostTable(tuple(cells), (0,), tuple((cell,) for cell in cells.values()), name)
+
+
 def engine_origin(about: Mapping[str, Any]) -> CostOrigin:
     """Origin of a run's costs; `sitting` begins with the digest of its prompts."""
     engine, draft = f"{about['engine']} {about['version']}", about["draft"] or {}
@@ -112,71 +116,6 @@ def engine_origin(about: Mapping[str, Any]) -> CostOrigin:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sitting=f"{about['prompts'][:12]}-{uuid4().hex[:6]}",
     )
-
-
-def whole_blocks(about: Mapping[str, Any], rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows by timing block: those that one process ran at every draft length."""
-    found = defaultdict(list)
-    for row in rows:
-        found[row.block].append(row)
-    lengths = len(about["plan"]["ks"])
-    return [
-        part
-        for _, part in sorted(found.items())
-        if len({row.session for row in part}) == 1
-        and len({row.k for row in part}) == lengths
-        and len({len([r for r in part if r.k == row.k]) for row in part}) == 1
-    ]
-
-
-def timed_block(rows: Sequence[Row], rules: Convention) -> TimedBlock | None:
-    """The block's ratios; None where it has no plain pass after a prompt.
-
-    Without an engine's clock of passes, the seconds of requests are sums of their passes: the
-    costs of the run's draft lengths follow by least squares, those between are linear.
-    """
-    seconds = sum(row.finished.seconds for row in rows)
-    if all(row.finished.pass_seconds is not None for row in rows):
-        taken = defaultdict(list)
-        pace: list[float] = []
-        for row in rows:
-            clock = row.finished.pass_seconds or ()
-            for (_, drafted, _), spent in list(zip(row.finished.passes, clock))[1:]:
-                taken[row.k == 0, _priced(drafted, row, rules)].append(spent)
-            if row.k == 0 and len(clock) > 1:
-                pace += (np.array(clock[1:]) / np.median(clock[1:])).tolist()
-        plain = taken.pop((True, 0), [])
-        if not plain or not np.mean(plain) > 0:
-            return None
-        ratios = {d: float(np.mean(s) / np.mean(plain)) for (_, d), s in taken.items()}
-        return TimedBlock(float(np.mean(plain)), ratios, seconds, TimingBlock(pace).disturbed)
-    knots = sorted({_priced(row.k, row, rules) for row in rows})
-    counts = np.array([_hats(row, rules, knots) for row in rows])
-    decoding = np.array([row.finished.seconds - row.finished.first_seconds for row in rows])
-    if not counts.any():
-        return None
-    costs, _ = nnls(counts, np.maximum(decoding, 0.0))
-    if not costs[0] > 0:
-        return None
-    ratios = {d: float(c / costs[0]) for d, c in zip(knots[1:], costs[1:]) if c > 0}
-    return TimedBlock(float(costs[0]), ratios, seconds, False)
-
-
-def _priced(drafted: int, row: Row, rules: Convention) -> int:
-    """Draft tokens that decide the seconds of a pass: all K where the engine fills its rows."""
-    return drafted if rules.fill == "none" or row.force is not None else row.k
-
-
-def _hats(row: Row, rules: Convention, knots: Sequence[int]) -> list[float]:
-    """How often the row's passes count each knot, a pass between two knots shared by both."""
-    counted = np.zeros(len(knots))
-    for _, drafted, _ in row.finished.passes[1:]:
-        place = np.interp(_priced(drafted, row, rules), knots, range(len(knots)))
-        low = int(place)
-        counted[low] += 1 - (place - low)
-        if place > low:
-            counted[low + 1] += place - low
-    return counted.tolist()
 
 
 def _ratios(blocks: Sequence[TimedBlock]) -> dict[int, Estimate]:
@@ -213,7 +152,8 @@ def _replicates(K: int, verify: list[list[float]]) -> dict[str, Any]:
 class Speedup:
     """Predicted and measured speedup of a draft length over plain decoding after the prompt.
 
-    error is predicted over measured, less 1; intervals are None for under MIN_PROMPTS prompts.
+    error is predicted over measured, less 1; intervals are None for under MIN_PROMPTS prompts, or
+    waves of prompts.
     """
 
     k: int
@@ -237,6 +177,8 @@ class SpeedupTable:
     | best | the length measured best |
     | confirmed | the recommended length is the best, or within the interval of the best |
     | noise | median half-width of the measured intervals, relative |
+    | batch | requests that start together; of more than 1 an interval is over such waves |
+    | scheduled | the longest length is a schedule's, which drafts less where it says so |
     """
 
     rows: tuple[Speedup, ...]
@@ -246,6 +188,8 @@ class SpeedupTable:
     best: int
     confirmed: bool
     noise: float
+    batch: int = 1
+    scheduled: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -258,37 +202,41 @@ class SpeedupTable:
 
 
 def speedup_table(
-    about: Mapping[str, Any], rows: Sequence[Row], cost: CostModel, recording: Trace | None = None
+    about: Mapping[str, Any],
+    rows: Sequence[Row],
+    cost: CostModel | CostTable,
+    recording: Trace | None = None,
 ) -> SpeedupTable:
     """Predicted and measured speedup of a run, whose prompts the costs were not measured on.
 
     Predicted: passes of the replay under the engine's convention, at the engine's costs. Measured:
-    seconds from the first token to the last, one request at a time. ValueError for concurrent
-    requests, for prompts of the costs' own run, and where nothing was timed whole.
+    seconds from the first token to the last, of one request, or of a wave whose requests start
+    together. ValueError for requests that take turns, for prompts of the costs' own run, and where
+    nothing was timed whole.
     """
-    if about["plan"]["concurrent"] != 1 or about["plan"]["force"]:
-        raise ValueError(
-            "speedups are of runs with one request at a time and the engine's own drafts: run with "
-            "--concurrent 1, without --force"
-        )
-    sitting = cost.origin.sitting if cost.origin is not None else ""
-    if sitting and sitting.startswith(about["prompts"][:12]):
-        raise ValueError(
-            "the costs were measured on this run's own prompts: hold prompts out, see --part"
-        )
+    if about["plan"]["force"]:
+        raise ValueError("speedups are of the engine's own drafts: run without --force")
+    cells = [cell for row in cost.cells for cell in row] if isinstance(cost, CostTable) else [cost]
+    for cell in cells:
+        sitting = cell.origin.sitting if cell is not None and cell.origin is not None else ""
+        if sitting and sitting.startswith(about["prompts"][:12]):
+            raise ValueError(
+                "the costs were measured on this run's own prompts: hold prompts out, see --part"
+            )
     whole = [row for part in whole_blocks(about, rows) for row in part]
     ks = sorted({row.k for row in whole})
-    seconds, names = _decode_seconds(whole, ks)
-    one = {name: {row.k: row for row in whole if row.request.id == name} for name in names}
-    found = []
+    waves = _timed_waves(about, whole)
+    seconds, names = _decode_seconds(waves, ks)
+    one = {(name, k): wave for (name, _, k), wave in waves.items()}
+    prices, found = StepPrices.of(cost), []
+    prices.check(about["plan"]["concurrent"], about["plan"]["concurrent"])
     for k in ks:
-        kept = [one[name][k] for name in names]
-        predicted = _predicted_seconds(about, kept, k, cost, recording)
-        plain = [_plain_seconds(one[name][0], cost) for name in names]
-        both = np.array(plain), predicted
-        interval = _interval(*both)
+        kept = [one[name, k] for name in names]
+        predicted = _predicted_seconds(about, kept, k, prices, recording)
+        plain = _plain_seconds([one[name, 0] for name in names], prices)
+        interval = _interval(plain, predicted)
         measured = _interval(seconds[0], seconds[k])
-        value = float(both[0][:, 0].sum() / both[1][:, 0].sum())
+        value = float(plain[:, 0].sum() / predicted[:, 0].sum())
         own = float(seconds[0][:, 0].sum() / seconds[k][:, 0].sum())
         found.append(Speedup(k, value, interval, own, measured))
     recommended = max(found, key=lambda row: row.predicted).k
@@ -300,21 +248,39 @@ def speedup_table(
         if row.k and row.measured_interval is not None
     ]
     return SpeedupTable(
-        tuple(found), len(names), seconds[0].shape[1] - 1, recommended, best,
-        recommended == best or (against is not None and against.low <= 1),
-        float(np.median(widths)) if widths else 0.0,
+        tuple(found), sum(len(one[name, 0]) for name in names), seconds[0].shape[1] - 1,
+        recommended, best, recommended == best or (against is not None and against.low <= 1),
+        float(np.median(widths)) if widths else 0.0, about["plan"]["concurrent"],
+        bool(about.get("schedule")),
     )  # fmt: skip
 
 
+Wave = tuple[tuple[str, ...], int, int]
+"""Ids of the requests that ran together, their block and their draft length."""
+
+
+def _timed_waves(about: Mapping[str, Any], rows: Sequence[Row]) -> dict[Wave, list[Row]]:
+    """The waves of the batch's size; each request where they ran one at a time."""
+    if about["plan"]["concurrent"] == 1:
+        return {((row.request.id,), row.block, row.k): [row] for row in rows}
+    held = whole_waves(about, rows)
+    return {
+        (tuple(sorted(row.request.id for row in wave)), block, k): wave
+        for (block, k), wave in held.items()
+        if len(wave) == batch_size(about)
+    }
+
+
 def _decode_seconds(
-    rows: Sequence[Row], ks: Sequence[int]
-) -> tuple[dict[int, np.ndarray], list[str]]:
-    """({k: float64[P, 1 + R]}, the prompts timed in most repeats): means, then every repeat."""
-    held: dict[str, dict[int, dict[int, float]]] = {}
-    for row in rows:
-        spent = row.finished.seconds - row.finished.first_seconds
-        if len(row.finished.passes) > 1 and isfinite(spent) and spent > 0:
-            held.setdefault(row.request.id, {}).setdefault(row.block, {})[row.k] = spent
+    waves: Mapping[Wave, Sequence[Row]], ks: Sequence[int]
+) -> tuple[dict[int, np.ndarray], list[tuple[str, ...]]]:
+    """({k: float64[P, 1 + R]}, the waves timed in most repeats): means, then every repeat."""
+    held: dict[tuple[str, ...], dict[int, dict[int, float]]] = {}
+    for (name, block, k), wave in waves.items():
+        spent = max(row.finished.seconds - row.finished.first_seconds for row in wave)
+        several = any(len(row.finished.passes) > 1 for row in wave)
+        if several and isfinite(spent) and spent > 0:
+            held.setdefault(name, {}).setdefault(block, {})[k] = spent
     complete = {
         name: [by_k for by_k in blocks.values() if len(by_k) == len(ks)]
         for name, blocks in held.items()
@@ -327,34 +293,40 @@ def _decode_seconds(
     return {k: np.column_stack((s.mean(axis=1), s)) for k, s in seconds.items()}, names
 
 
-def _plain_seconds(row: Row, cost: CostModel) -> np.ndarray:
-    """float64[1 + R]: seconds of plain passes for the tokens after the first."""
-    count = len(row.finished.tokens) - 1
-    return count * np.full(1 + len(cost.replicates), cost.baseline)
+def _plain_seconds(waves: Sequence[Sequence[Row]], prices: StepPrices) -> np.ndarray:
+    """float64[P, 1 + R]: seconds of plain steps for the tokens after the first, by wave."""
+    texts = [[[0] * len(row.finished.tokens) for row in wave] for wave in waves]
+    return np.array([prices.seconds(steps(of_wave)[0]) for of_wave in texts])
 
 
 def _predicted_seconds(
-    about: Mapping[str, Any], rows: Sequence[Row], k: int, cost: CostModel, recording: Trace | None
+    about: Mapping[str, Any],
+    waves: Sequence[Sequence[Row]],
+    k: int,
+    prices: StepPrices,
+    recording: Trace | None,
 ) -> np.ndarray:
-    """float64[P, 1 + R]: seconds of the replay's passes after the prompt's, by prompt."""
+    """float64[P, 1 + R]: seconds of the replay's passes after the prompt's, by wave."""
     if k == 0:
-        return np.array([_plain_seconds(row, cost) for row in rows])
-    if k > cost.nodes:
-        raise ValueError(f"the costs price drafts up to {cost.nodes}, the run has {k}: measure {k}")
-    rules = convention_of(about)
-    kept, passes = predicted_passes(rows, k, rules, rule_of(about), recording)
+        return _plain_seconds(waves, prices)
+    if k > prices.longest:
+        raise ValueError(
+            f"the costs price drafts up to {prices.longest}, the run has {k}: measure {k}"
+        )
+    rules, rows = convention_of(about), [row for wave in waves for row in wave]
+    kept, passes = predicted_passes(rows, k, rules, rule_of(about), recording, lengths_of(about))
     if len(kept) < len(rows):
         raise ValueError(f"the recording covers {len(kept)} of {len(rows)} prompts: name its own")
-    prices = np.array([cost.verify, *(held.verify for held in cost.replicates)])
-    found = []
-    for s, row in enumerate(rows):
-        drafted = [_priced(d, row, rules) for _, d, _ in passes.sequence(s)[1:]]
-        found.append(np.bincount(drafted, minlength=cost.nodes + 1) @ prices.T)
-    return np.array(found)
+    drafted = [
+        [priced(d, row, rules) for _, d, _ in passes.sequence(s)] for s, row in enumerate(rows)
+    ]
+    ends = np.cumsum([len(wave) for wave in waves]).tolist()
+    of_wave = [drafted[end - len(wave) : end] for wave, end in zip(waves, ends)]
+    return np.array([prices.seconds(*steps(passes_of)) for passes_of in of_wave])
 
 
 def _interval(plain: np.ndarray, drafted: np.ndarray) -> stats.Estimate | None:
-    """The bootstrap interval of plain over drafted seconds; None for too few prompts."""
+    """The bootstrap interval of plain over drafted seconds; None for too few prompts or waves."""
     if len(plain) < stats.MIN_PROMPTS:
         return None
     enough = plain.shape[1] > 2

@@ -10,13 +10,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from real.engines.adapter import EngineSettings, ModelDraft, NgramDraft
-from real.engines.messages import Finished, Ready, Request
+from real.engines.messages import MOST_TOKENS, Finished, Ready, Request
 from real.engines.rows import Row, RowFile, open_rows
 from real.progress import Progress, quiet
 from simspec.trace.trace import Trace
 
 WARM_UP = 2
-"""Requests of each draft length that run uncounted when a worker starts."""
+"""Requests of each draft length that run uncounted when a worker starts; a batch, if larger."""
+WARM_TOKENS = 8
+"""Tokens of each request of a warm-up batch."""
 
 
 class Runner(Protocol):
@@ -71,6 +73,11 @@ class Plan:
             if not 1 <= getattr(self, name) <= 10_000:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 1 to 10000")
 
+    @property
+    def in_waves(self) -> bool:
+        """Whether all requests of a block start together."""
+        return self.group <= self.concurrent > 1
+
 
 @dataclass(frozen=True)
 class Block:
@@ -105,6 +112,7 @@ def about_run(
             for name, value in asdict(settings.draft).items()
             if name != "k"
         }
+    schedule = {"schedule": [*map(list, settings.schedule)]} if settings.schedule else {}
     held = ("threads", "dtype", "longest", "batch", "exact", "seed", "temperature")
     return {
         "engine": ready.engine,
@@ -112,6 +120,7 @@ def about_run(
         "device": ready.device,
         "model": str(settings.model),
         "draft": draft,
+        **schedule,
         **{name: getattr(settings, name) for name in held},
         "plan": asdict(plan),
         "prompts": hashlib.sha256(asked).hexdigest(),
@@ -158,7 +167,7 @@ class Workers:
 def _at_length(settings: EngineSettings, k: int) -> EngineSettings:
     """The settings with drafts of k tokens; without drafting at 0."""
     if settings.draft is None or k == 0:
-        return replace(settings, draft=None)
+        return replace(settings, draft=None, schedule=())
     draft: NgramDraft | ModelDraft = replace(settings.draft, k=k)
     return replace(settings, draft=draft)
 
@@ -182,9 +191,10 @@ def run_blocks(
             if not todo:
                 continue
             if k not in warm:
-                workers.run([_renamed(r) for r in requests[:WARM_UP]], k, lambda finished: None)
+                workers.run(_warm_up(requests, plan), k, lambda finished: None)
                 warm.add(k)
-            asked = {request.id: request for request in todo}
+            # what a request shares its passes with decides them: a wave runs whole again
+            asked = {r.id: r for r in (block.requests if plan.in_waves else todo)}
 
             def keep(
                 finished: Finished,
@@ -193,17 +203,20 @@ def run_blocks(
                 force: int | None = force,
                 asked: dict[str, Request] = asked,
             ) -> None:
-                request = asked[finished.id]
-                rows.append(Row(rows.session, block.number, k, force, request, finished))
+                row = Row(rows.session, block.number, k, force, asked[finished.id], finished)
+                if row.key not in rows.done:
+                    rows.append(row)
 
-            workers.run(todo, k, keep)
+            workers.run(list(asked.values()), k, keep)
             done += len(todo)
             progress("requests", done, total)
 
 
-def _renamed(request: Request) -> Request:
-    """The request under a name that no counted one has."""
-    return Request(f"warm-up {request.id}", request.prompt, request.max_tokens)
+def _warm_up(requests: Sequence[Request], plan: Plan) -> list[Request]:
+    """Requests under names that no counted one has."""
+    most = WARM_TOKENS if plan.concurrent > 1 else MOST_TOKENS
+    chosen = requests[: max(WARM_UP, plan.concurrent)]
+    return [Request(f"warm-up {r.id}", r.prompt, min(r.max_tokens, most)) for r in chosen]
 
 
 @dataclass(frozen=True)
@@ -216,6 +229,7 @@ class Prompts:
     | part, parts | every parts-th prompt from the part-th on, 1 .. parts: parts share none |
     | budget | new tokens of each; 0: as the recording allows |
     | last | the parts from `part` to this one, in the recording's order; None: `part` alone |
+    | batch | the number is a multiple of it: count rounded up, or down where prompts are few |
     """
 
     count: int = 0
@@ -223,6 +237,7 @@ class Prompts:
     parts: int = 1
     budget: int = 0
     last: int | None = None
+    batch: int = 1
 
     def __post_init__(self) -> None:
         last = self.part if self.last is None else self.last
@@ -238,9 +253,13 @@ class Prompts:
         last = self.part if self.last is None else self.last
         wanted_parts = range(self.part - 1, last)
         chosen = [s for s in range(trace.sequences) if s % self.parts in wanted_parts]
-        if self.count:
-            wanted = min(self.count, len(chosen))
-            chosen = [chosen[i * len(chosen) // wanted] for i in range(wanted)]
+        most = len(chosen) - len(chosen) % self.batch
+        if chosen and not most:
+            raise ValueError(
+                f"the part has {len(chosen)} prompts, a batch {self.batch}: give a larger --part"
+            )
+        wanted = min(-(-self.count // self.batch) * self.batch, most) if self.count else most
+        chosen = [chosen[i * len(chosen) // wanted] for i in range(wanted)]
         if not chosen:
             raise ValueError(f"part {self.part} of {trace.sequences} prompts is empty: give fewer")
         return [self._request(trace, s) for s in chosen]
@@ -264,8 +283,13 @@ def run_on_engine(  # noqa: PLR0913
     """Runs the plan, or what the file `out` lacks of it, and ends the workers.
 
     force: overrides the plan's; None: where the engine can force drafts and does not draft by a
-    model, whose passes must count.
+    model, whose passes must count. ValueError for a schedule whose requests would take turns.
     """
+    if settings.schedule and plan.group > plan.concurrent:
+        raise ValueError(
+            f"a schedule's passes are predicted for requests that start together: give --group "
+            f"{plan.concurrent} or less"
+        )
     workers = Workers(make, settings, plan)
     try:
         forced = workers.ready.forces_drafts if force is None else force

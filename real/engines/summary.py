@@ -10,7 +10,9 @@ import numpy as np
 from real.engines.compare import compare_rows
 from real.engines.measure import Speedup, SpeedupTable, speedup_table
 from real.engines.rows import read_rows
-from simspec import CostModel, Trace
+from real.engines.waves import StepPrices
+from simspec import Trace
+from simspec.cost.table import load_cost
 from simspec.output.table import Table
 
 ROWS = (".rows.jsonl", ".rows.jsonl.xz")
@@ -26,9 +28,9 @@ class RunSummary:
 
     | field | meaning |
     | --- | --- |
-    | engine, drafter | with version; the drafting method and its n-gram lengths |
+    | engine, drafter | with version and batch; the drafting method and its n-gram lengths |
     | prompts | that were timed |
-    | plain | seconds of a plain pass |
+    | plain | seconds of a plain pass, of the whole batch |
     | drafting | the draft length above 0 that was predicted best, with its speedups |
     | table | speedups of all draft lengths |
     | passes, equal | compared with the replay, and of these equal to it |
@@ -54,12 +56,11 @@ class RunSummary:
     def cells(self) -> tuple[str, ...]:
         """Cells of a table with HEADINGS."""
         table, best = self.table, self.drafting
-        advice = f"K = {table.recommended}" if table.recommended else "do not draft"
-        state = "confirmed" if table.confirmed else f"K = {table.best} is faster"
+        advice, state = advised(table)
         replayed = f"{self.passes:,}; {self.exceptions} exceptions, {self.explained}"
         return (
             self.engine, self.drafter, str(self.prompts), f"{1000 * self.plain:.1f} ms",
-            str(best.k), _figure(best.predicted, best.predicted_interval),
+            length_name(best.k, table.scheduled), _figure(best.predicted, best.predicted_interval),
             _figure(best.measured, best.measured_interval), f"{advice}, {state}",
             f"{np.median(self.errors):.1%} to {np.quantile(self.errors, 0.9):.1%}",
             f"{table.noise:.1%}", replayed,
@@ -71,8 +72,44 @@ class RunSummary:
         return values | {"drafting": asdict(self.drafting), "errors": self.errors}
 
 
-def _figure(value: float, interval: Any) -> str:
-    return f"{value:.2f}" + (f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else "")
+def length_name(k: int, scheduled: bool) -> str:
+    """Name of a draft length in tables: the longest one of a schedule stands for it."""
+    return "schedule" if scheduled and k else str(k)
+
+
+def advised(table: SpeedupTable) -> tuple[str, str]:
+    """(the recommendation, whether the measurement confirms it)."""
+
+    def named(k: int) -> str:
+        return "the schedule" if table.scheduled and k else f"K = {k}"
+
+    advice = named(table.recommended) if table.recommended else "do not draft"
+    return advice, "confirmed" if table.confirmed else f"{named(table.best)} is faster"
+
+
+def speedups_shown(table: SpeedupTable) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+    """(title, headings, cells) of the predicted and measured speedups of one run."""
+    cells = [
+        (
+            length_name(row.k, table.scheduled),
+            _figure(row.predicted, row.predicted_interval, 3),
+            _figure(row.measured, row.measured_interval, 3),
+            f"{row.error:+.1%}",
+        )
+        for row in table.rows
+    ]
+    advice, state = advised(table)
+    state = state if table.confirmed else f"not confirmed: {state}"
+    batch = f"batch {table.batch}, " if table.batch > 1 else ""
+    title = (
+        f"{batch}recommended: {advice}, {state}; {table.prompts} prompts, {table.repeats} repeats"
+    )
+    return title, ("K", "predicted [95%]", "measured [95%]", "error"), cells
+
+
+def _figure(value: float, interval: Any, digits: int = 2) -> str:
+    limits = f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]" if interval else ""
+    return f"{value:.{digits}f}{limits}"
 
 
 def cost_of_rows(path: Path) -> Path:
@@ -89,17 +126,18 @@ def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:
     A recording names the texts; drafts of a model are compared with the recording of its drafts.
     """
     about, rows = read_rows(path)
-    cost = CostModel.from_json(cost_of_rows(path))
+    cost = load_cost(cost_of_rows(path))
     result = compare_rows(about, rows, recording)
     table = speedup_table(about, rows, cost, recording)
     drafting = [row for row in table.rows if row.k]
     if not drafting:
         raise ValueError(f"{path} holds plain decoding alone: run it at draft lengths above 0")
+    batch = f", batch {table.batch}" if table.batch > 1 else ""
     return RunSummary(
-        f"{about['engine']} {about['version']}",
+        f"{about['engine']} {about['version']}{batch}",
         drafter_text(about["draft"]),
         table.prompts,
-        cost.baseline,
+        float(StepPrices.of(cost).seconds(np.array([table.batch]))[0]),
         max(drafting, key=lambda row: row.predicted),
         table,
         result.passes,

@@ -13,7 +13,8 @@ import numpy as np
 from simspec.cost.model import CostModel
 from simspec.policy.policy import Policy
 from simspec.replay.kernel import Recording
-from simspec.replay.replay import replays
+from simspec.replay.replay import recording, replays
+from simspec.trace.acceptance import drawn_run
 from simspec.trace.rounds import Rounds, committed
 from simspec.trace.trace import Trace
 
@@ -150,6 +151,47 @@ def engine_passes(
     if first:
         rounds = _with_prompt_pass(rounds, trace)
     return _counted(rounds, trace, rules)
+
+
+def scheduled_passes(
+    trace: Trace, waves: Sequence[Sequence[int]], lengths: Sequence[int], rules: Convention
+) -> Passes:
+    """The passes of sequences that run together, where their number decides the draft length.
+
+    waves: sequences that start in the same pass; each of the trace is in one wave. A pass of n
+    requests, the one over the prompts too, makes drafts of at most lengths[n] tokens, which the
+    next pass verifies. A shorter draft must be the start of a longer one, as in vLLM. ValueError
+    for a wave that lengths do not cover, sequences outside the waves, and drafts in a first pass.
+    """
+    if sorted(s for wave in waves for s in wave) != list(range(trace.sequences)):
+        raise ValueError(f"waves hold other sequences than the {trace.sequences} of the recording")
+    if max(map(len, waves)) >= len(lengths):
+        raise ValueError(
+            f"a wave has {max(map(len, waves))} requests, the schedule covers {len(lengths) - 1}: "
+            "give a longer one"
+        )
+    if not rules.first_draft:
+        raise ValueError(f"{rules.name} drafts in its first pass, and takes no schedule")
+    unread = np.zeros(0, np.int64), np.zeros((0, 256))
+    held = recording(trace, *unread)._replace(run=drawn_run(trace, 0))
+    held = _adapted(trace, held, rules, max(lengths))
+    found: list[list[tuple[int, int, int, int]]] = [[] for _ in range(trace.sequences)]
+    for wave in waves:
+        running, K = dict.fromkeys(wave, 0), 0
+        while running:
+            together = len(running)
+            for s, row in list(running.items()):
+                drafted = accepted = 0
+                if row:
+                    at = held.offset[s] + row - 1
+                    drafted = min(K, int(held.depth[at]), int(held.budget[s]) - row)
+                    accepted = min(drafted, int(held.run[at]))
+                found[s].append((row, drafted, drafted, accepted))
+                running[s] = row + accepted + 1
+                if running[s] >= trace.offset[s + 1] - trace.offset[s]:
+                    del running[s]
+            K = lengths[together]
+    return _counted(Rounds.join(found, trace.offset), trace, rules)
 
 
 def _ended(trace: Trace) -> np.ndarray:

@@ -146,6 +146,18 @@ def length_at(config: dict[str, Any], batch: int) -> int:
     return int(min(config[LENGTH], started[-1]))
 
 
+def lengths_by_batch(ranges: Any, longest: int, batch: int) -> list[int]:
+    """[0, draft length of 1 request, .., of `batch` requests]; beyond the ranges as in the last.
+
+    ValueError, one line, for ranges that `validate` refuses.
+    """
+    _check_ranges(ranges, longest, captured=0)
+    lengths = [0]
+    for _, last, length in ranges:
+        lengths += [length] * (min(last, batch) + 1 - len(lengths))
+    return lengths + [lengths[-1]] * (batch + 1 - len(lengths))
+
+
 def _check_ranges(ranges: Any, longest: int, captured: int) -> None:
     end = 0
     for i, entry in enumerate(check_list(ranges, BY_BATCH)):

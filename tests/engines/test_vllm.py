@@ -19,6 +19,9 @@ from real.engines import (
     Worker,
     find_environment,
 )
+from real.engines.compare import compare_rows
+from real.engines.rows import Row
+from real.engines.run import Plan, about_run
 from simspec import load_trace
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +59,9 @@ def recorded():
 
 TEXTS = recorded() if reason_to_skip() is None else {}
 REQUESTS = [Request(id, prompt, BUDGET) for id, (prompt, _) in TEXTS.items()]
+
+
+by_id = {request.id: request for request in REQUESTS}
 
 
 def started(settings):
@@ -158,6 +164,24 @@ def test_what_the_start_did_not_allow_is_refused_and_the_process_goes_on(ngram):
     with pytest.raises(EngineError, match="start with a larger `longest`"):
         finished(ngram, [Request("long", (1,) * 790, 48)])
     assert len(finished(ngram, REQUESTS[:1], k=1)) == 1
+
+
+def test_a_schedule_reads_k_by_the_requests_of_the_pass_that_drafts(ngram):
+    ngram.close()  # one engine's memory at a time
+    settings = replace(NGRAM, draft=NgramDraft(5, 1, 3), schedule=((1, 1, 5), (2, 3, 2), (4, 4, 0)))
+    worker, ready = started(settings)
+    requests, kept = REQUESTS[:4], []
+    plan = Plan((0, 5), 1, 4, 4)
+    with worker:
+        for k in plan.ks:
+            worker.run(
+                requests, lambda f, k=k: kept.append(Row(0, 0, k, None, by_id[f.id], f)), 4, k
+            )
+    about = about_run(ready, settings, requests, plan)
+    assert compare_rows(about, kept).equal
+    drafted = {d for row in kept if row.k for _, d, _ in row.finished.passes}
+    assert {0, 2} <= drafted
+    assert not compare_rows(about | {"schedule": [[1, 1, 5], [2, 4, 2]]}, kept).equal
 
 
 def test_a_draft_model_that_is_the_target_is_nearly_always_right(ngram):

@@ -22,7 +22,8 @@ os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; unset, a share of all memory
 METHODS = {"ngram": "ngram", "model": "draft_model"}
-LEAST_TOKENS_A_PASS = 2048
+LEAST_TOKENS_A_PASS, MOST_PROMPT_TOKENS = 2048, 1 << 14
+"""Tokens of a pass: all prompts of a batch are read in one, up to the second number."""
 FIRST_JUNK, LAST_JUNK = 100, 1000
 """Token ids drafted where a run forces drafts: ordinary ones, as every vocabulary has."""
 
@@ -34,7 +35,10 @@ def start(options):
 
 
 class VllmEngine:
-    """One engine of vLLM; its draft length is set for each run, up to the start's."""
+    """One engine of vLLM; its draft length is set for each run, up to the start's.
+
+    With a schedule the longest length stands for it: vLLM then reads K by the requests in a pass.
+    """
 
     def __init__(self, options):
         import torch
@@ -51,7 +55,7 @@ class VllmEngine:
                 f"{options['temperature']}): give temperature 0, or no draft"
             )
         # beyond max_model_len - K drafts are K times token 0, for every request of the pass
-        length = options["longest"] + 2 * self.most + 2
+        length, batch = options["longest"] + 2 * self.most + 2, options["batch"]
         self.llm = LLM(
             model=options["model"],
             dtype=options["dtype"],
@@ -59,8 +63,13 @@ class VllmEngine:
             load_format="safetensors",  # no pickles
             trust_remote_code=False,
             max_model_len=length,
-            max_num_seqs=options["batch"],
-            max_num_batched_tokens=max(LEAST_TOKENS_A_PASS, length + options["batch"]),
+            max_num_seqs=batch,
+            max_num_batched_tokens=max(
+                LEAST_TOKENS_A_PASS,
+                length + batch,
+                batch * (self.most + 1),
+                min(batch * options["longest"], MOST_PROMPT_TOKENS),
+            ),
             enable_prefix_caching=False,  # a hit that leaves one token is a round of no draft
             async_scheduling=False,
             scheduler_cls=_recorder(),
@@ -70,6 +79,7 @@ class VllmEngine:
         self.engine = self.llm.llm_engine
         core = self.engine.engine_core.engine_core
         self.scheduler = core.scheduler
+        self.lengths = self.scheduler.dynamic_sd_lookup  # by requests in a pass; None: plain
         if self.engine.vllm_config.use_v2_model_runner:
             raise ValueError("vLLM uses its V2 runner although VLLM_USE_V2_MODEL_RUNNER is 0")
         if self.draft:
@@ -89,7 +99,9 @@ class VllmEngine:
             "method": METHODS[self.draft["method"]],
             "num_speculative_tokens": k,
             # a schedule, so that the scheduler reads K before each pass
-            "num_speculative_tokens_per_batch_size": [(1, self.options["batch"], k)],
+            "num_speculative_tokens_per_batch_size": self.options.get(
+                "schedule", [(1, self.options["batch"], k)]
+            ),
         }
         if self.draft["method"] == "ngram":
             return config | {
@@ -174,7 +186,8 @@ class VllmEngine:
     def _set_draft_length(self, k, force):
         """K of the next passes; `force` replaces the drafter by one that drafts junk."""
         k = k if force is None else force
-        self.scheduler.dynamic_sd_lookup = [k] * len(self.scheduler.dynamic_sd_lookup)
+        scheduled = "schedule" in self.options and force is None and k == self.most
+        self.scheduler.dynamic_sd_lookup = self.lengths if scheduled else [k] * len(self.lengths)
         self.drafter.__dict__.pop("propose", None)
         by_model = self.draft["method"] == "model"
         if force is not None or (by_model and k == 0):  # at K = 0 a draft model reads on
