@@ -1,4 +1,4 @@
-"""The README's picture: modeled speedups of SmolLM2's recordings, and stars for measured runs.
+"""The page's picture: modeled speedups of SmolLM2's recordings, and stars for measured runs.
 
 `python docs/smollm2_figure.py` writes traces/smollm2/speedups.png. Modeled are all prompts at the
 bundled costs; a star is the race on some of them (traces/smollm2/measured).

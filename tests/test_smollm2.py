@@ -127,3 +127,14 @@ def test_race_table_is_measured():
     assert report["measurement"]
     assert report["impossible"] == []
     assert printed_by("measured-table", str(path)) in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.docs
+def test_predictions_of_the_race_are_printed_by_the_tool():
+    from bench.race_prediction import HEADINGS, rows
+
+    from simspec.output.table import markdown_table
+
+    table = markdown_table(HEADINGS, rows(Path("traces/smollm2/measured/race.json")))
+    assert len(table.splitlines()) >= 4
+    assert table in PAGE.read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 Usage: python tools/skip_layers.py models/smollm2/target models/smollm2/draft 12 19
 
-Layers 12 to 19, counted from 0, are left out. Draft and Verify (arXiv 2309.08168) drafts so; here the
-drafter is a model of its own, which every engine loads.
+Layers 12 to 19, counted from 0, are left out. Draft and Verify (arXiv 2309.08168) drafts so; here
+the drafter is a separate checkpoint, which every engine loads.
 """
 
 import sys
@@ -22,7 +22,7 @@ def main(target: Path, out: Path, first: int, last: int) -> None:
     kept = [layer for i, layer in enumerate(decoder.layers) if not first <= i <= last]
     if not 0 <= first <= last < len(decoder.layers) or not kept:
         raise SystemExit(
-            f"layers {first} to {last} of {len(decoder.layers)}: expected first <= last, and some left"
+            f"layers {first} to {last} of {len(decoder.layers)}: expected first <= last, some left"
         )
     end = next(iter(end_tokens(target, decoder.config.vocab)), None)
     decoder.config = replace(decoder.config, layers=len(kept))

@@ -18,7 +18,7 @@ from simspec.output.table import Table
 ROWS = (".rows.jsonl", ".rows.jsonl.xz")
 HEADINGS = (
     "engine", "drafter", "prompts", "plain pass", "K", "predicted [95%]", "measured [95%]",
-    "advice", "error, median to 90%", "noise", "passes compared",
+    "advice", "error, median to 90%", "passes compared",
 )  # fmt: skip
 
 
@@ -34,7 +34,8 @@ class RunSummary:
     | drafting | the draft length above 0 that was predicted best, with its speedups |
     | table | speedups of all draft lengths |
     | passes, equal | compared with the replay, and of these equal to it |
-    | exceptions | requests that differ without an explanation |
+    | differ | requests whose text or passes differ from the replay |
+    | exceptions | of these, without an explanation |
     | explained | those that differ with one, in words |
     """
 
@@ -45,6 +46,7 @@ class RunSummary:
     drafting: Speedup
     table: SpeedupTable
     passes: int
+    differ: int
     exceptions: int
     explained: str
 
@@ -57,13 +59,15 @@ class RunSummary:
         """Cells of a table with HEADINGS."""
         table, best = self.table, self.drafting
         advice, state = advised(table)
-        replayed = f"{self.passes:,}; {self.exceptions} exceptions, {self.explained}"
+        replayed = f"{self.passes:,}, equal"
+        if self.differ:
+            replayed = f"{self.passes:,}; {self.exceptions} exceptions, {self.explained}"
         return (
             self.engine, self.drafter, str(self.prompts), f"{1000 * self.plain:.1f} ms",
             length_name(best.k, table.scheduled), _figure(best.predicted, best.predicted_interval),
             _figure(best.measured, best.measured_interval), f"{advice}, {state}",
             f"{np.median(self.errors):.1%} to {np.quantile(self.errors, 0.9):.1%}",
-            f"{table.noise:.1%}", replayed,
+            replayed,
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -141,6 +145,7 @@ def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:
         max(drafting, key=lambda row: row.predicted),
         table,
         result.passes,
+        len(result.differences),
         len(result.exceptions),
         result.explained,
     )
@@ -164,8 +169,7 @@ def summary_table(summaries: Sequence[RunSummary]) -> Table:
         names=2,
         notes=(
             "K: the draft length above 0 predicted best; predicted and measured: its speedup over "
-            "plain decoding after the prompt; errors are over all draft lengths; noise: median "
-            "half-width of the measured intervals.",
+            "plain decoding after the prompt; errors are over all draft lengths.",
         ),
-        optional=("noise", "prompts"),
+        optional=("prompts",),
     )
