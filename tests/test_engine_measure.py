@@ -1,5 +1,6 @@
 """Costs of an engine from its passes, and predicted beside measured speedups."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,22 @@ def test_forced_drafts_give_the_cost_of_every_length(tmp_path):
     assert cost.baseline == 1.0
     assert np.allclose(cost.verify, [1.0, *VERIFY[1:]])  # plain is the only undrafted pass
     assert cost.draft.tolist() == [0.0] * 5
+
+
+def test_a_wider_pass_that_is_faster_is_a_warning(tmp_path):
+    """Noise of 2% a pass: none where wider passes are slower, one where plain ones are slowest."""
+
+    def machine(ratio, seed):
+        rng = np.random.default_rng(seed)
+        return lambda drafted, k: (ratio if drafted > 1 else 1.0) * float(rng.lognormal(0, 0.02))
+
+    slow = engine_cost(*measured(tmp_path, "s.jsonl", machine(0.7, 0), FORCED))
+    (warning,) = slow.warnings
+    assert re.match(r"a pass of [234] draft tokens is faster than one of [01] by 3\d% ", warning)
+    assert "in this engine: speedups may exceed tokens a pass" in warning
+    for seed in range(3):
+        cost = engine_cost(*measured(tmp_path, f"{seed}.jsonl", machine(1.2, seed), FORCED))
+        assert cost.warnings == ()
 
 
 def test_own_drafts_give_the_same_costs(tmp_path):

@@ -74,6 +74,15 @@ def test_all_costs_are_of_one_sitting():
     assert {o.engines["target"] for o in origins} == {"prepacked"}
 
 
+def test_warnings_of_engines_costs_are_on_their_page():
+    page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
+    files = sorted((FOLDER / "engines").glob("*.cost.json"))
+    assert len(files) >= 3
+    for path in files:
+        for warning in load_cost(path).warnings:
+            assert warning in page, path
+
+
 CARDS = sorted(set((FOLDER / "drafters").glob("*.json")) - {FOLDER / "drafters/self_skip.json"})
 
 

@@ -176,9 +176,21 @@ def faster_wider_warning(cost: CostModel) -> list[str]:
 
     Such costs are not fit to publish: the narrow pass, often the plain step, is handicapped.
     """
+    found = faster_wider(cost)
+    if found is None:
+        return []
+    narrow, wide, gap = found
+    return [
+        f"a pass of {wide + 1} rows is faster than one of {narrow + 1} by "
+        f"{gap:.0%} of a plain step: no speedup over it is fit to publish"
+    ]
+
+
+def faster_wider(cost: CostModel) -> tuple[int, int, float] | None:
+    """(draft tokens of a pass, of a wider and faster one, the gap in plain steps), beyond noise."""
     precision = cost.precision
     if precision is None or not precision.replicates:
-        return []
+        return None
     drawn = np.array(precision.replicates["verify"])
     drawn[:, np.array(precision.samples["verify"]) < LEAST_BLOCKS] = np.nan  # too few to be sure
     gap = drawn[:, :, None] - drawn[:, None, :]  # of a pass over a pass
@@ -187,8 +199,5 @@ def faster_wider_warning(cost: CostModel) -> list[str]:
         worst = np.triu(np.where(mean > SURE * error, mean, 0.0), 1)
     narrow, wide = np.unravel_index(int(worst.argmax()), worst.shape)
     if worst[narrow, wide] <= FASTER:
-        return []
-    return [
-        f"a pass of {wide + 1} rows is faster than one of {narrow + 1} by "
-        f"{worst[narrow, wide]:.0%} of a plain step: no speedup over it is fit to publish"
-    ]
+        return None
+    return int(narrow), int(wide), float(worst[narrow, wide])
