@@ -90,7 +90,7 @@ def test_control_a_broken_link_is_noticed(tmp_path):
     assert broken_links(page) == ["gone.md"]
 
 
-def _commands():
+def _click_commands():
     root = typer.Typer()
     root.registered_commands = list(app.registered_commands)
     root.registered_groups = list(app.registered_groups)
@@ -99,7 +99,10 @@ def _commands():
         from importlib.metadata import entry_points
 
         assert load_commands(root, entry_points(group="simspec.commands")) == []
-    commands = typer.main.get_command(root).commands
+    return typer.main.get_command(root).commands
+
+
+def _commands():
     return {
         name: {
             option
@@ -107,7 +110,7 @@ def _commands():
             for parameter in inner.params
             for option in (*parameter.opts, *parameter.secondary_opts)
         }
-        for name, command in commands.items()
+        for name, command in _click_commands().items()
     }
 
 
@@ -120,6 +123,23 @@ def test_documented_commands_and_options_exist():
         assert name in commands, line
         options = {word for word in rest if re.match(r"--?[a-z]", word)}
         assert options <= commands[name] | {"--help"}, line
+
+
+def lacking(line):
+    """Options that the command needs and the line has not."""
+    _, name, *rest = line.split()
+    command = _click_commands()[name]
+    inner = getattr(command, "commands", {})
+    needed = inner[rest[0]].params if inner else command.params
+    return [
+        p.name for p in needed if p.required and p.opts[0][0] == "-" and not {*p.opts} & {*rest}
+    ]
+
+
+def test_readme_commands_have_the_options_that_they_need():
+    lines = command_lines(ROOT / "README.md")
+    assert {line: lacking(line) for line in lines if lacking(line)} == {}
+    assert lacking("simspec roofline --target llama-3-8b --out cost.json") == ["drafter"]
 
 
 def test_readme_shows_every_command():
