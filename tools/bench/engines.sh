@@ -17,11 +17,17 @@ MODEL="-k 0 -k 1 -k 2 -k 3 -k 5"
 exported() { # a checkpoint as GGUF, once
   [ -e "$2" ] || "$BIN/simspec" export-gguf "$1" --tokenizer-of "$GGUF" --dtype "$3" --out "$2"
 }
+recorded() { # what the draft model proposes along the recorded texts, once
+  [ -e "$OUT/draft.parquet" ] && return
+  "$BIN/simspec" record traces/smollm2/prompts.jsonl --models "$MODELS" --drafter model --weights "$DRAFT" \
+    --budget 32 --depth 8 --rule greedy --out "$ROWS/draft.parquet"
+  mv "$ROWS/draft.parquet" "$OUT"
+}
 costs() { # NAME ENGINE OPTIONS...: costs on a quarter of the prompts
   local name=$1 engine=$2
   shift 2
   [ -e "$OUT/$name.cost.json" ] || "$BIN/simspec" engine measure "$engine" --threads 2 --part 4/4 \
-    --budget 24 --out "$ROWS/$name.cost.json" "$@"
+    --out "$ROWS/$name.cost.json" "$@"
   [ -e "$OUT/$name.cost.json" ] || cp "$ROWS/$name.cost.json" "$OUT"
 }
 runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths
@@ -33,41 +39,38 @@ runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths
   mv "$ROWS/$name.xz" "$OUT/$name.rows.jsonl.xz"
 }
 
-if [ ! -e "$OUT/draft.parquet" ]; then # what the draft model proposes along the recorded texts
-  "$BIN/simspec" record traces/smollm2/prompts.jsonl --models "$MODELS" --drafter model --weights "$DRAFT" \
-    --budget 32 --depth 8 --rule greedy --out "$ROWS/draft.parquet"
-  mv "$ROWS/draft.parquet" "$OUT/draft.parquet"
-fi
-
 for step in $STEPS; do
   echo "$(date +%T) $step"
   case $step in
     vllm)
-      costs vllm-ngram vllm --model "$TARGET" --depth 8 --prompts 8
+      costs vllm-ngram vllm --model "$TARGET" --depth 8 --prompts 8 --budget 24
       runs vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 --repeats 1 $LENGTHS
       ;;
     vllm-model)
-      costs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4
+      recorded
+      costs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4 --budget 24
       runs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 --repeats 1 $MODEL
       ;;
     llamacpp)
-      costs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --depth 8 --prompts 8
+      costs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --depth 8 --prompts 8 --budget 24
       runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 24 --budget 32 \
         --repeats 1 $LENGTHS
       ;;
     llamacpp-model) # in exact settings: the text is the recording's
+      recorded
       exported "$TARGET" "$ROWS/f32.gguf" float32
       exported "$DRAFT" "$ROWS/draft.gguf" float32
-      costs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --depth 5 --prompts 4
+      costs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --depth 5 --prompts 4 --budget 24
       runs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --prompts 24 \
         --budget 32 --repeats 1 $MODEL
       ;;
     transformers)
-      costs transformers-ngram transformers --model "$TARGET" --depth 5 --prompts 4
+      costs transformers-ngram transformers --model "$TARGET" --depth 5 --prompts 4 --budget 24
       runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 --repeats 1 $MODEL
       ;;
     transformers-model)
-      costs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4
+      recorded
+      costs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4 --budget 24
       runs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 \
         --repeats 1 $MODEL
       ;;
@@ -84,11 +87,11 @@ for step in $STEPS; do
         --budget 32 --repeats 1 -k 0 -k 3
       runs exact-transformers-ngram transformers --model "$TARGET" --prompts 60 --budget 32 --repeats 1 -k 0 -k 3
       ;;
-    batch) # eight requests in flight
-      runs batch8-vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 --repeats 1 --concurrent 8 --group 8 \
-        $LENGTHS
-      runs batch8-vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --prompts 60 --budget 32 --repeats 1 \
-        --concurrent 8 --group 8 $FEWER
+    batch) # requests in flight together; 73 prompts are 18 waves of 4, or 4 of 16
+      costs vllm-batch vllm --model "$TARGET" --depth 3 --prompts 16 --budget 12 --concurrent 1 --concurrent 4 \
+        --concurrent 16
+      runs vllm-batch-4 vllm --model "$TARGET" --prompts 32 --budget 32 --repeats 1 --concurrent 4 -k 0 -k 1 -k 3
+      runs vllm-batch-16 vllm --model "$TARGET" --prompts 64 --budget 32 --repeats 1 --concurrent 16 -k 0 -k 1 -k 3
       ;;
     *) echo "unknown step $step" >&2 && exit 2 ;;
   esac
