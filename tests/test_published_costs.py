@@ -9,7 +9,7 @@ import pytest
 from real.engines.measure import DRAWS
 from real.measure.estimate import faster_wider, faster_wider_warning
 from real.measure.timed_cost import KEPT
-from simspec.cost.table import load_cost
+from simspec.cost.table import CostTable, load_cost
 
 TRACES = Path(__file__).parents[1] / "traces"
 ENGINES = TRACES / "smollm2" / "engines"
@@ -45,11 +45,13 @@ def test_no_bundled_cost_warns_or_lacks_its_replicates(path):
 def test_costs_of_a_released_engine_warn_where_a_wider_pass_is_faster(path):
     """`tests/test_smollm2.py` holds that the page shows the warning."""
     cost = load_cost(path)
-    warned = [text for text in cost.warnings if "speedups may exceed tokens a pass" in text]
-    assert len(warned) == (faster_wider(cost) is not None)
-    assert list(cost.warnings) == warned
-    assert len(cost.replicates) == DRAWS
-    assert cost.precision.disturbed <= cost.precision.blocks / 2
+    sizes = cost.batch if isinstance(cost, CostTable) else (None,)
+    for cell in (cost.at(size) if size else cost for size in sizes):
+        warned = [text for text in cell.warnings if "speedups may exceed tokens a pass" in text]
+        assert len(warned) == (faster_wider(cell) is not None)
+        assert list(cell.warnings) == warned
+        assert len(cell.replicates) == DRAWS
+        assert cell.precision.disturbed <= cell.precision.blocks / 2
 
 
 def test_some_released_engine_warns_and_some_does_not():
