@@ -99,7 +99,7 @@ engines: $(ENGINES:%=.engines/%/.installed)
 	touch $@
 
 # Speedups of SmolLM2 on the engines, with n-grams and a draft model that needs no training: the target without
-# eight of its layers. About 70 minutes on two idle cores; killed, it goes on where it was.
+# eight of its layers. The machine should be idle; killed, it goes on where it was.
 DRAFT := $(SMOLLM2)/draft
 $(DRAFT)/model.safetensors: $(SMOLLM2)/target/card.json
 	$(BIN)/python tools/skip_layers.py $(SMOLLM2)/target $(DRAFT) 12 19

@@ -147,3 +147,35 @@ def test_predictions_of_the_race_are_printed_by_the_tool():
     table = markdown_table(HEADINGS, rows(Path("traces/smollm2/measured/race.json")))
     assert len(table.splitlines()) >= 4
     assert table in PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.docs
+def test_sentences_on_engines_say_what_the_runs_say():
+    """The first lines of README and the remarks on docs/engines.md, from rows and costs."""
+    from real.engines.rows import read_rows
+    from real.engines.summary import run_summary
+
+    folder = FOLDER / "engines"
+    page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
+    head = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    vllm = run_summary(folder / "vllm-ngram.rows.jsonl.xz")
+    best, figures = vllm.drafting, []
+    for value, interval in (
+        (best.measured, best.measured_interval),
+        (best.predicted, best.predicted_interval),
+    ):
+        figures.append(f"{value:.2f} [{interval.low:.2f}, {interval.high:.2f}]")
+    assert f"n-gram drafts of K = {best.k} decode SmolLM2-135M {figures[0]} times" in head
+    assert f"on {vllm.prompts} prompts; {figures[1]} predicted." in head
+    assert f"all {vllm.passes:,} passes are as replayed" in head
+    assert (vllm.differ, vllm.table.confirmed) == (0, True)
+
+    rows = read_rows(folder / "vllm-ngram.rows.jsonl.xz")[1]
+    decoded = [row.finished for row in rows if row.k == best.k]
+    tokens = sum(len(finished.tokens) - 1 for finished in decoded)
+    passes = sum(len(finished.passes) - 1 for finished in decoded)
+    assert f"They do: {best.measured:.2f} at {tokens / passes:.2f}." in page
+
+    found = run_summary(folder / "transformers-ngram.rows.jsonl.xz").table.rows[-1]
+    assert f"Its error at K = {found.k}, {found.error:.1%}, is within" in page
+    assert found.predicted_interval.low <= found.measured <= found.predicted_interval.high

@@ -129,6 +129,18 @@ def test_the_command_records_texts(tmp_path):
     assert held.meta.target == "text texts.jsonl"
 
 
+def test_the_command_encodes_strings(tmp_path):
+    from real.model.checkpoint import load_tokenizer
+    from real.pair import TINY
+
+    write(tmp_path, [{"prompt": "Once upon a time", "output": " there was a king"}])
+    options = "--tokenizer", TINY / "target", "--drafter", "vllm:1,2", "--out", "t.parquet"
+    simspec("record", "--from-text", "texts.jsonl", *options, cwd=tmp_path)
+    held, encoder = load_trace(tmp_path / "t.parquet"), load_tokenizer(TINY / "target")
+    assert encoder.decode(held.prompt.tolist()) == "Once upon a time"
+    assert encoder.decode(held.token.tolist()) == " there was a king"
+
+
 REFUSED = [
     (["--from-text", "texts.jsonl", "x.jsonl"], "both given: give one of them"),
     ([], "no prompts are given: name a file of them, or --from-text FILE"),

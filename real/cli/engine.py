@@ -349,8 +349,7 @@ def compare_several(
 
     given: the options --cost, --recording and --plot.
     """
-    from real.engines.figure import draw_runs
-    from real.engines.summary import run_summary, summary_table
+    from real.engines.summary import draw_runs, run_summary, summary_table
     from simspec.output.files import check_output
 
     cost, trace, plot = given

@@ -1,8 +1,7 @@
 """The command `simspec record`."""
 
 import json
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -207,12 +206,15 @@ def recorded_text(
         raise ValueError(f"--from-text records one n-gram rule, {len(rules)} drafters are given")
     rule = ngram_rule(rules[0])
     check_output(out, path)
-    encode = None
+    encode: Callable[[str], list[int]] | None = None
     if tokenizer is not None:
         from real.model.checkpoint import load_tokenizer
 
         held = load_tokenizer(tokenizer)
-        encode = partial(held.encode, add_special_tokens=False)
+
+        def encode(text: str) -> list[int]:
+            return held.encode(text, add_special_tokens=False).ids
+
     texts = read_texts(path, encode)
     trace = record_texts(texts, rule, k, end_tokens, sampled, f"text {path.name}")
     trace.save(out)
