@@ -43,16 +43,25 @@ class ModelDrafter(Drafter):
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":
-        """From a transformers checkpoint; WeightsError for a vocabulary other than the target's.
+        """From a transformers checkpoint; WeightsError for a vocabulary other than the target's."""
+        drafter = cls.load_alone(folder, target.dtype, target.device)
+        vocab = drafter.lm.config.vocab
+        if vocab != target.config.vocab:
+            raise WeightsError(
+                f"{folder} has {vocab} tokens, the target {target.config.vocab}; "
+                "use the same tokenizer"
+            )
+        return drafter
+
+    @classmethod
+    def load_alone(
+        cls, folder: Path, dtype: torch.dtype, device: torch.device | str
+    ) -> "ModelDrafter":
+        """From a transformers checkpoint, whatever its target.
 
         draft_vocabulary.safetensors in its folder names the tokens that it drafts from (FR-Spec).
         """
-        lm = load_decoder(folder, target.dtype, target.device)
-        if lm.config.vocab != target.config.vocab:
-            raise WeightsError(
-                f"{folder} has {lm.config.vocab} tokens, the target {target.config.vocab}; "
-                "use the same tokenizer"
-            )
+        lm = load_decoder(folder, dtype, device)
         token = load_vocabulary(Path(folder), lm.config.vocab)
         if token is not None:
             lm.head = DraftVocabularyHead(lm.head, token.to(lm.device))
