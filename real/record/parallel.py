@@ -11,7 +11,7 @@ from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import position_batches
 from real.drafters import parallel_form
 from real.model.decoder import Decoder
-from real.model.full_pass import TargetPass, causal_mask
+from real.model.full_pass import TargetPass
 from real.model.target import Target, TargetOutput
 from real.record.rows import FullDrafts, RecordedRows, rows_of
 from real.record.settings import Settings
@@ -19,6 +19,8 @@ from real.sampling import Rule, gumbel, margin
 
 CACHED_BYTES = 1 << 21
 """Bytes of float64 scores that are read several times; a core's cache holds them."""
+MOST_ROWS = 1024
+"""Rows of a pass of a drafter that is a language model, which bounds the memory of long texts."""
 
 
 class SequenceScores:
@@ -242,22 +244,31 @@ def record_prefix_only(
 
     full = shared.target_pass(target.decoder, prompt, tokens.tolist())
     first, length = len(prompt), len(full.token)
-    cache, layers = lm.cache(capacity=length + n * (K - 1)), range(len(lm.layers))
-    rotation = lm.rotation(torch.arange(length, device=device))
-    mask = causal_mask(length, device)
-    hidden = lm.run(lm.embed(full.token[None]), layers, rotation, mask, cache)
-    read(torch.arange(n, device=device), 0, hidden[0, first - 1 :])
+    capacity = length + min(n, MOST_ROWS) * (K - 1)
+    cache, layers = lm.cache(capacity=capacity), range(len(lm.layers))
+    for start in range(0, length, MOST_ROWS):
+        piece = full.token[start : start + MOST_ROWS]
+        end = start + len(piece)
+        rotation = lm.rotation(torch.arange(start, end, device=device))
+        mask = torch.ones(len(piece), end, dtype=torch.bool, device=device).tril(start)
+        hidden = lm.run(lm.embed(piece[None]), layers, rotation, mask, cache, start)
+        skipped = max(0, first - 1 - start)  # rows that predict tokens of the prompt
+        if skipped < len(piece):
+            positions = torch.arange(start + skipped, end, device=device) - (first - 1)
+            read(positions, 0, hidden[0, skipped:])
 
     miss = (token[:, 0] != expected).nonzero()[:, 0]
-    mask, cached = torch.arange(length, device=device) < (miss + first)[:, None], length
-    itself = torch.eye(len(miss), dtype=torch.bool, device=device)
-    for slot in range(1, K if len(miss) else 0):
-        mask = torch.cat((mask, itself), 1)
-        inputs = lm.embed(token[miss, slot - 1][None])
-        rotation = lm.rotation(miss + first + slot - 1)
-        hidden = lm.run(inputs, layers, rotation, mask, cache, cached)
-        cached += len(miss)
-        read(miss, slot, hidden[0])
+    for drafting in miss.split(MOST_ROWS) if K > 1 and len(miss) else ():
+        mask = torch.arange(length, device=device) < (drafting + first)[:, None]
+        itself = torch.eye(len(drafting), dtype=torch.bool, device=device)
+        cached = length
+        for slot in range(1, K):
+            mask = torch.cat((mask, itself), 1)
+            inputs = lm.embed(token[drafting, slot - 1][None])
+            rotation = lm.rotation(drafting + first + slot - 1)
+            hidden = lm.run(inputs, layers, rotation, mask, cache, cached)
+            cached += len(drafting)
+            read(drafting, slot, hidden[0])
 
     position = torch.arange(n, device=device)
     next_miss = torch.cat((miss, miss.new_tensor([n])))[torch.searchsorted(miss, position)]
