@@ -1,4 +1,4 @@
-"""Recordings from text alone: n-gram drafts along texts that an engine or a log has written.
+"""Recordings from text alone: drafts along texts that an engine or a log has written.
 
 At temperature 0 a draft token is accepted if and only if it is the text's token. A text sampled at
 a temperature accepts a draft without probabilities with the same frequency as the engine does: the
@@ -125,15 +125,10 @@ def _tokens(value: Any, key: str, encode: Encode | None) -> np.ndarray:
     return np.array(value, np.int32)
 
 
-def record_texts(
-    texts: Sequence[WrittenText],
-    rule: NgramRule,
-    K: int = 16,
-    end_tokens: Sequence[int] = (),
-    sampled: bool = False,
-    source: str = "",
-) -> Trace:
-    """A recording of this rule along these texts; no target runs.
+def text_budgets(
+    texts: Sequence[WrittenText], K: int, end_tokens: Sequence[int], sampled: bool
+) -> list[int]:
+    """New tokens that were allowed after each prompt, of texts that can be recorded to depth K.
 
     end_tokens end a text: one before its last token is an error, and a text that ends with none
     was cut at its length. sampled allows texts of one temperature above 0. ValueError for such
@@ -152,15 +147,27 @@ def record_texts(
             f"texts have {len(temperatures)} temperatures, {temperatures[0]:g} to "
             f"{temperatures[-1]:g}, expected one: split the file"
         )
-    budgets = [_budget(text, end_tokens) for text in texts]
+    return [_budget(text, end_tokens) for text in texts]
+
+
+def record_texts(
+    texts: Sequence[WrittenText],
+    rule: NgramRule,
+    K: int = 16,
+    end_tokens: Sequence[int] = (),
+    sampled: bool = False,
+    source: str = "",
+) -> Trace:
+    """A recording of this rule along these texts; no target runs. Errors of `text_budgets`."""
+    budgets = text_budgets(texts, K, end_tokens, sampled)
     drafted = [
         drafted_text(text.prompt, text.output, rule, K, budget, end_tokens)
         for text, budget in zip(texts, budgets)
     ]
     fixed_depth = "; holds for draft length K = depth alone" if rule.simple else ""
     meta = TraceMeta(
-        rule="coupled" if temperatures[0] else "greedy",
-        temperature=temperatures[0],
+        rule="coupled" if texts[0].temperature else "greedy",
+        temperature=texts[0].temperature,
         target=source or "text",
         drafter=rule.name if rule.name == "prompt_lookup" else f"ngram {rule.text}",
         K=K,
