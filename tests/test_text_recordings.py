@@ -144,8 +144,11 @@ def test_the_command_encodes_strings(tmp_path):
 REFUSED = [
     (["--from-text", "texts.jsonl", "x.jsonl"], "both given: give one of them"),
     ([], "no prompts are given: name a file of them, or --from-text FILE"),
-    (["--from-text", "texts.jsonl", "--drafter", "model"], "n-gram rule 'model' is unknown"),
-    (["--from-text", "texts.jsonl", "--drafter", "vllm", "--drafter", "model"], "one n-gram rule"),
+    (["--from-text", "texts.jsonl", "--drafter", "model"], "names no model, expected"),
+    (
+        ["--from-text", "texts.jsonl", "--drafter", "vllm", "--drafter", "model"],
+        "records one drafter",
+    ),
     (["--from-text", "none.jsonl"], "cannot be read"),
 ]
 

@@ -34,6 +34,7 @@ from simspec.output.files import check_output
 from simspec.output.terminal import print_text
 
 if TYPE_CHECKING:
+    from simspec.engines.text import WrittenText
     from simspec.trace.trace import Trace
 
 PANEL = "Record"
@@ -108,7 +109,8 @@ def record(  # noqa: PLR0913
         Path | None,
         typer.Option(
             help='JSON lines {"prompt", "output"} that an engine wrote: token ids, or strings with '
-            "--tokenizer. No target runs; --drafter is then an n-gram rule such as vllm:1,3."
+            "--tokenizer. No target runs; --drafter is then an n-gram rule such as vllm:1,3, or "
+            "model:FOLDER, a draft model. The file is written at the end, nothing of it before."
         ),
     ] = None,
     tokenizer: Annotated[
@@ -142,12 +144,18 @@ def record(  # noqa: PLR0913
 
     Along texts that an engine wrote: simspec record --from-text log.jsonl --drafter vllm:1,3
     --end-token 2 --out log.parquet
+
+    A draft model along them: simspec record --from-text log.jsonl --drafter model:models/small
+    --end-token 2 --out log.parquet
     """
     if from_text is not None:
         if prompts:
             raise ValueError("prompts and --from-text are both given: give one of them")
-        rules = drafter or ["prompt_lookup"]
-        trace = recorded_text(from_text, out, rules, k, tokenizer, end_token or [], sampled)
+        along = text_recorder(drafter or ["prompt_lookup"], device, dtype)
+        check_output(out, from_text)
+        texts = written_texts(from_text, tokenizer)
+        trace = along(texts, k, end_token or [], sampled, f"text {from_text.name}")
+        trace.save(out)
         if as_json:
             print(json.dumps({"path": str(out), "texts": trace.sequences, "rows": trace.rows}))
         else:
@@ -189,23 +197,41 @@ def record(  # noqa: PLR0913
         )
 
 
-def recorded_text(
-    path: Path,
-    out: Path,
-    rules: Sequence[str],
-    k: int,
-    tokenizer: Path | None,
-    end_tokens: Sequence[int],
-    sampled: bool,
-) -> "Trace":
-    """Writes the recording of one n-gram rule along written texts; errors of `record_texts`."""
-    from simspec.engines.ngram import ngram_rule
-    from simspec.engines.text import read_texts, record_texts
+def text_recorder(drafters: Sequence[str], device: str, dtype: str) -> Callable[..., "Trace"]:
+    """(texts, K, end tokens, sampled, source) -> recording, of one n-gram rule or draft model."""
+    if len(drafters) > 1:
+        raise ValueError(f"--from-text records one drafter, {len(drafters)} are given")
+    name, _, folder = drafters[0].partition(":")
+    if name != "model":
+        from simspec.engines.ngram import ngram_rule
+        from simspec.engines.text import record_texts
 
-    if len(rules) > 1:
-        raise ValueError(f"--from-text records one n-gram rule, {len(rules)} drafters are given")
-    rule = ngram_rule(rules[0])
-    check_output(out, path)
+        rule = ngram_rule(drafters[0])
+        return lambda texts, *settings: record_texts(texts, rule, *settings)
+    if not folder:
+        raise ValueError(
+            f"drafter {drafters[0]!r} names no model, expected model:FOLDER, a transformers "
+            "checkpoint"
+        )
+
+    def record_model(texts, k, end_tokens, sampled, source) -> "Trace":
+        from real.drafters.model import ModelDrafter
+        from real.jobs.models import ModelSettings, check_models, dtype_of
+        from real.record.texts import record_texts_by_model
+
+        check_models(ModelSettings(device=device, dtype=dtype))
+        model = ModelDrafter.load_alone(Path(folder), dtype_of(dtype), device)
+        with show_progress() as progress:
+            known = k, end_tokens, sampled, source
+            return record_texts_by_model(texts, model, *known, progress)
+
+    return record_model
+
+
+def written_texts(path: Path, tokenizer: Path | None) -> list["WrittenText"]:
+    """The texts of this file, strings encoded by the tokenizer of that folder."""
+    from simspec.engines.text import read_texts
+
     encode: Callable[[str], list[int]] | None = None
     if tokenizer is not None:
         from real.model.checkpoint import load_tokenizer
@@ -215,7 +241,4 @@ def recorded_text(
         def encode(text: str) -> list[int]:
             return held.encode(text, add_special_tokens=False).ids
 
-    texts = read_texts(path, encode)
-    trace = record_texts(texts, rule, k, end_tokens, sampled, f"text {path.name}")
-    trace.save(out)
-    return trace
+    return read_texts(path, encode)

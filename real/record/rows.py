@@ -105,11 +105,15 @@ def assemble(
     first: int,
     settings: Settings,
     meta: TraceMeta,
+    budgets: Sequence[int] | None = None,
 ) -> Trace:
-    """One trace of recorded sequences, whose draw addresses are `first`, `first + 1`, ..."""
+    """One trace of recorded sequences, whose draw addresses are `first`, `first + 1`, ...
+
+    `budgets` replace that of `settings`, one for each sequence.
+    """
     return Trace(
         offset=_offsets([len(r.token) for r in rows]),
-        budget=np.full(len(rows), settings.budget, np.int64),
+        budget=np.array(budgets or [settings.budget] * len(rows), np.int64),
         sequence=np.arange(first, first + len(rows), dtype=np.int64),
         prompt_offset=_offsets([len(p.token) for p in prompts]),
         prompt=np.concatenate([np.array(p.token, np.int32) for p in prompts]),
