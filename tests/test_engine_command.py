@@ -172,6 +172,23 @@ def test_a_wrong_pass_in_one_of_several_runs_is_exit_code_1(folder):
     assert "1 exceptions, 0 near-ties" in out
 
 
+def test_several_runs_without_costs_are_compared_in_passes_alone(folder):
+    simspec(*RUN, "--out", "a.rows.jsonl", cwd=folder)
+    (folder / "b.rows.jsonl").write_text(with_a_wrong_pass((folder / "a.rows.jsonl").read_text()))
+    (folder / "c.rows.jsonl").write_bytes((folder / "a.rows.jsonl").read_bytes())
+    whole = json.loads(simspec("engine", "compare", "a.rows.jsonl", "--json", cwd=folder)[0])
+    right = ("engine", "compare", "a.rows.jsonl", "c.rows.jsonl")
+    one, other = json.loads(simspec(*right, "--json", cwd=folder)[0])
+    assert one["passes"] == other["passes"] == whole["passes"]
+    page, _ = simspec(*right, "--markdown", cwd=folder)
+    assert "| vllm 1.0 | n-gram 1 to 2 | 1 | 0, 1, 4 | 12 | 72 | " in page
+    wrong = ("engine", "compare", "a.rows.jsonl", "b.rows.jsonl")
+    page, _ = simspec(*wrong, "--markdown", cwd=folder, code=1)
+    assert page.splitlines()[-2 if page.endswith("\n\n") else -1].endswith("| 1 | 0 | 0 |")
+    _, error = simspec(*right, "--plot", "p.png", cwd=folder, code=2)
+    assert "no NAME.cost.json next to them" in error
+
+
 def with_a_wrong_pass(text):
     """The rows, one of K = 4 with a draft in the prompt's pass."""
     lines = text.splitlines()

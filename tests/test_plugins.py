@@ -1,6 +1,7 @@
 """A policy, a drafter, a command, an engine and a claim are one new file each, and no other edit.
 
-The files lie in a scratch copy of the packages; commands run from there, and the exam too.
+The files lie in a scratch copy of the packages; commands run from there, and the exam too. With
+SIMSPEC_SLOW each file alone goes through the fast suite, as `make test-fast` runs it.
 """
 
 import json
@@ -130,14 +131,19 @@ COPIED = ("simspec", "real", "tests", "tools", "docs")
 LINKED = ("traces", "pyproject.toml", "README.md")
 
 
-@pytest.fixture(scope="module")
-def scratch(tmp_path_factory):
-    """A copy of the checkout with FILES; the recordings are linked."""
-    folder = tmp_path_factory.mktemp("scratch")
+def copy_of_checkout(folder):
+    """The copy; the recordings are linked."""
     for name in COPIED:  # compiled kernels too, but for those that are being written
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.tmp.*"))
     for name in LINKED:
         (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    """A copy of the checkout with FILES."""
+    folder = copy_of_checkout(tmp_path_factory.mktemp("scratch"))
     for file, text in FILES.items():
         (folder / file).write_text(text.lstrip())
     return folder
@@ -226,3 +232,27 @@ def test_a_claim_is_tested(simspec):
     code, out, error = simspec("claims", "--claim", "21", "--json")
     assert code == 0, error
     assert "Newcomers are right." in out
+
+
+@pytest.mark.skipif(not os.environ.get("SIMSPEC_SLOW"), reason="two minutes each: make test-slow")
+@pytest.mark.parametrize("file", FILES)
+def test_a_new_file_passes_the_fast_suite(file, tmp_path):
+    folder = copy_of_checkout(tmp_path)
+    (folder / ".gitignore").write_text("*.pyc\n__pycache__/\n*.nbc\n*.nbi\n", encoding="utf-8")
+    commit = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "copy")
+    for command in (("git", "init", "-q"), ("git", "add", "."), commit):
+        subprocess.run(command, cwd=folder, check=True)
+    (folder / file).write_text(FILES[file].lstrip())
+    environment = os.environ | {"PYTHONPATH": str(folder), "SIMSPEC_SLOW": ""}
+    near = subprocess.run(
+        [sys.executable, "tools/changed_tests.py"], cwd=folder, env=environment, check=True,
+        capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    assert len(near) > 3, near  # more than the tests of style and layers
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "-m", "not slow and not docs", "--seconds",
+         "100", *near],
+        cwd=folder, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout

@@ -1,4 +1,4 @@
-"""The commands `simspec engine list`, `run`, `measure` and `compare`."""
+"""The commands `simspec engine list`, `run`, `measure` and `compare`; `server` has its own file."""
 
 import json
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ from real.cli.engine_options import (
     prompt_choice,
     start,
 )
+from real.cli.engine_server import server
 from real.cli.options import Json, Seed
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, Markdown, at_most
 
@@ -150,6 +151,9 @@ def run(  # noqa: PLR0913
     print(json.dumps(written) if as_json else f"wrote {out}: {name} {ready.version}")
 
 
+engine.command("server")(server)
+
+
 @engine.command("measure")
 def measure(  # noqa: PLR0913
     name: Name,
@@ -254,7 +258,7 @@ def compare(  # noqa: PLR0913
         list[Path],
         typer.Argument(
             help="Rows of `simspec engine run`; several NAME.rows.jsonl: a line each, with the "
-            "costs in NAME.cost.json next to it."
+            "costs in NAME.cost.json next to it, or of passes alone where none has one."
         ),
     ],
     cost: Annotated[
@@ -349,7 +353,7 @@ def compare_several(
 
     given: the options --cost, --recording and --plot.
     """
-    from real.engines.summary import draw_runs, run_summary, summary_table
+    from real.engines.summary import draw_runs, has_cost, passes_table, run_summary, summary_table
     from simspec.output.files import check_output
 
     cost, trace, plot = given
@@ -357,6 +361,19 @@ def compare_several(
         raise ValueError("--cost is for one file of rows; several have their costs next to them")
     if plot is not None:
         check_output(plot)
+    if not any(has_cost(path) for path in rows):
+        if plot is not None:
+            raise ValueError(
+                "--plot draws speedups: these runs have no NAME.cost.json next to them"
+            )
+        table, values = passes_table(rows, trace)
+        if as_json:
+            print(json.dumps(values))
+        elif markdown:
+            print(table.markdown())
+        else:
+            table.print()
+        raise typer.Exit(0 if all(value["passes"]["equal"] for value in values) else 1)
     summaries = [run_summary(path, trace) for path in rows]
     if plot is not None:
         draw_runs(summaries, plot)

