@@ -3,7 +3,7 @@
 import naive_engine
 import numpy as np
 
-from real.engines import EngineError, Finished, Ready, Request
+from real.engines import EngineError, Finished, NgramDraft, Ready, Request
 from simspec import CostModel
 from simspec.engines.convention import CONVENTIONS
 from simspec.engines.ngram import ngram_rule
@@ -28,13 +28,14 @@ class FakeRunner:
     """Decodes `world` as the engine of a convention would; a pass of d drafts takes seconds(d, k).
 
     Several requests in flight are waves of vLLM's, a pass of n requests and d drafts in all takes
-    step_seconds(n, d, k). fails: the number of the request, counted over all runs, at which the
-    engine breaks.
+    step_seconds(n, d, k). follows: n-grams are those of the settings, not of `rule`. fails: the
+    number of the request, counted over all runs, at which the engine breaks.
     """
 
     def __init__(self, world, rules="vllm", rule="vllm:1,2", seconds=None, **options):
         self.world = {request.prompt: future for request, future in world}
         self.rules, self.rule = CONVENTIONS[rules], ngram_rule(rule)
+        self.engine, self.follows = rule.partition(":")[0], options.get("follows", False)
         self.seconds = seconds or (lambda drafted, k: 1.0 + 0.1 * drafted)
         self.sets_k, self.forces = options.get("sets_k", True), options.get("forces", True)
         self.clock, self.fails = options.get("clock", True), options.get("fails")
@@ -45,6 +46,9 @@ class FakeRunner:
     def start(self, settings):
         self.started.append(settings)
         self.k = 0 if settings.draft is None else settings.draft.k
+        if self.follows and isinstance(settings.draft, NgramDraft):
+            sizes = settings.draft.ngram_min, settings.draft.ngram_max
+            self.rule = ngram_rule(f"{self.engine}:{sizes[0]},{sizes[1]}")
         self.schedule = settings.schedule
         return Ready(self.name, "1.0", "fake", 0.0, self.sets_k, self.forces)
 

@@ -261,13 +261,13 @@ def test_control_wrong_schedules_are_exceptions(planned, tmp_path):
 
 
 def test_a_schedule_with_a_recording_needs_every_request_of_a_wave(tmp_path):
-    """With a recording in the place of the n-gram rule, as for a draft model."""
+    """With a recording in the place of a rule that always drafts K tokens, as a model does."""
     from real.engines.compare import written_text
 
-    about, rows = scheduled(tmp_path, count=8)
+    about, rows = scheduled(tmp_path, count=8, rule="vllm_v2:1,2")
     model = about | {"draft": {"method": "model"}}
     plain = [written_text(row) for row in rows if row.k == 0 and row.block < 2]
-    trace = record_texts(plain, ngram_rule("vllm:1,2"), 4, (END,))
+    trace = record_texts(plain, ngram_rule("vllm_v2:1,2"), 4, (END,))
     assert compare_rows(model, rows, trace).equal
     without = trace.select([s for s in range(8) if trace.meta.ids[s] != "p1"])
     result = compare_rows(model, rows, without)

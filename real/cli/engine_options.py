@@ -1,6 +1,7 @@
 """Options of `simspec engine run` and `measure`, and the runs that they ask for."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ from real.cli.options import MOST_TOKENS, show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, MOST_THREADS, at_most
 
 if TYPE_CHECKING:
-    from real.engines import Engine, EngineSettings
+    from real.engines import Engine, EngineSettings, Request
     from real.engines.run import Plan, Prompts
 
 Name = Annotated[str, typer.Argument(help="An engine of `simspec engine list`.")]
@@ -106,19 +107,34 @@ def start(  # noqa: PLR0913
     untested: bool,
 ) -> Any:
     """Runs the plan in the engine's environment; the errors of its parts, one line each."""
-    from dataclasses import replace
-
-    from real.engines import Worker, find_environment
-    from real.engines.run import run_on_engine
     from simspec import load_trace
     from simspec.output.files import check_output
     from simspec.trace.recordings import locate
 
     check_output(out)
-    adapter = adapter_of(name, settings)
-    environment = find_environment(adapter, untested)
+    adapter_of(name, settings)
     (path,) = locate([recording]).values()
     requests = chosen.of(load_trace(path))
+    return run_requests(name, settings, requests, plan, out, force, untested)
+
+
+def run_requests(  # noqa: PLR0913
+    name: str,
+    settings: "EngineSettings",
+    requests: "Sequence[Request]",
+    plan: "Plan",
+    out: Path,
+    force: bool | None,
+    untested: bool,
+) -> Any:
+    """Runs the plan on these requests in the engine's environment, with a bar of progress."""
+    from dataclasses import replace
+
+    from real.engines import Worker, find_environment
+    from real.engines.run import run_on_engine
+
+    adapter = adapter_of(name, settings)
+    environment = find_environment(adapter, untested)
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     settings = replace(settings, longest=longest + 2 * max(plan.ks) + 2)
     with show_progress() as progress:

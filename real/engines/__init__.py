@@ -6,7 +6,18 @@ from real.engines.environment import find_environment, is_installed
 from real.engines.messages import Finished, Ready, Request
 from simspec.plugins import plugins
 
-LATER = "compare", "measure", "rows", "run", "served", "summary", "timing", "vllm_server", "waves"
+LATER = (
+    "advise",
+    "compare",
+    "measure",
+    "rows",
+    "run",
+    "served",
+    "summary",
+    "timing",
+    "vllm_server",
+    "waves",
+)
 """Files that use the engines."""
 
 RELEASED: dict[str, Engine] = {

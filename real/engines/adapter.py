@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,17 @@ def start_options(settings: EngineSettings) -> dict[str, Any]:
     }
 
 
+def draft_description(draft: NgramDraft | ModelDraft | None) -> dict[str, Any] | None:
+    """The draft of a run's description, without its length; None for plain decoding."""
+    if draft is None:
+        return None
+    return {"method": draft.method} | {
+        name: str(value) if name == "model" else value
+        for name, value in asdict(draft).items()
+        if name != "k"
+    }
+
+
 def no_variables(python: Path) -> Mapping[str, str]:
     """No environment variables."""
     return {}
@@ -122,6 +133,7 @@ class Engine:
     | worker | file name of its worker script in `WORKERS` |
     | methods | how it can draft: "ngram", "model" |
     | matches | n-gram occurrences that it can take: "first", "last" |
+    | ngrams | (least, most) tokens of the n-grams that `simspec advise` tries |
     | longest_draft | most tokens of a draft |
     | batches | whether one pass can serve several requests |
     | sampled | whether it can run at temperature > 0; the worker may refuse all the same |
@@ -137,6 +149,7 @@ class Engine:
     methods: tuple[str, ...]
     convention: str
     matches: tuple[str, ...] = ("first",)
+    ngrams: tuple[tuple[int, int], ...] = ((1, 3), (2, 4), (3, 5))
     longest_draft: int = 32
     batches: bool = False
     sampled: bool = False

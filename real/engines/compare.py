@@ -35,6 +35,8 @@ def convention_of(about: Mapping[str, Any]) -> Convention:
             name = f"{name}_ngram"
         elif name == "vllm" and draft.get("match") == "last":
             name = "vllm_v2_ngram"
+    elif draft.get("method") == "model" and f"{name}_model" in CONVENTIONS:
+        name = f"{name}_model"
     if name not in CONVENTIONS:
         raise ValueError(
             f"engine {about['engine']!r} has no convention, expected one of "

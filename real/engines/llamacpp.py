@@ -35,6 +35,7 @@ ENGINE = Engine(
     methods=("ngram", "model"),
     convention="llamacpp",
     matches=("last",),
+    ngrams=((1, 1), (2, 2), (3, 3)),
     longest_draft=64,
     options=llamacpp_options,
 )

@@ -225,8 +225,11 @@ def speedup_table(
     rows: Sequence[Row],
     cost: CostModel | CostTable,
     recording: Trace | None = None,
+    advised: int | None = None,
 ) -> SpeedupTable:
     """Predicted and measured speedup of a run, whose prompts the costs were not measured on.
+
+    advised: the recommended length, of other prompts; None: the one predicted best on these.
 
     Predicted: passes of the replay under the engine's convention, at the engine's costs. Measured:
     seconds from the first token to the last, of one request, or of a wave whose requests start
@@ -258,7 +261,7 @@ def speedup_table(
         value = float(plain[:, 0].sum() / predicted[:, 0].sum())
         own = float(seconds[0][:, 0].sum() / seconds[k][:, 0].sum())
         found.append(Speedup(k, value, interval, own, measured))
-    recommended = max(found, key=lambda row: row.predicted).k
+    recommended = max(found, key=lambda row: row.predicted).k if advised is None else advised
     best = max(found, key=lambda row: row.measured).k
     against = _interval(seconds[recommended], seconds[best])  # times faster that the best is
     widths = [
@@ -272,6 +275,28 @@ def speedup_table(
         float(np.median(widths)) if widths else 0.0, about["plan"]["concurrent"],
         bool(about.get("schedule")),
     )  # fmt: skip
+
+
+def predicted_speedups(
+    about: Mapping[str, Any],
+    rows: Sequence[Row],
+    cost: CostModel | CostTable,
+    ks: Sequence[int],
+    recording: Trace | None = None,
+) -> list[tuple[int, float, stats.Estimate | None]]:
+    """[(k, speedup, its interval)] by replay of the rows' texts, `concurrent` of them together.
+
+    Texts that fill no batch are left out. ValueError as in `speedup_table`.
+    """
+    size, prices = about["plan"]["concurrent"], StepPrices.of(cost)
+    texts = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
+    plain, found = _plain_seconds(texts, prices), []
+    for k in ks:
+        waves = [[replace(row, k=k) for row in wave] for wave in texts]
+        predicted = _predicted_seconds(about, waves, k, prices, recording)
+        value = float(plain[:, 0].sum() / predicted[:, 0].sum())
+        found.append((k, value, _interval(plain, predicted)))
+    return found
 
 
 Wave = tuple[tuple[str, ...], int, int]

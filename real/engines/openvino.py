@@ -32,6 +32,7 @@ ENGINE = Engine(
     tested=("2026.4.1", "2026.4.2"),
     worker="openvino_worker.py",
     methods=("ngram", "model"),
+    ngrams=((1, 2), (1, 3), (1, 5)),
     convention="openvino",
     longest_draft=64,
     options=openvino_options,

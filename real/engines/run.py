@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from real.engines.adapter import EngineSettings, ModelDraft, NgramDraft
+from real.engines.adapter import EngineSettings, ModelDraft, NgramDraft, draft_description
 from real.engines.messages import MOST_TOKENS, Finished, Ready, Request
 from real.engines.rows import Row, RowFile, open_rows
 from real.progress import Progress, quiet
@@ -105,13 +105,6 @@ def about_run(
 ) -> dict[str, Any]:
     """Description of a run; one of another engine, settings or prompts does not continue it."""
     asked = json.dumps([[r.id, list(r.prompt), r.max_tokens] for r in requests]).encode()
-    draft: Mapping[str, Any] | None = None
-    if settings.draft is not None:
-        draft = {"method": settings.draft.method} | {
-            name: str(value) if name == "model" else value
-            for name, value in asdict(settings.draft).items()
-            if name != "k"
-        }
     schedule = {"schedule": [*map(list, settings.schedule)]} if settings.schedule else {}
     held = ("threads", "dtype", "longest", "batch", "exact", "seed", "temperature")
     return {
@@ -119,7 +112,7 @@ def about_run(
         "version": ready.version,
         "device": ready.device,
         "model": str(settings.model),
-        "draft": draft,
+        "draft": draft_description(settings.draft),
         **schedule,
         **{name: getattr(settings, name) for name in held},
         "plan": asdict(plan),

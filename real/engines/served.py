@@ -37,7 +37,8 @@ def compare_served(
     differences = text_differences(rows, recording)
     apart = {difference.id for difference in differences}
     follows = [row for row in rows if rule is not None or row.request.id not in apart]
-    kept, predicted = predicted_passes(follows, k, CONVENTIONS["vllm"], rule, recording)
+    rules = CONVENTIONS["vllm" if rule is not None else "vllm_model"]
+    kept, predicted = predicted_passes(follows, k, rules, rule, recording)
     counters = {name: [0, 0] for name in COUNTERS}
     compared = cut = 0
     for s, row in enumerate(kept):

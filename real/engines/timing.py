@@ -83,7 +83,7 @@ def timed_block(
 
 def priced(drafted: int, row: Row, rules: Convention) -> int:
     """Draft tokens that decide the seconds of a pass: all K where the engine fills its rows."""
-    return drafted if rules.fill == "none" or row.force is not None else row.k
+    return row.k if rules.fill == "rows" and row.force is None else drafted
 
 
 def _hats(row: Row, rules: Convention, knots: Sequence[int]) -> list[float]:

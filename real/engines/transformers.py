@@ -27,6 +27,7 @@ ENGINE = Engine(
     tested=("5.23.0", "5.24"),
     worker="transformers_worker.py",
     methods=("ngram", "model"),
+    ngrams=((1, 2), (1, 3), (1, 5)),
     convention="transformers",
     longest_draft=64,
     options=transformers_options,

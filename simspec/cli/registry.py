@@ -4,7 +4,14 @@ import typer
 
 from simspec.plugins import plugins
 
-PANELS = ("Simulate", "Record", "Exchange with engines", "Run and verify", "Benchmark")
+PANELS = (
+    "From a model to a setting",
+    "Simulate",
+    "Record",
+    "Exchange with engines",
+    "Run and verify",
+    "Benchmark",
+)
 """Groups of `simspec --help`, in their order."""
 
 

@@ -38,8 +38,8 @@ class Convention:
     |  | limit |
     | drafts_end | whether a draft may hold an end token |
     | past_end | whether accepted tokens after the end of the text are counted |
-    | fill | drafts: every pass submits K draft tokens; rows: it computes K + 1 rows, drafts count |
-    |  | as proposed |
+    | fill | drafts: every pass submits K draft tokens, or what the cap leaves, past an end token |
+    |  | too; rows: it computes K + 1 rows, drafts count as proposed |
     | counts_last | whether the statistics hold the last pass of a request |
 
     ValueError for other values.
@@ -71,8 +71,10 @@ CONVENTIONS = {
     for rules in (
         Convention("simspec", first_draft=0),
         Convention("vllm", cap="none", past_end=True),
+        Convention("vllm_model", cap="none", past_end=True, fill="drafts"),
         Convention("vllm_v2_ngram", cap="none", past_end=True, fill="drafts"),
         Convention("llamacpp", end_token="last_only"),
+        Convention("llamacpp_model", end_token="last_only", fill="drafts"),
         Convention("openvino", fill="rows", counts_last=False),
         Convention("transformers", first_draft=0, end_token="bonus"),
         Convention(
@@ -81,8 +83,8 @@ CONVENTIONS = {
         ),
     )
 }  # fmt: skip
-"""Read in vLLM 0.32 (V1 runner; n-gram of the V2 runner), llama.cpp of October 2026, OpenVINO GenAI
-2026.4 and transformers 5.23 (draft model; prompt lookup)."""
+"""Read in vLLM 0.32 (V1 runner; draft model; n-gram of the V2 runner), llama.cpp of October 2026
+(n-gram; draft model), OpenVINO GenAI 2026.4 and transformers 5.23 (draft model; prompt lookup)."""
 
 
 def convention(name: str) -> Convention:
@@ -140,9 +142,9 @@ def engine_passes(
 ) -> Passes:
     """The passes of an engine that decodes this recording's text under this policy.
 
-    With the convention "simspec" the passes are the rounds of `replay`. Drafted counts are exact
-    where the recording holds whole drafts (`simspec.engines.ngram`): one that stops at its end
-    token in the recording may go on in the engine. Errors of `replay`.
+    With the convention "simspec" the passes are the rounds of `replay`. A model's recorded draft
+    stops at its end token, where vLLM and llama.cpp go on: vllm_model, llamacpp_model. Errors of
+    `replay`.
     """
     first, K = rules.first_draft, policy.longest(trace.K)
     (rounds,) = replays(

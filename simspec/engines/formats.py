@@ -212,7 +212,22 @@ def write_export(
     choice = choose(evidence, policy, limits, level)
     if not choice.chosen and choice.schedule is not None and not choice.schedule.single:
         notes.append(f"{policy} is cut where batch (K + 1) exceeds {settings.captured} rows")
-    notes += price_notes((c for costs in evidence.costs.values() for c in costs), form.engine)
+    origin, own = write_choice(name, evidence, choice, sources, out, settings, command)
+    return origin, notes + own
+
+
+def write_choice(  # noqa: PLR0913
+    name: str,
+    evidence: Evidence,
+    choice: Choice,
+    sources: Sources,
+    out: Path,
+    settings: Settings,
+    command: str = "",
+) -> tuple[dict[str, Any], list[str]]:
+    """(provenance, notes) of the document of this choice in `out`; as `write_export`."""
+    form, sidecar = EXPORTS[name], Path(f"{out}{SIDECAR}")
+    notes = price_notes((c for costs in evidence.costs.values() for c in costs), form.engine)
     request = Request(evidence, choice, settings)
     text = form.export(request)
     form.validate(text, settings)

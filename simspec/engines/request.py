@@ -19,6 +19,7 @@ class Settings:
     | engine_version | str or None | of the engine, where formats changed                          |
     | captured       | int         | rows of the largest captured graph; 0: no limit               |
     | ngram          | int         | longest suffix that a prompt lookup matches                   |
+    | least_ngram    | int         | shortest one, where the engine has a setting for it           |
     | mode           | str         | thinking_on or thinking_off                                   |
     """
 
@@ -28,6 +29,7 @@ class Settings:
     captured: int = 0
     ngram: int = 3
     mode: str = "thinking_off"
+    least_ngram: int = 1
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Request:
         if self.settings.method is not None:
             return self.settings.method
         drafter = self.evidence.drafter
+        if drafter.startswith("ngram "):  # along a text, by the rule that follows
+            drafter = "prompt_lookup"
         if drafter not in methods:
             raise ValueError(
                 f"{engine} has no counterpart of drafter {drafter!r}, expected one of "

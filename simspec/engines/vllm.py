@@ -64,7 +64,7 @@ def drafter_config(request: Request) -> dict[str, Any]:
     elif method in TARGETS_OWN and request.settings.model:
         config["model"] = request.settings.model
     if method in PROMPT_LOOKUP:
-        config |= dict(zip(NGRAM, (1, request.settings.ngram)))
+        config |= dict(zip(NGRAM, (request.settings.least_ngram, request.settings.ngram)))
     return config
 
 

@@ -75,9 +75,12 @@ def _figures(name: str, source: Trace | Path | str, cost: Any, *settings: Any) -
 
 
 def page_of(
-    figures: Sequence[RecordingFigures], question: Question = DEFAULTS, notes: Sequence[str] = ()
+    figures: Sequence[RecordingFigures],
+    question: Question = DEFAULTS,
+    notes: Sequence[str] = (),
+    first: Sequence[str] = (),
 ) -> str:
-    """The HTML of recordings' figures."""
+    """The HTML of recordings' figures; `first` is HTML that comes before them."""
     found = recommend(figures, question)
     count = f"{len(figures)} recording{'s' * (len(figures) > 1)}"
     body = [
@@ -89,6 +92,7 @@ def page_of(
             quiet=True,
         ),
         *(layout.paragraph(note, quiet=True) for note in notes),
+        *first,
         *(layout.advice(_about(r), r.sentence) for r in found),
         layout.heading("Drafters"),
         _drafters(figures),

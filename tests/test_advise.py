@@ -1,0 +1,173 @@
+"""`simspec advise` on an engine in this process: chosen, confirmed, resumed, refused."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_engine import FakeRunner, prompts
+from shell import command, simspec
+
+import real.cli.advise
+import real.engines
+from simspec import load_trace
+from simspec.cost.table import load_cost
+from simspec.engines.vllm import length_at, read
+
+REQUESTS = real.cli.advise._requests
+WORLD = prompts(40)
+TASKS = {request.id: f"task {i % 2}" for i, (request, _) in enumerate(WORLD)}
+ADVISE = ("advise", "vllm", "--model", "m", "--prompts", "p.jsonl", "--depth", 5)
+"""Half of 40 prompts is chosen on, half verified on."""
+
+
+def growing(drafted, k):
+    """Seconds of a pass: the fifth draft token costs much, all others little."""
+    return 1.0 + 0.06 * drafted + (1.0 if drafted > 4 else 0.0)
+
+
+def clock(active, drafted, k):
+    """Seconds of a pass of several requests, where drafts cost as much as tokens."""
+    return 1.0 + 0.3 * active + 0.6 * drafted
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """An engine whose options the test may change, in an empty folder."""
+    options = {"seconds": growing, "step_seconds": clock, "follows": True}
+    (tmp_path / "m").mkdir()
+    requests = [request for request, _ in WORLD]
+    monkeypatch.setattr(real.cli.advise, "_requests", lambda *_: (requests, TASKS))
+    environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
+    monkeypatch.setattr(real.engines, "find_environment", lambda *_: environment)
+    made = []
+
+    def worker(*_):
+        made.append(FakeRunner(WORLD, **options))
+        return made[-1]
+
+    monkeypatch.setattr(real.engines, "Worker", worker)
+    return SimpleNamespace(folder=tmp_path, options=options, made=made)
+
+
+def test_the_advice_is_confirmed_and_written(engine):
+    out, _ = simspec(*ADVISE, "--out", "a", "--json", cwd=engine.folder)
+    found, folder = json.loads(out), engine.folder / "a"
+    assert found["confirmed"]
+    (advice,), (checked,) = found["advice"], found["verified"]
+    assert advice["candidate"] == found["drafter"]
+    assert 1 <= advice["k"] == advice["drafting"] <= 4  # the fifth token is dear
+    best = max(found["tried"], key=lambda tried: tried["speedup"])
+    assert best["candidate"] == found["drafter"]
+    assert checked["exceptions"] == 0
+    rows = {row["k"]: row for row in checked["table"]["rows"]}
+    assert {0, advice["k"]} < set(rows)
+    for row in rows.values():
+        assert row["predicted"] == pytest.approx(row["measured"], rel=0.01)
+    config = read((folder / "setting.json").read_text())
+    assert length_at(config, 1) == advice["k"]
+    least, most = found["drafter"].split("-")[1:]
+    assert [config["prompt_lookup_min"], config["prompt_lookup_max"]] == [int(least), int(most)]
+    for name in ("ngram-1-3", "ngram-2-4", "ngram-3-5"):
+        trace = load_trace(folder / f"{name}.parquet")
+        assert (trace.sequences, trace.K, set(trace.meta.tasks)) == (20, 5, set(TASKS.values()))
+        assert load_cost(folder / f"{name}.cost.json").K == 5
+    assert set(found["by_task"]) == set(TASKS.values())
+    page = (folder / "report.html").read_text()
+    assert "Verified on held-out prompts" in page
+    assert "prompt_lookup_max" in page
+    assert json.loads((folder / "advice.json").read_text()) == found
+
+
+def test_prompts_of_choice_and_verification_are_apart(engine):
+    simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+    ids = {}
+    for name in ("texts", "ngram.b1.cost", "*.b1.verify"):
+        (path,) = (engine.folder / "a").glob(f"{name}.rows.jsonl")
+        _, *lines = path.read_text().splitlines()
+        ids[name] = {json.loads(line)["request"]["id"] for line in lines}
+    assert not ids["*.b1.verify"] & (ids["texts"] | ids["ngram.b1.cost"])
+    assert ids["ngram.b1.cost"] < ids["texts"]
+
+
+def test_it_says_do_not_draft_where_no_length_pays(engine):
+    engine.options["seconds"] = lambda drafted, k: 1.0 + 2.0 * drafted
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+    assert "do not draft" in out
+    assert "no setting, since plain decoding is faster" in out
+    assert not (engine.folder / "a" / "setting.json").exists()
+
+
+def test_batches_have_their_own_lengths(engine):
+    out, _ = simspec(*ADVISE, "--batch", 4, "--batch", 1, "--out", "a", "--json", cwd=engine.folder)
+    found = json.loads(out)
+    assert [advice["batch"] for advice in found["advice"]] == [1, 4]
+    one, four = (advice["k"] for advice in found["advice"])
+    assert one > four == 0  # drafts cost as much as tokens in a batch
+    config = read((engine.folder / "a" / "setting.json").read_text(), captured=0)
+    assert (length_at(config, 1), length_at(config, 4)) == (one, 0)
+
+
+@pytest.mark.parametrize("fails", [3, 25, 60, 130, 200])
+def test_an_engine_that_dies_leaves_a_run_that_continues(engine, fails):
+    whole = simspec(*ADVISE, "--out", "whole", "--json", cwd=engine.folder)[0]
+    engine.options["fails"] = fails
+    code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
+    if code == 2:
+        assert error.strip().splitlines()[-1] == "simspec: fake 1.0 was ended by signal 9"
+    del engine.options["fails"]
+    code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
+    assert code == 0, error
+    again, first = json.loads(out[out.index("{") :]), json.loads(whole[whole.index("{") :])
+    assert again["advice"][0]["candidate"] == first["advice"][0]["candidate"]
+    assert again["confirmed"]
+
+
+def test_control_an_engine_that_became_slower_is_not_confirmed(engine):
+    """Costs are of the first workers; those that verify pay three plain passes for a draft."""
+    engine.options["seconds"] = lambda drafted, k: (
+        growing(drafted, k) if len(engine.made) < 3 else 1.0 + 3.0 * (drafted > 0)
+    )
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder, code=1)
+    assert "K = 0 is faster" in out
+
+
+REFUSED = [
+    (("--batch", 64), "40 prompts leave 20 to verify on, --batch is 64"),
+    (("--draft-model", "none"), "expected a transformers checkpoint, or GGUF=FOLDER"),
+    (("--depth", 40), "at most 32"),
+    (("--count", 3), "16"),
+]
+
+
+@pytest.mark.parametrize("options,reason", REFUSED, ids=range(len(REFUSED)))
+def test_errors_are_one_line(engine, options, reason):
+    code, out, error = command(engine.folder, *ADVISE, *options, "--out", "a")
+    assert (code, out) == (2, "")
+    assert reason in error
+    assert not (engine.folder / "a").exists()
+
+
+def test_an_unknown_engine_and_a_missing_model_are_one_line(engine):
+    code, _, error = command(
+        engine.folder, "advise", "vlm", "--model", "m", "--prompts", "p", "--out", "a"
+    )
+    assert code == 2
+    assert "engine 'vlm' is unknown, expected one of" in error
+
+
+def test_real_prompts_become_requests(tmp_path):
+    rows = [{"id": f"q{i}", "task": "t", "text": f"Count to {i}."} for i in range(40)]
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    target = Path(real.__file__).parent / "tiny" / "target"
+    made, tasks = REQUESTS(path, target, ("none", ""), (16, 8, 100))
+    assert [request.id for request in made] == [f"q{i * 40 // 16}" for i in range(16)]
+    assert {request.max_tokens for request in made} == {8}
+    assert set(tasks.values()) == {"t"}
+    path.write_text("".join(json.dumps(row | {"id": "q"}) + "\n" for row in rows))
+    with pytest.raises(ValueError, match="39 ids twice"):
+        REQUESTS(path, target, ("none", ""), (16, 8, 100))
+    path.write_text(json.dumps(rows[0]) + "\n")
+    with pytest.raises(ValueError, match="holds 1 prompts that fit, expected at least 16"):
+        REQUESTS(path, target, ("none", ""), (16, 8, 100))
