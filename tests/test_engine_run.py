@@ -333,13 +333,11 @@ def test_a_recording_explains_near_ties_and_replays_model_drafts(tmp_path):
     plain = [written_text(row) for row in rows if row.k == 0 and row.block < 3]
     trace = record_texts(plain, ngram_rule(rule), 4, (3,))
     assert compare_rows(model, rows, trace).equal
-    # a recorded draft may stop at an end token of its own: vLLM's goes on
-    short = replace(trace, depth=np.minimum(trace.depth, trace.run + 1).astype(trace.depth.dtype))
-    assert compare_rows(model, rows, short).equal
-    assert not compare_rows(model, rows, short, CONVENTIONS["vllm"]).equal
-    place = next(i for i, row in enumerate(rows) if row.k == 2)
-    tokens = rows[place].finished.tokens
-    odd = changed(rows, place, tokens=(*tokens[:4], 9, *tokens[5:]))
+    cut = replace(trace, depth=np.minimum(trace.depth, trace.run + 1).astype(np.uint8))  # at an end
+    assert compare_rows(model, rows, cut).equal
+    assert not compare_rows(model, rows, cut, CONVENTIONS["vllm"]).equal
+    place, text = next((i, r.finished.tokens) for i, r in enumerate(rows) if r.k == 2)
+    odd = changed(rows, place, tokens=(*text[:4], 9, *text[5:]))
     assert not compare_rows(model, odd, trace).equal
     tied = replace(trace, margin=np.zeros(trace.rows, np.uint8))
     result = compare_rows(model, odd, tied)
@@ -354,10 +352,8 @@ def test_invalid_plans_are_refused():
             Plan(ks)
     with pytest.raises(ValueError, match="repeats is 0"):
         Plan((0,), repeats=0)
-    for numbers in (
-        {"part": 3, "parts": 2}, {"count": -1}, {"budget": -1}, {"part": 2, "parts": 3, "last": 1},
-        {"parts": 3, "last": 4},
-    ):  # fmt: skip
+    wrong = {"count": -1}, {"budget": -1}, {"part": 2, "parts": 3, "last": 1}
+    for numbers in (*wrong, {"part": 3, "parts": 2}, {"parts": 3, "last": 4}):
         with pytest.raises(ValueError, match="expected parts"):
             Prompts(**numbers)
 

@@ -1,0 +1,186 @@
+"""What `simspec advise` found: sentences, tables, the engine's setting and one HTML page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from real.engines.adapter import NgramDraft, draft_description
+from real.engines.advise import Advice, AdvicePlan, Candidate, Verified, choose_length
+from real.engines.rows import Row
+from real.engines.summary import advised, drafter_text
+from simspec.cost.model import CostModel
+from simspec.cost.table import CostTable
+from simspec.engines.choice import Choice, Schedule, gather
+from simspec.engines.formats import EXPORTS, Sources, write_choice
+from simspec.engines.request import Settings
+from simspec.numerics.stats import Estimate
+from simspec.output.files import replacing
+from simspec.output.table import Table
+from simspec.page import layout
+from simspec.page.report import all_figures, page_of
+from simspec.reports.comparison import DEFAULTS, compare
+
+SETTINGS = {"llamacpp": "setting.txt"}
+"""Files of engines whose settings are no JSON."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The advice on a drafter by batch size, what else was tried, and the engine's own figures.
+
+    | field | meaning |
+    | --- | --- |
+    | plan, winner | what ran; the drafter predicted fastest at the smallest batch |
+    | best, verified | its length at each batch size, and that on held-out prompts |
+    | tried | every drafter at every batch size |
+    | by_task | the best length of each task's texts, at the smallest batch |
+    """
+
+    plan: AdvicePlan
+    winner: Candidate
+    best: Sequence[Advice]
+    tried: Sequence[Advice]
+    verified: Sequence[Verified]
+    by_task: Mapping[str, Advice]
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether every batch size is confirmed, and every pass is the replay's."""
+        return all(v.table.confirmed and not v.exceptions for v in self.verified)
+
+    @property
+    def prompts_needed(self) -> int | None:
+        """Prompts of a live test that would tell the choice from plain decoding; None: unknown."""
+        advice, name = self.best[0], self.winner.name
+        policies, cost = [f"fixed:{advice.drafting}"], cost_at(self.winner, advice.batch)
+        try:
+            (found,) = compare({name: self.winner.recording}, policies, cost, "fixed:0")
+        except ValueError:  # under 8 prompts
+            return None
+        return found.prompts_needed
+
+    def sentences(self) -> list[str]:
+        """The advice, a sentence a batch size, and how many prompts a live test needs."""
+        drafter, told = drafter_text(draft_description(self.winner.draft)), []
+        for advice, checked in zip(self.best, self.verified):
+            row = next(r for r in checked.table.rows if r.k == advice.drafting)
+            choice = f"K = {advice.k}" if advice.k else f"do not draft; K = {advice.drafting}"
+            flight = f"{advice.batch} request{'s' * (advice.batch > 1)} in flight"
+            told.append(
+                f"{flight}: {choice} of {drafter}, "
+                f"predicted {figure(advice.speedup, advice.interval)}, measured on other prompts "
+                f"{figure(row.measured, row.measured_interval)}; {advised(checked.table)[1]}"
+            )
+        if (needed := self.prompts_needed) is not None:
+            told.append(f"A live test against plain decoding would need {needed} prompts")
+        return told
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "engine": self.plan.engine.name,
+            "drafter": self.winner.name,
+            "advice": [asdict(advice) for advice in self.best],
+            "verified": [checked.to_dict() for checked in self.verified],
+            "confirmed": self.confirmed,
+            "tried": [asdict(advice) for advice in self.tried],
+            "by_task": {task: asdict(advice) for task, advice in self.by_task.items()},
+            "prompts_needed": self.prompts_needed,
+        }
+
+    def tables(self) -> list[Table]:
+        """Drafters compared, lengths verified, and lengths by task."""
+        drafters = [
+            (a.candidate, str(a.batch), str(a.drafting), figure(a.speedup, a.interval))
+            for a in self.tried
+        ]
+        lengths = [
+            (
+                str(checked.batch), str(row.k), figure(row.predicted, row.predicted_interval),
+                figure(row.measured, row.measured_interval),
+            )
+            for checked in self.verified
+            for row in checked.table.rows
+        ]  # fmt: skip
+        tasks = [
+            (task, str(a.drafting), figure(a.speedup, a.interval))
+            for task, a in self.by_task.items()
+        ]
+        predicted = "predicted [95%]"
+        return [
+            Table(
+                ("drafter", "in flight", "best K", predicted), drafters,
+                title="Drafters, by replay of the engine's texts",
+            ),
+            Table(
+                ("in flight", "K", predicted, "measured [95%]"), lengths,
+                title="Verified on held-out prompts",
+            ),
+            Table(
+                ("task", "best K", predicted), tasks,
+                title=f"By task, requests in flight: {self.best[0].batch}",
+            ),
+        ]  # fmt: skip
+
+
+def figure(value: float, interval: Estimate | None) -> str:
+    """'1.51 [1.39, 1.66]'."""
+    return f"{value:.2f}" + (f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else "")
+
+
+def cost_at(candidate: Candidate, batch: int) -> CostModel:
+    """The candidate's costs at that batch size."""
+    cost = candidate.cost
+    return cost.at(batch) if isinstance(cost, CostTable) else cost
+
+
+def by_task(
+    plan: AdvicePlan, winner: Candidate, rows: Sequence[Row], tasks: Mapping[str, str]
+) -> dict[str, Advice]:
+    """The best length of each task's texts at the smallest batch size that they fill."""
+    size, found = plan.batches[0], {}
+    for task in dict.fromkeys(tasks.values()):
+        own = [row for row in rows if tasks[row.request.id] == task]
+        if len(own) >= size:
+            found[task] = choose_length(plan, winner, own, size)
+    return found
+
+
+def write_setting(found: Found) -> Path | None:
+    """The engine's setting by batch size; None where none drafts, or simspec writes none."""
+    name, folder, winner = found.plan.engine.name, found.plan.folder, found.winner
+    if name not in EXPORTS or not any(advice.k for advice in found.best):
+        return None
+    recording, cost = folder / f"{winner.name}.parquet", folder / f"{winner.name}.cost.json"
+    sources = Sources({winner.name: recording}, str(cost))
+    evidence, _ = gather(sources.paths, sources.cost)
+    schedule = Schedule(tuple(a.batch for a in found.best), tuple(a.k for a in found.best))
+    nan, prompts = float("nan"), winner.recording.sequences
+    gains = tuple(a.interval or Estimate(a.speedup, nan, nan, 0.95, prompts) for a in found.best)
+    choice = Choice(tuple(f"fixed:{a.k}" for a in found.best), schedule, gains, True)
+    draft = winner.draft
+    if isinstance(draft, NgramDraft):
+        settings = Settings(ngram=draft.ngram_max, least_ngram=draft.ngram_min)
+    else:
+        settings = Settings(model=str(draft.model))
+    out = folder / SETTINGS.get(name, "setting.json")
+    write_choice(name, evidence, choice, sources, out, settings, "simspec advise")
+    return out
+
+
+def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | None) -> None:
+    """report.html: the advice, what confirms it, and the page of every recording."""
+    plan = found.plan
+    costs = {c.name: cost_at(c, plan.batches[0]) for c in candidates}
+    about = f"{plan.engine.name}, {plan.settings.model.name}"
+    first = [layout.advice(about, sentence) for sentence in found.sentences()]
+    for table in found.tables():
+        first += [layout.heading(table.title, 3), table.html()]
+    if setting is not None:
+        text = setting.read_text(encoding="utf-8")
+        first += [layout.heading("The engine's setting", 3), layout.code(text)]
+    figures = list(all_figures({c.name: c.recording for c in candidates}, costs))
+    html = page_of(figures, DEFAULTS, (), first)
+    with replacing(plan.folder / "report.html") as temporary:
+        temporary.write_text(html, encoding="utf-8")
