@@ -316,9 +316,10 @@ def test_flat_prices_are_the_papers_formula(alpha, K):
     assert seconds == pytest.approx(len(rounds) + 0.1 * rounds.computed.sum())
 
 
-def test_there_are_twenty_claims_whose_parts_are_lettered():
+def test_there_are_twenty_claims_at_least_whose_parts_are_lettered():
     numbers = dict.fromkeys(claim.number for claim in CLAIMS)
-    assert sorted(numbers) == list(range(1, 21))
+    assert sorted(numbers) == list(range(1, max(numbers) + 1))
+    assert len(numbers) >= 20
     for number in numbers:
         parts = "".join(claim.part for claim in CLAIMS if claim.number == number)
         assert parts == "abc"[: len(parts)]

@@ -304,7 +304,7 @@ def test_a_folder_without_recordings_leaves_all_undecided(tmp_path):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--claim", "21"), "there is no claim 21: expected 1 to 20"),
+        (("--claim", "99"), f"there is no claim 99: expected 1 to {max(c.number for c in CLAIMS)}"),
         (("--prompts", "7"), "--prompts is 7, expected at least 8"),
         (("--replicates", "0"), "replicates is 0, expected at least 1"),
         (("nowhere",), "nowhere is no folder"),

@@ -17,7 +17,7 @@ SCHEDULE = RIGHT["tensorrt-llm"][0]
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_right_document_passes(name):
-    text, settings = RIGHT[name]
+    text, settings = RIGHT.get(name, (EXPORTS[name].right, Settings()))
     EXPORTS[name].validate(text, settings)
 
 
@@ -26,7 +26,16 @@ def test_other_right_documents_pass(name, text, settings):
     EXPORTS[name].validate(text, settings)
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", [name for name in EXPORTS if name not in RIGHT])
+def test_wrong_documents_that_a_format_declares_are_refused(name):
+    assert EXPORTS[name].right
+    assert EXPORTS[name].wrong
+    for text in EXPORTS[name].wrong:
+        with pytest.raises(ValueError):
+            EXPORTS[name].validate(text, Settings())
+
+
+@pytest.mark.parametrize("name", RIGHT)
 def test_twenty_different_wrong_documents(name):
     right = RIGHT[name][0]
     assert len({right.replace(old, new, 1) for old, new, _ in WRONG[name]} - {right}) >= 20

@@ -31,8 +31,11 @@ def test_every_format_prints_its_kind_and_what_is_unknown(tmp_path, name):
     assert len(report["sha256"]) == 64
 
 
-def test_every_format_has_a_fixture():
-    assert set(FORMAT_OF.values()) | {"simspec"} == set(IMPORTS)
+def test_every_format_has_a_fixture_or_declares_an_example(tmp_path):
+    for name in set(IMPORTS) - set(FORMAT_OF.values()) - {"simspec"}:
+        assert IMPORTS[name].example
+        (tmp_path / "file").write_text(IMPORTS[name].example)
+        assert import_report(read_import(name, tmp_path / "file"))
 
 
 @pytest.mark.parametrize("name", [n for n in FORMAT_OF if not n.startswith("specdecode")])

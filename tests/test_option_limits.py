@@ -69,6 +69,7 @@ SEEDED = [
     ("record", "absent.jsonl", "--out", "x.parquet"), ("measure", "--out", "x.json"),
     ("latency", "--target", "absent", "--out", "x.json"), ("emulate", TRACE, "--target", "absent"),
     ("train", "absent", "--out", "m"),
+    ("advise", "vllm", "--model", "absent", "--prompts", "absent", "--out", "a"),
 ]  # fmt: skip
 
 

@@ -94,6 +94,8 @@ def greet(name: str) -> None:
     "simspec/engines/lengths.py": '''
 """A file with the draft length alone."""
 
+from simspec.engines.counts import origin_of
+from simspec.engines.import_kinds import constant_length
 from simspec.engines.request import ExportFormat
 from simspec.engines.source import ImportFormat
 
@@ -103,16 +105,16 @@ def export(request):
 
 
 def validate(text, settings):
-    if not text.strip().isdigit():
-        raise ValueError(f"{text!r} is no length")
+    if not isinstance(text, str) or not text.strip().isdigit() or len(text) > 5:
+        raise ValueError("no length is given")
 
 
 def read_length(source, options):
-    raise ValueError(f"a length of {int(source.text)} says nothing about acceptance")
+    return constant_length(origin_of(source), "lengths", int(source.text))
 
 
-EXPORTS = (ExportFormat("lengths", export, validate),)
-IMPORTS = (ImportFormat("lengths", read_length),)
+EXPORTS = (ExportFormat("lengths", export, validate, right="3\\n", wrong=("three", "-1")),)
+IMPORTS = (ImportFormat("lengths", read_length, example="3\\n"),)
 ''',
     "simspec/papers/newcomer.py": '''
 """A claim of its own."""
@@ -223,9 +225,9 @@ def test_formats_are_known_by_name(simspec, scratch):
     )
     assert code == 0, out + error
     assert (scratch / "length.txt").read_text() == "2\n"
-    code, _, error = simspec("import", "lengths", "length.txt")
-    assert code == 2
-    assert "a length of 2 says nothing about acceptance" in error
+    code, out, error = simspec("import", "lengths", "length.txt")
+    assert code == 0, out + error
+    assert "fixed:2" in out
 
 
 def test_a_claim_is_tested(simspec):

@@ -176,6 +176,16 @@ def test_sentences_on_engines_say_what_the_runs_say():
     passes = sum(len(finished.passes) - 1 for finished in decoded)
     assert f"They do: {best.measured:.2f} at {tokens / passes:.2f}." in page
 
-    found = run_summary(folder / "transformers-ngram.rows.jsonl.xz").table.rows[-1]
-    assert f"Its error at K = {found.k}, {found.error:.1%}, is within" in page
-    assert found.predicted_interval.low <= found.measured <= found.predicted_interval.high
+    table = run_summary(folder / "transformers-ngram.rows.jsonl.xz").table
+    advised, best = (
+        next(row for row in table.rows if row.k == k) for k in (table.recommended, table.best)
+    )
+    faster = f"K = {best.k} is {best.measured / advised.measured - 1:.0%} faster than"
+    assert f"{faster} K = {advised.k}." in page
+
+    drafting = run_summary(
+        folder / "llamacpp-model.rows.jsonl.xz", load_trace(folder / "six_tasks.parquet")
+    )
+    error, noise = np.median(drafting.errors), drafting.table.noise
+    assert f"the costs predict {error:.0%} too much, within its noise of {noise:.0%}" in page
+    assert all(row.error > 0 for row in drafting.table.rows if row.k)

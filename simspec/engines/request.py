@@ -104,6 +104,8 @@ class ExportFormat:
     | limits      | Limits                    | the lengths that the engine takes                |
     | flags       | (Request, file) -> str    | flags that go with the document; None: none      |
     | engine      | str                       | whose own costs should price it; "": none        |
+    | right       | str                       | a document that `validate` passes: its exam      |
+    | wrong       | (str,)                    | documents that it refuses                        |
     """
 
     name: str
@@ -113,6 +115,8 @@ class ExportFormat:
     limits: Limits = NO_LIMITS
     flags: Callable[[Request, str], str] | None = None
     engine: str = ""
+    right: str = ""
+    wrong: tuple[str, ...] = ()
 
 
 MEASURED = Limits(shortest=1)

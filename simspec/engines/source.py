@@ -102,8 +102,10 @@ class ImportFormat:
     | name | what the command line calls it |
     | read | what the file holds; ValueError, OverflowError or RecursionError where it is another |
     | options | fields of ImportOptions that it reads; others are refused |
+    | example | text of a file that it reads: its exam |
     """
 
     name: str
     read: Callable[[Source, ImportOptions], Import]
     options: tuple[str, ...] = ()
+    example: str = ""

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -69,8 +70,9 @@ def url(tmp_path_factory):
 @pytest.mark.parametrize("concurrent", [1, 4])
 def test_rounds_of_the_server_are_the_replays(url, tmp_path, concurrent):
     command = [
-        "simspec", "engine", "server", url, "-k", str(K), "--prompts", "8", "--budget", "48",
-        "--concurrent", str(concurrent), "--out", str(tmp_path / "served"), "--json",
+        sys.executable, "-m", "simspec.cli", "engine", "server", url, "-k", str(K),
+        "--prompts", "8", "--budget", "48", "--concurrent", str(concurrent),
+        "--out", str(tmp_path / "served"), "--json",
     ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

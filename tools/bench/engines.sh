@@ -39,8 +39,10 @@ model_speeds() { # NAME ENGINE OPTIONS...: costs and runs with the draft model
   costs "$@" --recording "$SIX" --depth 8 --prompts 4 --budget 16
   runs "$@" --recording "$SIX" --prompts 16 --budget 24 $LENGTHS
 }
-texts() { # NAME ENGINE OPTIONS...: texts and passes of all six tasks
-  runs "$@" --recording "$SIX" --part 1/1 --prompts 60 --budget 32 --group 12
+texts() { # PROMPTS NAME ENGINE OPTIONS...: texts and passes of all six tasks
+  local prompts=$1
+  shift
+  runs "$@" --recording "$SIX" --part 1/1 --prompts "$prompts" --budget 32 --group 12
 }
 
 for step in $STEPS; do
@@ -80,14 +82,14 @@ for step in $STEPS; do
       recorded
       exported "$TARGET" "$ROWS/f32.gguf" float32
       exported "$DRAFT" "$ROWS/draft.gguf" float32
-      texts exact-vllm-ngram vllm --model "$TARGET" -k 0 -k 3
-      texts exact-vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
-      texts exact-vllm-ngram-8 vllm --model "$TARGET" --concurrent 8 $LENGTHS
-      texts exact-vllm-model-8 vllm --model "$TARGET" --drafter "model:$DRAFT" --concurrent 8 -k 0 -k 1 -k 3
-      texts exact-llamacpp-ngram llamacpp --model "$ROWS/f32.gguf" --drafter ngram:1,1 -k 0 -k 1 -k 3
-      texts exact-llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" -k 0 -k 3
-      texts exact-transformers-ngram transformers --model "$TARGET" -k 0 -k 3
-      texts exact-transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
+      texts 60 exact-vllm-ngram vllm --model "$TARGET" -k 0 -k 3
+      texts 60 exact-vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
+      texts 60 exact-vllm-ngram-8 vllm --model "$TARGET" --concurrent 8 $LENGTHS
+      texts 60 exact-vllm-model-8 vllm --model "$TARGET" --drafter "model:$DRAFT" --concurrent 8 -k 0 -k 1 -k 3
+      texts 24 exact-llamacpp-ngram llamacpp --model "$ROWS/f32.gguf" --drafter ngram:1,1 -k 0 -k 1 -k 3
+      texts 24 exact-llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" -k 0 -k 3
+      texts 24 exact-transformers-ngram transformers --model "$TARGET" -k 0 -k 3
+      texts 24 exact-transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
       ;;
     batch) # requests in flight together; 73 prompts are 18 waves of 4, or 4 of 16
       costs vllm-batch vllm --model "$TARGET" --depth 3 --prompts 16 --budget 12 --concurrent 1 --concurrent 4 \
