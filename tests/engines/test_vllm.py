@@ -61,9 +61,6 @@ TEXTS = recorded() if reason_to_skip() is None else {}
 REQUESTS = [Request(id, prompt, BUDGET) for id, (prompt, _) in TEXTS.items()]
 
 
-by_id = {request.id: request for request in REQUESTS}
-
-
 def started(settings):
     """A worker and what it said."""
     engine = RELEASED["vllm"]
@@ -170,12 +167,14 @@ def test_a_schedule_reads_k_by_the_requests_of_the_pass_that_drafts(ngram):
     ngram.close()  # one engine's memory at a time
     settings = replace(NGRAM, draft=NgramDraft(5, 1, 3), schedule=((1, 1, 5), (2, 3, 2), (4, 4, 0)))
     worker, ready = started(settings)
-    requests, kept = REQUESTS[:4], []
+    # some end earlier, so that passes of 3, 2 and 1 requests come
+    requests = [replace(r, max_tokens=n) for r, n in zip(REQUESTS, (48, 12, 24, 48))]
+    asked, kept = {request.id: request for request in requests}, []
     plan = Plan((0, 5), 1, 4, 4)
     with worker:
         for k in plan.ks:
             worker.run(
-                requests, lambda f, k=k: kept.append(Row(0, 0, k, None, by_id[f.id], f)), 4, k
+                requests, lambda f, k=k: kept.append(Row(0, 0, k, None, asked[f.id], f)), 4, k
             )
     about = about_run(ready, settings, requests, plan)
     assert compare_rows(about, kept).equal
