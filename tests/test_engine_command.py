@@ -39,6 +39,7 @@ def folder(tmp_path, monkeypatch):
         object.__setattr__(text, "output", np.array(future[:cut], np.int32))
         assert request.max_tokens == 24
     record_texts(texts, ngram_rule("vllm:1,2"), 4, (3,)).save(tmp_path / "t.parquet")
+    (tmp_path / "m").mkdir()
     environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
     monkeypatch.setattr(real.engines, "find_environment", lambda *_: environment)
     fake = {"seconds": stepped, "step_seconds": clock}
@@ -224,6 +225,10 @@ REFUSED = [
             *("--concurrent", 1, "--concurrent", 4, "--out", "r.jsonl"),
         ),
         "openvino serves one request a pass here, batch is 4: give 1",
+    ),
+    (
+        ("measure", "vllm", "--model", "gone", "--recording", "t.parquet", "--out", "r.jsonl"),
+        "--model gone is not here, expected a folder of safetensors or a GGUF",
     ),
     (("compare", "none.jsonl"), "none.jsonl cannot be read"),
     (("compare", "t.parquet"), "is no row of a run"),

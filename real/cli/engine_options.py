@@ -60,9 +60,11 @@ SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
 def engine_settings(
     model: Path, drafter: str, k: int, threads: int, dtype: str, exact: bool, batch: int
 ) -> "EngineSettings":
-    """The settings of these options; ValueError for an invalid drafter."""
+    """The settings of these options; ValueError for an invalid drafter, or no model."""
     from real.engines import EngineSettings, ModelDraft, NgramDraft
 
+    if not model.exists():
+        raise ValueError(f"--model {model} is not here, expected a folder of safetensors or a GGUF")
     method, _, rest = drafter.partition(":")
     draft: NgramDraft | ModelDraft | None = None
     sizes = rest.split(",") if rest else ["1", "3"]
