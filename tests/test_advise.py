@@ -94,7 +94,7 @@ def test_it_says_do_not_draft_where_no_length_pays(engine):
     engine.options["seconds"] = lambda drafted, k: 1.0 + 2.0 * drafted
     out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
     assert "do not draft" in out
-    assert "no setting, since plain decoding is faster" in out
+    assert "no setting: do not draft" in out
     assert not (engine.folder / "a" / "setting.json").exists()
 
 
@@ -108,18 +108,20 @@ def test_batches_have_their_own_lengths(engine):
     assert (length_at(config, 1), length_at(config, 4)) == (one, 0)
 
 
-@pytest.mark.parametrize("fails", [3, 25, 60, 130, 200])
+@pytest.mark.parametrize("fails", [3, 25, 62])
 def test_an_engine_that_dies_leaves_a_run_that_continues(engine, fails):
     whole = simspec(*ADVISE, "--out", "whole", "--json", cwd=engine.folder)[0]
     engine.options["fails"] = fails
     code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
-    if code == 2:
-        assert error.strip().splitlines()[-1] == "simspec: fake 1.0 was ended by signal 9"
+    assert code == 2
+    assert error.strip().splitlines()[-1] == "simspec: fake 1.0 was ended by signal 9"
     del engine.options["fails"]
     code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
     assert code == 0, error
     again, first = json.loads(out[out.index("{") :]), json.loads(whole[whole.index("{") :])
     assert again["advice"][0]["candidate"] == first["advice"][0]["candidate"]
+    speedups = [found["advice"][0]["speedup"] for found in (again, first)]
+    assert speedups[0] == pytest.approx(speedups[1])
     assert again["confirmed"]
 
 

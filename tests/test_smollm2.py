@@ -153,7 +153,7 @@ def test_predictions_of_the_race_are_printed_by_the_tool():
 def test_sentences_on_engines_say_what_the_runs_say():
     """The first lines of README and the remarks on docs/engines.md, from rows and costs."""
     from real.engines.rows import read_rows
-    from real.engines.summary import run_summary
+    from real.engines.summary import run_summary, summary_table
 
     folder = FOLDER / "engines"
     page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
@@ -185,12 +185,17 @@ def test_sentences_on_engines_say_what_the_runs_say():
 
     recording, errors = load_trace(folder / "six_tasks.parquet"), []
     for engine in ("vllm", "llamacpp", "transformers"):
-        errors += run_summary(folder / f"{engine}-ngram.rows.jsonl.xz").errors
+        summary = run_summary(folder / f"{engine}-ngram.rows.jsonl.xz")
+        assert summary_table([summary]).markdown().splitlines()[-1] in head
+        errors += summary.errors
         drafting = run_summary(folder / f"{engine}-model.rows.jsonl.xz", recording)
         errors += drafting.errors
         if engine == "llamacpp":
             error, noise = np.median(drafting.errors), drafting.table.noise
-            assert f"predict {error:.0%} too much, within its noise of {noise:.0%}" in page
+            assert (
+                f"predict {error:.0%} too much in the median, within its noise of {noise:.0%}"
+                in page
+            )
             assert all(row.error > 0 for row in drafting.table.rows if row.k)
     assert f"Over {len(errors)} draft lengths of three engines and two drafters" in head
     told = f"{np.median(errors):.1%} in the median, {np.quantile(errors, 0.9):.1%} at the 90th"

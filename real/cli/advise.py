@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 PANEL = "From a model to a setting"
 LONGEST_DRAFT = 32
-SETTINGS = {"llamacpp": "setting.txt"}
-"""Files of engines whose settings are no JSON."""
 
 
 def advise(  # noqa: PLR0913
@@ -110,7 +108,7 @@ def advise(  # noqa: PLR0913
         *(NgramDraft(depth, least, most) for least, most in adapter.ngrams),
         *(draft for draft, _ in models),
     )
-    plan = AdvicePlan(adapter, settings, drafts, out, batches, depth, seed)
+    plan = AdvicePlan(adapter, settings, out, batches, depth, seed)
     known = tokenizer or (model if model.is_dir() else None)
     if known is None:
         raise ValueError(f"{model} is no folder with a tokenizer: give one by --tokenizer")
@@ -156,7 +154,8 @@ def advise(  # noqa: PLR0913
             table.print()
         for sentence in found.sentences():
             print_text(sentence)
-        told = "no setting, since plain decoding is faster" if written is None else str(written)
+        told = f"no setting for {engine}" if found.drafts else "no setting: do not draft"
+        told = told if written is None else str(written)
         print_text(f"wrote {out / 'report.html'}; {told}")
     raise typer.Exit(0 if found.confirmed else 1)
 

@@ -50,6 +50,11 @@ class Found:
         return all(v.table.confirmed and not v.exceptions for v in self.verified)
 
     @property
+    def drafts(self) -> bool:
+        """Whether any batch size drafts."""
+        return any(advice.k for advice in self.best)
+
+    @property
     def prompts_needed(self) -> int | None:
         """Prompts of a live test that would tell the choice from plain decoding; None: unknown."""
         advice, name = self.best[0], self.winner.name
@@ -150,7 +155,7 @@ def by_task(
 def write_setting(found: Found) -> Path | None:
     """The engine's setting by batch size; None where none drafts, or simspec writes none."""
     name, folder, winner = found.plan.engine.name, found.plan.folder, found.winner
-    if name not in EXPORTS or not any(advice.k for advice in found.best):
+    if name not in EXPORTS or not found.drafts:
         return None
     recording, cost = folder / f"{winner.name}.parquet", folder / f"{winner.name}.cost.json"
     sources = Sources({winner.name: recording}, str(cost))

@@ -50,7 +50,6 @@ class AdvicePlan:
     | --- | --- |
     | engine | its adapter |
     | settings | of the engine, without a draft |
-    | drafts | drafters to compare; their k is not read |
     | folder | gets all files |
     | batches | requests in flight together, growing |
     | depth | longest draft |
@@ -59,7 +58,6 @@ class AdvicePlan:
 
     engine: Engine
     settings: EngineSettings
-    drafts: tuple[Draft, ...]
     folder: Path
     batches: tuple[int, ...] = (1,)
     depth: int = 8
@@ -138,7 +136,7 @@ def halves(requests: Sequence[Request], seed: int) -> tuple[list[Request], list[
 def write_plain_texts(plan: AdvicePlan, requests: Sequence[Request], run: RunPlan) -> list[Row]:
     """The engine's own greedy texts, kept in texts.rows.jsonl."""
     path = plan.folder / "texts.rows.jsonl"
-    run(replace(plan.settings, batch=1), requests, Plan((0,), 1, seed=plan.seed), path, None)
+    run(replace(plan.settings, batch=1), requests, Plan((0,), 1, seed=plan.seed), path, False)
     return read_rows(path)[1]
 
 
