@@ -176,13 +176,6 @@ def test_sentences_on_engines_say_what_the_runs_say():
     passes = sum(len(finished.passes) - 1 for finished in decoded)
     assert f"They do: {best.measured:.2f} at {tokens / passes:.2f}." in page
 
-    table = run_summary(folder / "transformers-ngram.rows.jsonl.xz").table
-    advised, best = (
-        next(row for row in table.rows if row.k == k) for k in (table.recommended, table.best)
-    )
-    faster = f"K = {best.k} is {best.measured / advised.measured - 1:.0%} faster than"
-    assert f"{faster} K = {advised.k}." in page
-
     recording, errors = load_trace(folder / "six_tasks.parquet"), []
     for engine in ("vllm", "llamacpp", "transformers"):
         summary = run_summary(folder / f"{engine}-ngram.rows.jsonl.xz")
@@ -190,13 +183,11 @@ def test_sentences_on_engines_say_what_the_runs_say():
         errors += summary.errors
         drafting = run_summary(folder / f"{engine}-model.rows.jsonl.xz", recording)
         errors += drafting.errors
-        if engine == "llamacpp":
-            error, noise = np.median(drafting.errors), drafting.table.noise
-            assert (
-                f"predict {error:.0%} too much in the median, within its noise of {noise:.0%}"
-                in page
-            )
-            assert all(row.error > 0 for row in drafting.table.rows if row.k)
+        assert summary.table.confirmed
+        assert drafting.table.confirmed
+    _, rows = read_rows(folder / "llamacpp-model.rows.jsonl.xz")
+    plain = [s for row in rows if row.k == 0 for s in row.finished.pass_seconds[1:]]
+    assert f"Its plain passes took {1000 * np.mean(plain):.1f} ms here" in page
     assert f"Over {len(errors)} draft lengths of three engines and two drafters" in head
     told = f"{np.median(errors):.1%} in the median, {np.quantile(errors, 0.9):.1%} at the 90th"
     assert told in head

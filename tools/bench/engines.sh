@@ -35,8 +35,10 @@ runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths, o
   xz -9 -c "$ROWS/$name.rows.jsonl" > "$ROWS/$name.xz"
   mv "$ROWS/$name.xz" "$OUT/$name.rows.jsonl.xz"
 }
-model_speeds() { # NAME ENGINE OPTIONS...: costs and runs with the draft model
-  costs "$@" --recording "$SIX" --depth 8 --prompts 4 --budget 16
+model_speeds() { # PROMPTS NAME ENGINE OPTIONS...: costs on so few prompts, and runs, with the draft model
+  local prompts=$1
+  shift
+  costs "$@" --recording "$SIX" --depth 8 --prompts "$prompts" --budget 16
   runs "$@" --recording "$SIX" --prompts 16 --budget 24 $LENGTHS
 }
 texts() { # PROMPTS NAME ENGINE OPTIONS...: texts and passes of all six tasks
@@ -57,22 +59,22 @@ for step in $STEPS; do
       runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 24 --budget 32 $LENGTHS
       ;;
     transformers)
-      costs transformers-ngram transformers --model "$TARGET" --depth 8 --prompts 4 --budget 24
-      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 $LENGTHS
+      costs transformers-ngram transformers --model "$TARGET" --depth 8 --prompts 10 --budget 24
+      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 --repeats 2 $LENGTHS
       ;;
     vllm-model)
       recorded
-      model_speeds vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT"
+      model_speeds 4 vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT"
       ;;
     llamacpp-model) # in exact settings: the text is the recording's
       recorded
       exported "$TARGET" "$ROWS/f32.gguf" float32
       exported "$DRAFT" "$ROWS/draft.gguf" float32
-      model_speeds llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf"
+      model_speeds 10 llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf"
       ;;
     transformers-model)
       recorded
-      model_speeds transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT"
+      model_speeds 4 transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT"
       ;;
     openvino)
       exported "$TARGET" "$ROWS/f16.gguf" float16
