@@ -2,11 +2,13 @@
 
 import naive_engine
 import numpy as np
+from vllm_double import VllmDouble
 
-from real.engines import EngineError, Finished, NgramDraft, Ready, Request
+from real.engines import EngineError, Finished, NgramDraft, PolicyDraft, Ready, Request
 from simspec import CostModel
 from simspec.engines.convention import CONVENTIONS
 from simspec.engines.ngram import ngram_rule
+from simspec.engines.vllm_proposer import PolicyProposer
 from simspec.policies.fixed import fixed
 
 END = 3
@@ -33,7 +35,7 @@ class FakeRunner:
     """
 
     def __init__(self, world, rules="vllm", rule="vllm:1,2", seconds=None, **options):
-        self.world = {request.prompt: future for request, future in world}
+        self.given, self.world = world, {request.prompt: future for request, future in world}
         self.rules, self.rule = CONVENTIONS[rules], ngram_rule(rule)
         self.engine, self.follows = rule.partition(":")[0], options.get("follows", False)
         self.seconds = seconds or (lambda drafted, k: 1.0 + 0.1 * drafted)
@@ -49,10 +51,20 @@ class FakeRunner:
         if self.follows and isinstance(settings.draft, NgramDraft):
             sizes = settings.draft.ngram_min, settings.draft.ngram_max
             self.rule = ngram_rule(f"{self.engine}:{sizes[0]},{sizes[1]}")
-        self.schedule = settings.schedule
+        self.schedule, self.double = settings.schedule, None
+        if isinstance(settings.draft, PolicyDraft):
+            self.double = VllmDouble(self.given, PolicyProposer, (END,), seconds=self.pass_seconds)
+            return self.double.start(settings)
         return Ready(self.name, "1.0", "fake", 0.0, self.sets_k, self.forces)
 
-    def run(self, requests, keep, concurrent=1, k=None, force=None):  # noqa: PLR0913
+    def pass_seconds(self, active, drafted, k):
+        """Seconds of a pass of the double, as of this engine's."""
+        return self.step_seconds(active, drafted, k) if self.batch > 1 else self.seconds(drafted, k)
+
+    def run(self, requests, keep, concurrent=1, k=None, force=None, policy=None):  # noqa: PLR0913
+        if self.double is not None:
+            self.batch = concurrent
+            return self.double.run(requests, keep, concurrent, k, force, policy)
         length, total = self.k if k is None else k, 0.0
         for first in range(0, len(requests), concurrent):
             wave = requests[first : first + concurrent]

@@ -10,9 +10,10 @@ from shell import command, simspec
 
 import real.cli.advise
 import real.engines
-from simspec import load_trace
+from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
 from simspec.engines.vllm import length_at, read
+from simspec.engines.vllm_proposer import PolicyProposer
 
 REQUESTS = real.cli.advise._requests
 WORLD = prompts(40)
@@ -132,6 +133,86 @@ def test_control_an_engine_that_became_slower_is_not_confirmed(engine):
     )
     out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder, code=1)
     assert "K = 0 is faster" in out
+
+
+def test_the_best_policy_runs_next_to_the_length(engine):
+    out, _ = simspec(*ADVISE, "--out", "a", "--json", cwd=engine.folder)
+    found = json.loads(out)
+    (tried,) = found["policies"]
+    assert tried["policy"] in real.cli.advise.POLICIES
+    assert tried["verified"]["exceptions"] == 0
+    rows = {row["policy"] or row["k"]: row for row in tried["verified"]["table"]["rows"]}
+    assert {0, found["advice"][0]["k"], 5, tried["policy"]} == {*rows}
+    for row in rows.values():
+        assert row["predicted"] == pytest.approx(row["measured"], rel=0.01)
+    assert not (engine.folder / "a" / "policy.json").exists()
+    out, _ = simspec(*ADVISE, "--policy", "none", "--out", "b", cwd=engine.folder)
+    assert "the policy" not in out
+    tried = "--policy", "fixed:1", "--policy", "confidence:0.5"
+    out, _ = simspec(*ADVISE, *tried, "--out", "c", cwd=engine.folder)
+    assert "the policy fixed:1 in the engine is no faster" in out
+
+
+def test_a_policy_that_wins_is_written(engine):
+    engine.options["seconds"] = lambda drafted, k: growing(drafted, k) * (0.5 if k == -1 else 1.0)
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+    assert "in the engine is faster, predicted" in out
+    written = json.loads((engine.folder / "a" / "policy.json").read_text())
+    settings = written["additional_config"]["simspec"]
+    assert settings["policy"] in real.cli.advise.POLICIES
+    proposer = PolicyProposer(
+        SimpleNamespace(
+            speculative_config=SimpleNamespace(**written["speculative_config"]),
+            additional_config=written["additional_config"],
+        )
+    )
+    assert proposer.policy.name.partition(":")[0] == settings["policy"].partition(":")[0]
+    assert (proposer.K, proposer.cost.K) == (5, 5)
+
+
+def a_log(folder, **more):
+    """A log of WORLD's texts, and costs."""
+    lines = [
+        json.dumps(
+            {"id": r.id, "task": TASKS[r.id], "prompt": r.prompt, "output": future[:20]} | more
+        )
+        for r, future in WORLD
+    ]
+    (folder / "log.jsonl").write_text("\n".join(lines) + "\n")
+    CostModel.from_ratio(0.02, 5).to_json(folder / "c.json")
+
+
+def test_a_log_needs_no_model(engine):
+    a_log(engine.folder)
+    asked = "advise", "vllm", "--log", "log.jsonl", "--cost", "c.json", "--depth", 5, "--out", "a"
+    out, _ = simspec(*asked, "--json", cwd=engine.folder)
+    found = json.loads(out)
+    assert (found["confirmed"], found["verified"], found["policies"]) == (None, [], [])
+    assert not engine.made
+    config = read((engine.folder / "a" / "setting.json").read_text())
+    assert length_at(config, 1) == found["advice"][0]["k"] > 0
+    out, _ = simspec(*asked, cwd=engine.folder)
+    assert "measured" not in out
+    a_log(engine.folder, temperature=0.7)
+    code, _, error = command(engine.folder, *asked)
+    assert code == 2
+    assert "sampled" in error
+
+
+SOURCES = [
+    (("--model", "m"), "give --model and --prompts, or --log and --cost"),
+    (("--model", "m", "--prompts", "p", "--cost", "c"), "--cost is for --log"),
+    (("--log", "l"), "--log needs --cost, and no --model"),
+    (("--log", "l", "--cost", "c", "--model", "m"), "--log needs --cost, and no --model"),
+]
+
+
+@pytest.mark.parametrize("options,reason", SOURCES, ids=range(len(SOURCES)))
+def test_sources_that_do_not_go_together_are_refused(engine, options, reason):
+    code, _, error = command(engine.folder, "advise", "vllm", *options, "--out", "a")
+    assert code == 2
+    assert reason in error
+    assert not (engine.folder / "a").exists()
 
 
 REFUSED = [

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 from fake_engine import FakeRunner, prompts
-from shell import simspec
+from shell import command, simspec
 from test_engine_batches import PLAIN, clock
 from test_engine_measure import stepped
 
+from real.engines.rows import read_rows
 from simspec import CostModel
 from simspec.cost.table import CostTable
 from simspec.engines.ngram import ngram_rule
@@ -206,6 +207,42 @@ def test_a_wrong_pass_is_listed_and_is_exit_code_1(folder):
     out, _ = simspec("engine", "compare", "r.jsonl", cwd=folder, code=1)
     assert "1 exceptions" in out
     assert "K = 4: passes 0, engine [1, 4, 0], predicted [1, 0, 0]" in out
+
+
+def test_policies_run_and_are_compared(folder):
+    CostModel.from_ratio(0.1, 4).to_json(folder / "c.json")
+    asked = (*RUN[:7], "--drafter", "ngram:1,2", "-k", 0, "-k", 4, "--repeats", 1)
+    policies = ("--policy", "cost_ts", "--policy", "beta_ts", "--cost", "c.json", "--seed", 3)
+    simspec(*asked, *policies, "--out", "p.jsonl", cwd=folder)
+    out, _ = simspec("engine", "compare", "p.jsonl", "--json", cwd=folder)
+    found = json.loads(out)
+    assert [*found["passes"]["counters"]] == ["0", "4", "beta_ts", "cost_ts"]
+    assert found["passes"]["exceptions"] == 0
+    about, rows = read_rows(folder / "p.jsonl")
+    assert {row.policy for row in rows} == {"", "cost_ts", "beta_ts"}
+    assert (about["seed"], CostModel.from_dict(about["draft"]["cost"]).K) == (3, 4)
+    out, _ = simspec("engine", "compare", "p.jsonl", cwd=folder)
+    assert "cost_ts" in out
+
+
+POLICIES_REFUSED = [
+    (("--cost", "c.json"), "--cost is read by policies"),
+    (("--policy", "oracle"), "reads tokens not yet decoded"),
+    (("--policy", "fixed:9"), "drafts up to 9"),
+    (("--policy", "confidence:0.5"), "reads 'confidence'"),
+    (("--policy", "cost_ts", "--drafter", "none"), "name a drafter"),
+    (("--policy", "cost_ts", "--policy", "cost_ts"), "expected different ones"),
+]
+
+
+@pytest.mark.parametrize("options,reason", POLICIES_REFUSED, ids=range(len(POLICIES_REFUSED)))
+def test_policies_that_cannot_run_are_one_line(folder, options, reason):
+    CostModel.from_ratio(0.1, 4).to_json(folder / "c.json")
+    asked = (*RUN[:7], "--drafter", "ngram:1,2", "-k", 0, "-k", 4, *options, "--out", "p.jsonl")
+    code, _, error = command(folder, *asked)
+    assert code == 2
+    assert reason in error
+    assert not (folder / "p.jsonl").exists()
 
 
 REFUSED = [

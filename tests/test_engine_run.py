@@ -48,10 +48,10 @@ def test_every_length_runs_on_every_prompt_in_shuffled_blocks(tmp_path):
     assert len(keys) == 7 * 2 * len(KS)
     made = blocks([request for request, _ in world], plan)
     assert [b.number for b in made] != sorted(b.number for b in made) or len(made) < 4
-    assert len({b.ks for b in made}) > 1
-    assert all(sorted(b.ks) == list(KS) for b in made)
+    assert len({b.arms for b in made}) > 1
+    assert all(sorted(b.arms) == [(k, "") for k in KS] for b in made)
     order = list(dict.fromkeys((row.block, row.k) for row in rows))
-    assert order == [(b.number, k) for b in made for k in b.ks]
+    assert order == [(b.number, k) for b in made for k, _ in b.arms]
 
 
 def test_an_engine_that_fails_keeps_what_ran_and_goes_on(tmp_path):

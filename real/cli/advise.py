@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -17,17 +17,37 @@ if TYPE_CHECKING:
 
 PANEL = "From a model to a setting"
 LONGEST_DRAFT = 32
+POLICIES = "cost_ts", "beta_ts", "goodput"
+"""Policies tried inside an engine: they read no features of a drafter."""
 
 
 def advise(  # noqa: PLR0913
     engine: Annotated[str, typer.Argument(help="An engine of `simspec engine list`.")],
-    model: Annotated[
-        Path, typer.Option(help="The target: a folder of safetensors, or a GGUF file.")
-    ],
-    prompts: Annotated[
-        Path, typer.Option(help='JSON lines {"id", "task", "text" or "turns"}, at least 16.')
-    ],
     out: Annotated[Path, typer.Option(help="Folder of all files; an earlier call is continued.")],
+    model: Annotated[
+        Path | None, typer.Option(help="The target: a folder of safetensors, or a GGUF file.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help='JSON lines {"id", "task", "text" or "turns"}, at least 16.'),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            help='In place of model and prompts: JSON lines {"prompt", "output"} in token ids, or '
+            "in text with --tokenizer, of greedy decoding. n-grams are replayed, nothing runs."
+        ),
+    ] = None,
+    cost: Annotated[
+        Path | None, typer.Option(help="Costs for --log: `simspec engine measure`.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Policy to try inside vLLM, repeatable; none: no policy. "
+            f"Default: {', '.join(POLICIES)}."
+        ),
+    ] = None,
     draft_model: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,47 +91,68 @@ def advise(  # noqa: PLR0913
 
     The engine writes texts of your prompts; drafts are recorded along them; the engine's passes are
     timed; replay chooses by batch size; the engine runs the choice on prompts that were held out.
-    The folder gets the engine's setting, report.html, and all recordings and costs. Nothing else
-    should run meanwhile. The same command continues after a kill. The exit code is 1 where the
-    engine does not confirm the choice.
+    vLLM then runs the best policy too, next to the best length. The folder gets the engine's
+    setting, report.html, and all recordings and costs. Nothing else should run meanwhile. The same
+    command continues after a kill. The exit code is 1 where the engine does not confirm the choice.
 
     Example: simspec advise vllm --model models/smollm2/target --prompts prompts.jsonl --out advice
 
     llama.cpp: simspec advise llamacpp --fast --model model.gguf --tokenizer FOLDER
     --prompts prompts.jsonl --out advice
+
+    From a log: simspec advise vllm --log served.jsonl --cost vllm.cost.json --out advice
     """
     from functools import partial
 
     from real.cli.engine_options import adapter_of
-    from real.engines.adapter import NgramDraft
-    from real.engines.advice_report import Found, by_task, write_report, write_setting
+    from real.cli.record import written_texts
+    from real.engines.adapter import EngineSettings, NgramDraft
+    from real.engines.advice_report import Found, by_task
     from real.engines.advise import (
         AdvicePlan,
-        Candidate,
-        choose_length,
-        draft_name,
+        choose_policy,
         halves,
-        lengths_taken,
+        log_rows,
         measure_costs,
-        record_drafts,
         verify,
+        verify_policy,
         write_plain_texts,
     )
-    from simspec.output.files import write_json
-    from simspec.output.terminal import print_note, print_text
+    from simspec.cost.table import load_cost
+    from simspec.output.terminal import print_note
 
     batches = tuple(sorted({*(batch or [1])}))
-    settings = engine_settings(model, "none", depth, threads, dtype, not fast, batches[-1])
+    check_sources(model, prompts, log, cost)
+    if log is not None:
+        settings = EngineSettings(log, batch=batches[-1])
+    else:
+        assert model is not None  # by check_sources
+        settings = engine_settings(model, "none", depth, threads, dtype, not fast, batches[-1])
     adapter = adapter_of(engine, settings)
     models = [_draft_model(given) for given in draft_model or ()]
     drafts = (
         *(NgramDraft(depth, least, most) for least, most in adapter.ngrams),
         *(draft for draft, _ in models),
     )
-    plan = AdvicePlan(adapter, settings, out, batches, depth, seed)
-    known = tokenizer or (model if model.is_dir() else None)
+    policies = tuple(text for text in (policy or POLICIES) if text != "none")
+    plan = AdvicePlan(adapter, settings, out, batches, depth, seed, policies)
+    run = partial(_run, engine, untested)
+    record = partial(_record_model, {str(d.model): folder for d, folder in models}, dtype)
+    if log is not None:
+        assert cost is not None  # by check_sources
+        if models:
+            raise ValueError("--log replays n-grams: leave --draft-model out")
+        rows, tasks = log_rows(written_texts(log, tokenizer))
+        priced = load_cost(cost)
+        out.mkdir(parents=True, exist_ok=True)
+        chosen_of = partial(_chosen, plan, drafts, rows, tasks, record)
+        candidates, winner, best, tried = chosen_of(lambda draft: priced)
+        found = Found(plan, winner, best, tried, (), by_task(plan, winner, rows, tasks))
+        _tell(found, candidates, as_json)
+    known = tokenizer or (settings.model if settings.model.is_dir() else None)
     if known is None:
         raise ValueError(f"{model} is no folder with a tokenizer: give one by --tokenizer")
+    assert prompts is not None  # by check_sources
     requests, tasks = _requests(prompts, known, (chat_template, system), (count, budget, longest))
     chosen, held_out = halves(requests, seed)
     if batches[-1] > len(held_out):
@@ -120,33 +161,83 @@ def advise(  # noqa: PLR0913
             f"{batches[-1]}: bring more prompts, or a smaller batch"
         )
     out.mkdir(parents=True, exist_ok=True)
-    run = partial(_run, engine, untested)
-    record = partial(_record_model, {str(d.model): folder for d, folder in models}, dtype)
-
     print_note(f"1/4 {engine} writes {len(chosen)} texts")
     rows = write_plain_texts(plan, chosen, run)
+
+    def measured(draft: Any) -> Any:
+        print_note(f"2/4 costs of {draft.method} drafts on {engine}")
+        return measure_costs(plan, draft, chosen, run)
+
+    candidates, winner, best, tried = _chosen(plan, drafts, rows, tasks, record, measured)
+    print_note(f"4/4 {engine} runs the choice on {len(held_out)} held-out prompts")
+    verified = [verify(plan, winner, advice, held_out, run, record) for advice in best]
+    steered = []
+    for advice in best:
+        if (of_batch := choose_policy(plan, winner, rows, advice.batch)) is not None:
+            print_note(f"4/4 {engine} runs {of_batch.policy}, next to the choice")
+            ran = verify_policy(plan, winner, advice, of_batch, held_out, run, record)
+            steered.append((of_batch, ran))
+    tasks_of = by_task(plan, winner, rows, tasks)
+    _tell(Found(plan, winner, best, tried, verified, tasks_of, steered), candidates, as_json)
+
+
+def check_sources(
+    model: Path | None, prompts: Path | None, log: Path | None, cost: Path | None
+) -> None:
+    """ValueError unless a model with prompts is given, or a log with costs."""
+    if log is None and (model is None or prompts is None):
+        raise ValueError("give --model and --prompts, or --log and --cost")
+    if log is None and cost is not None:
+        raise ValueError("--cost is for --log; with a model the engine is measured: leave it out")
+    if log is not None and (model is not None or prompts is not None or cost is None):
+        raise ValueError(
+            "--log needs --cost, and no --model or --prompts: nothing runs, the log's texts are "
+            "replayed"
+        )
+
+
+def _chosen(
+    plan: Any, drafts: Any, rows: Any, tasks: Mapping[str, str], record: Any, cost_of: Any
+) -> tuple[Any, Any, Any, Any]:
+    """(candidates, the best one, its length by batch size, all that was tried)."""
+    from real.engines.adapter import NgramDraft
+    from real.engines.advise import (
+        Candidate,
+        choose_length,
+        draft_name,
+        lengths_taken,
+        record_drafts,
+    )
+    from simspec.output.terminal import print_note
+
     candidates, costs = [], dict[str, Any]()
     for draft in drafts:
         kind = "ngram" if isinstance(draft, NgramDraft) else draft_name(draft)
         if kind not in costs:
-            print_note(f"2/4 costs of {kind} drafts on {engine}")
-            costs[kind] = measure_costs(plan, draft, chosen, run)
+            costs[kind] = cost_of(draft)
         name, trace = draft_name(draft), record_drafts(plan, draft, rows, tasks, record)
-        trace.save(out / f"{name}.parquet")
-        costs[kind].to_json(out / f"{name}.cost.json")
+        trace.save(plan.folder / f"{name}.parquet")
+        costs[kind].to_json(plan.folder / f"{name}.cost.json")
         candidates.append(Candidate(name, draft, trace, costs[kind], lengths_taken(plan, draft)))
     print_note(f"3/4 replay of {len(candidates)} drafters")
-    tried = [choose_length(plan, c, rows, size) for size in batches for c in candidates]
+    tried = [choose_length(plan, c, rows, size) for size in plan.batches for c in candidates]
     of_name = {c.name: c for c in candidates}
-    smallest = [advice for advice in tried if advice.batch == batches[0]]
+    smallest = [advice for advice in tried if advice.batch == plan.batches[0]]
     winner = of_name[max(smallest, key=lambda advice: advice.speedup).candidate]
     best = [advice for advice in tried if advice.candidate == winner.name]
-    print_note(f"4/4 {engine} runs the choice on {len(held_out)} held-out prompts")
-    verified = [verify(plan, winner, advice, held_out, run, record) for advice in best]
-    found = Found(plan, winner, best, tried, verified, by_task(plan, winner, rows, tasks))
-    written = write_setting(found)
+    return candidates, winner, best, tried
+
+
+def _tell(found: Any, candidates: Any, as_json: bool) -> NoReturn:
+    """Writes setting, report and advice.json, prints what they say, and ends the command."""
+    from real.engines.advice_report import write_policy, write_report, write_setting
+    from simspec.output.files import write_json
+    from simspec.output.terminal import print_text
+
+    plan = found.plan
+    written, by_policy = write_setting(found), write_policy(found)
     write_report(found, candidates, written)
-    write_json(out / "advice.json", found.to_dict())
+    write_json(plan.folder / "advice.json", found.to_dict())
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -154,10 +245,12 @@ def advise(  # noqa: PLR0913
             table.print()
         for sentence in found.sentences():
             print_text(sentence)
-        told = f"no setting for {engine}" if found.drafts else "no setting: do not draft"
+        name = plan.engine.name
+        told = f"no setting for {name}" if found.drafts else "no setting: do not draft"
         told = told if written is None else str(written)
-        print_text(f"wrote {out / 'report.html'}; {told}")
-    raise typer.Exit(0 if found.confirmed else 1)
+        told += "" if by_policy is None else f", {by_policy}"
+        print_text(f"wrote {plan.folder / 'report.html'}; {told}")
+    raise typer.Exit(1 if found.confirmed is False else 0)
 
 
 def _draft_model(given: str) -> tuple[Any, Path]:

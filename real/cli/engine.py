@@ -25,6 +25,7 @@ from real.cli.engine_options import (
     engine_settings,
     prompt_choice,
     start,
+    with_policies,
 )
 from real.cli.engine_server import server
 from real.cli.options import Json, Seed
@@ -115,6 +116,16 @@ def run(  # noqa: PLR0913
             "and plain decoding."
         ),
     ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Policy of `simspec policies`, repeatable: simspec's proposer runs inside vLLM, "
+            "for every -k too, and drafts up to the longest of them."
+        ),
+    ] = None,
+    cost: Annotated[
+        Path | None, typer.Option(help="Costs that policies plan with: `engine measure`.")
+    ] = None,
     threads: Threads = 1,
     dtype: Dtype = "float32",
     fast: Fast = False,
@@ -130,6 +141,9 @@ def run(  # noqa: PLR0913
 
     A schedule: simspec engine run vllm --model models/smollm2/target --schedule vllm.json
     --concurrent 4 --out rows.jsonl
+
+    Policies: simspec engine run vllm --model models/smollm2/target --policy cost_ts --policy
+    beta_ts -k 0 -k 5 --cost vllm.cost.json --out rows.jsonl
     """
     from real.engines.run import Plan
     from real.engines.vllm import with_schedule
@@ -142,9 +156,14 @@ def run(  # noqa: PLR0913
         settings = with_schedule(settings, schedule)
         assert settings.draft is not None
         ks = (0, settings.draft.k)
+    policies = tuple(policy or ())
+    if policies:
+        settings = with_policies(settings, policies, cost, schedule, seed)
+    elif cost is not None:
+        raise ValueError("--cost is read by policies: give --policy too")
     if group is None:
         group = concurrent if concurrent > 1 else GROUP
-    plan = Plan(ks, repeats, group, concurrent, False, seed)
+    plan = Plan(ks, repeats, group, concurrent, False, seed, policies)
     chosen = prompt_choice(prompts, part, budget, concurrent if group == concurrent else 1)
     ready = start(name, settings, recording, chosen, plan, out, False, untested)
     written = {"path": str(out), "engine": name, "version": ready.version, "device": ready.device}
@@ -289,7 +308,7 @@ def compare(  # noqa: PLR0913
     from real.engines.compare import compare_rows
     from real.engines.measure import speedup_table
     from real.engines.rows import read_rows
-    from real.engines.summary import length_name, speedups_shown
+    from real.engines.summary import arm_text, length_name, speedups_shown
     from simspec import load_trace
     from simspec.cost.table import load_cost
     from simspec.output.table import markdown_table, print_table
@@ -337,8 +356,8 @@ def compare(  # noqa: PLR0913
             print_table(names, cells, title=heading)
     for difference in result.exceptions[: max(shown, 0)]:
         print_text(
-            f"{difference.id} K = {difference.k}: {difference.kind} {difference.place}, engine "
-            f"{difference.engine}, predicted {difference.predicted}"
+            f"{difference.id} {arm_text(difference.k)}: {difference.kind} {difference.place}, "
+            f"engine {difference.engine}, predicted {difference.predicted}"
         )
     raise typer.Exit(0 if result.equal else 1)
 

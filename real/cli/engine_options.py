@@ -77,6 +77,38 @@ def engine_settings(
     return EngineSettings(model, draft, threads, dtype, batch=batch, exact=exact)
 
 
+def with_policies(
+    settings: "EngineSettings",
+    policies: Sequence[str],
+    cost: Path | None,
+    schedule: Path | None,
+    seed: int,
+) -> "EngineSettings":
+    """The settings with simspec's proposer; ValueError for what it cannot run."""
+    from dataclasses import replace
+
+    from real.decode.features import feature_grids
+    from real.engines import ModelDraft, NgramDraft, PolicyDraft
+    from simspec import CostModel, Stepper
+    from simspec.engines.vllm_proposer import served_policy
+
+    draft = settings.draft
+    if schedule is not None or draft is None:
+        raise ValueError("--policy decides draft lengths: leave --schedule out, and name a drafter")
+    given = None if cost is None else CostModel.from_json(cost)
+    for text in policies:  # refused here, not in the engine
+        policy, planned = served_policy(text, draft.k, given)
+        shown = feature_grids(policy.reads) if isinstance(draft, ModelDraft) else ()
+        Stepper(policy, draft.k, seed, planned, shown)
+    held = None if given is None else replace(given, precision=None).to_dict()
+    steered = PolicyDraft(draft.k, cost=held)
+    if isinstance(draft, NgramDraft):
+        steered = replace(steered, ngram_min=draft.ngram_min, ngram_max=draft.ngram_max)
+    elif isinstance(draft, ModelDraft):
+        steered = replace(steered, model=draft.model)
+    return replace(settings, draft=steered, seed=seed)
+
+
 def prompt_choice(count: int, part: str, budget: int, batch: int) -> "Prompts":
     """The prompts of these options; ValueError for an invalid part."""
     from real.engines.run import Prompts

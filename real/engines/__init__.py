@@ -1,6 +1,6 @@
 """Released engines: each decodes in a worker process, in the environment of that engine."""
 
-from real.engines.adapter import Engine, EngineSettings, ModelDraft, NgramDraft
+from real.engines.adapter import Engine, EngineSettings, ModelDraft, NgramDraft, PolicyDraft
 from real.engines.conversation import EngineError, Patience, Worker
 from real.engines.environment import find_environment, is_installed
 from real.engines.messages import Finished, Ready, Request
@@ -9,6 +9,7 @@ from simspec.plugins import plugins
 LATER = (
     "advise",
     "compare",
+    "hosted_proposer",
     "measure",
     "rows",
     "run",
@@ -34,6 +35,7 @@ __all__ = [
     "ModelDraft",
     "NgramDraft",
     "Patience",
+    "PolicyDraft",
     "Ready",
     "Request",
     "Worker",

@@ -6,11 +6,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import simspec
+
 WORKERS = Path(__file__).parent / "workers"
 """Folder of the worker scripts; each imports the standard library and its engine only."""
 MOST_DRAFT = 64
 """Draft lengths beyond it are refused, whatever the engine would take."""
 DTYPES = "float32", "bfloat16", "float16"
+NGRAM_PROPOSER = "simspec.engines.vllm_proposer.PolicyProposer"
+MODEL_PROPOSER = "real.engines.hosted_proposer.ModelProposer"
+"""Classes that vLLM loads by name."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +49,30 @@ class ModelDraft:
 
 
 @dataclass(frozen=True)
+class PolicyDraft:
+    """Drafts of up to k tokens whose length a policy decides, by simspec's proposer in the engine.
+
+    | field | meaning |
+    | --- | --- |
+    | k | most tokens a draft holds |
+    | ngram_min, ngram_max | lengths of suffixes tried, longest first |
+    | cost | costs that policies plan with, as `CostModel.to_dict`; None: those of `served_policy` |
+    | model | draft model that runs in the same process; None: n-grams |
+    """
+
+    k: int
+    ngram_min: int = 1
+    ngram_max: int = 3
+    cost: Mapping[str, Any] | None = None
+    model: Path | None = None
+
+    method = "policy"
+
+
+Draft = NgramDraft | ModelDraft | PolicyDraft
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """Settings of an engine that one process keeps from start to end.
 
@@ -62,7 +91,7 @@ class EngineSettings:
     """
 
     model: Path
-    draft: NgramDraft | ModelDraft | None = None
+    draft: Draft | None = None
     threads: int = 1
     dtype: str = "float32"
     longest: int = 1024
@@ -83,6 +112,16 @@ def start_options(settings: EngineSettings) -> dict[str, Any]:
             "min": settings.draft.ngram_min,
             "max": settings.draft.ngram_max,
             "match": settings.draft.match,
+        }
+    elif isinstance(settings.draft, PolicyDraft):
+        own, sizes = settings.draft, (settings.draft.ngram_min, settings.draft.ngram_max)
+        hosted = {} if own.model is None else {"model": str(own.model.resolve())}
+        draft = {
+            "method": "policy",
+            "k": own.k,
+            "path": str(Path(simspec.__file__).resolve().parents[1]),
+            "class": NGRAM_PROPOSER if own.model is None else MODEL_PROPOSER,
+            "proposer": {"ngram": sizes, "cost": own.cost, "seed": settings.seed} | hosted,
         }
     elif settings.draft is not None:
         draft = {
@@ -105,12 +144,12 @@ def start_options(settings: EngineSettings) -> dict[str, Any]:
     }
 
 
-def draft_description(draft: NgramDraft | ModelDraft | None) -> dict[str, Any] | None:
+def draft_description(draft: Draft | None) -> dict[str, Any] | None:
     """The draft of a run's description, without its length; None for plain decoding."""
     if draft is None:
         return None
     return {"method": draft.method} | {
-        name: str(value) if name == "model" else value
+        name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(draft).items()
         if name != "k"
     }
@@ -131,7 +170,7 @@ class Engine:
     | packages | names of its distribution, on a CPU and on a GPU; the first one found counts |
     | tested | first version that was tested, and the first one after those |
     | worker | file name of its worker script in `WORKERS` |
-    | methods | how it can draft: "ngram", "model" |
+    | methods | how it can draft: "ngram", "model", "policy" |
     | matches | n-gram occurrences that it can take: "first", "last" |
     | ngrams | (least, most) tokens of the n-grams that `simspec advise` tries |
     | longest_draft | most tokens of a draft |
@@ -174,7 +213,7 @@ class Engine:
             raise ValueError(
                 f"draft length is {draft.k!r}; expected 1 to {self.longest_draft} for {self.name}"
             )
-        if isinstance(draft, NgramDraft):
+        if isinstance(draft, NgramDraft | PolicyDraft):
             self._check_ngram(draft)
         if isinstance(draft, ModelDraft) and not 0 <= draft.p_min < 1:
             raise ValueError(f"p_min is {draft.p_min!r}; expected at least 0 and below 1")
@@ -214,16 +253,17 @@ class Engine:
                 "the same"
             )
 
-    def _check_ngram(self, draft: NgramDraft) -> None:
+    def _check_ngram(self, draft: NgramDraft | PolicyDraft) -> None:
         if not 1 <= draft.ngram_min <= draft.ngram_max <= MOST_DRAFT:
             raise ValueError(
                 f"n-grams have {draft.ngram_min!r} to {draft.ngram_max!r} tokens; expected "
                 f"1 <= least <= most <= {MOST_DRAFT}"
             )
-        if draft.match is not None and draft.match not in self.matches:
+        match = draft.match if isinstance(draft, NgramDraft) else None
+        if match is not None and match not in self.matches:
             raise ValueError(
                 f"{self.name} takes the {' or '.join(self.matches)} occurrence of an n-gram, "
-                f"match is {draft.match!r}"
+                f"match is {match!r}"
             )
 
     def was_tested(self, version: str) -> bool:

@@ -1,12 +1,20 @@
 """What `simspec advise` found: sentences, tables, the engine's setting and one HTML page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from real.engines.adapter import NgramDraft, draft_description
-from real.engines.advise import Advice, AdvicePlan, Candidate, Verified, choose_length
+from real.engines.adapter import NgramDraft, draft_description, start_options
+from real.engines.advise import (
+    Advice,
+    AdvicePlan,
+    Candidate,
+    PolicyAdvice,
+    Verified,
+    choose_length,
+    steered,
+)
 from real.engines.rows import Row
 from real.engines.summary import advised, drafter_text
 from simspec.cost.model import CostModel
@@ -15,7 +23,7 @@ from simspec.engines.choice import Choice, Schedule, gather
 from simspec.engines.formats import EXPORTS, Sources, write_choice
 from simspec.engines.request import Settings
 from simspec.numerics.stats import Estimate
-from simspec.output.files import replacing
+from simspec.output.files import replacing, write_json
 from simspec.output.table import Table
 from simspec.page import layout
 from simspec.page.report import all_figures, page_of
@@ -35,6 +43,7 @@ class Found:
     | best, verified | its length at each batch size, and that on held-out prompts |
     | tried | every drafter at every batch size |
     | by_task | the best length of each task's texts, at the smallest batch |
+    | policies | the best policy at each batch size, and how it ran next to the length |
     """
 
     plan: AdvicePlan
@@ -43,11 +52,23 @@ class Found:
     tried: Sequence[Advice]
     verified: Sequence[Verified]
     by_task: Mapping[str, Advice]
+    policies: Sequence[tuple[PolicyAdvice, Verified]] = ()
 
     @property
-    def confirmed(self) -> bool:
-        """Whether every batch size is confirmed, and every pass is the replay's."""
-        return all(v.table.confirmed and not v.exceptions for v in self.verified)
+    def confirmed(self) -> bool | None:
+        """Whether every batch size is confirmed, and every pass is the replay's; None: not run."""
+        if not self.verified:
+            return None
+        exact = not any(v.exceptions for _, v in self.policies)
+        return exact and all(v.table.confirmed and not v.exceptions for v in self.verified)
+
+    @property
+    def faster_policies(self) -> list[PolicyAdvice]:
+        """Policies that ran faster than the advised length, beyond noise."""
+        return [
+            advice for advice, v in self.policies
+            if not v.table.confirmed and v.table.best == advice.policy
+        ]  # fmt: skip
 
     @property
     def drafts(self) -> bool:
@@ -68,18 +89,33 @@ class Found:
     def sentences(self) -> list[str]:
         """The advice, a sentence a batch size, and how many prompts a live test needs."""
         drafter, told = drafter_text(draft_description(self.winner.draft)), []
-        for advice, checked in zip(self.best, self.verified):
-            row = next(r for r in checked.table.rows if r.k == advice.drafting)
+        for i, advice in enumerate(self.best):
             choice = f"K = {advice.k}" if advice.k else f"do not draft; K = {advice.drafting}"
-            flight = f"{advice.batch} request{'s' * (advice.batch > 1)} in flight"
-            told.append(
-                f"{flight}: {choice} of {drafter}, "
-                f"predicted {figure(advice.speedup, advice.interval)}, measured on other prompts "
-                f"{figure(row.measured, row.measured_interval)}; {advised(checked.table)[1]}"
+            sentence = (
+                f"{in_flight(advice.batch)}: {choice} of {drafter}, predicted "
+                f"{figure(advice.speedup, advice.interval)}"
             )
+            if self.verified:
+                table = self.verified[i].table
+                row = next(r for r in table.rows if r.name == advice.drafting)
+                sentence += (
+                    f", measured on other prompts {figure(row.measured, row.measured_interval)}; "
+                    f"{advised(table)[1]}"
+                )
+            told.append(sentence)
+        told += [self._policy_sentence(*policy) for policy in self.policies]
         if (needed := self.prompts_needed) is not None:
             told.append(f"A live test against plain decoding would need {needed} prompts")
         return told
+
+    def _policy_sentence(self, advice: PolicyAdvice, checked: Verified) -> str:
+        row = next(r for r in checked.table.rows if r.name == advice.policy)
+        faster = "faster" if advice in self.faster_policies else "no faster"
+        return (
+            f"{in_flight(advice.batch)}: the policy {advice.policy} in the engine is {faster}, "
+            f"predicted {figure(advice.speedup, advice.interval)}, measured "
+            f"{figure(row.measured, row.measured_interval)}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -91,6 +127,10 @@ class Found:
             "confirmed": self.confirmed,
             "tried": [asdict(advice) for advice in self.tried],
             "by_task": {task: asdict(advice) for task, advice in self.by_task.items()},
+            "policies": [
+                asdict(advice) | {"verified": checked.to_dict()}
+                for advice, checked in self.policies
+            ],
             "prompts_needed": self.prompts_needed,
         }
 
@@ -102,10 +142,10 @@ class Found:
         ]
         lengths = [
             (
-                str(checked.batch), str(row.k), figure(row.predicted, row.predicted_interval),
+                str(checked.batch), str(row.name), figure(row.predicted, row.predicted_interval),
                 figure(row.measured, row.measured_interval),
             )
-            for checked in self.verified
+            for checked in (*self.verified, *(checked for _, checked in self.policies))
             for row in checked.table.rows
         ]  # fmt: skip
         tasks = [
@@ -118,15 +158,22 @@ class Found:
                 ("drafter", "in flight", "best K", predicted), drafters,
                 title="Drafters, by replay of the engine's texts",
             ),
-            Table(
-                ("in flight", "K", predicted, "measured [95%]"), lengths,
-                title="Verified on held-out prompts",
+            *(
+                [Table(
+                    ("in flight", "K or policy", predicted, "measured [95%]"), lengths,
+                    title="Verified on held-out prompts",
+                )] if lengths else ()
             ),
             Table(
                 ("task", "best K", predicted), tasks,
                 title=f"By task, requests in flight: {self.best[0].batch}",
             ),
         ]  # fmt: skip
+
+
+def in_flight(batch: int) -> str:
+    """'4 requests in flight'."""
+    return f"{batch} request{'s' * (batch > 1)} in flight"
 
 
 def figure(value: float, interval: Estimate | None) -> str:
@@ -171,6 +218,28 @@ def write_setting(found: Found) -> Path | None:
         settings = Settings(model=str(draft.model))
     out = folder / SETTINGS.get(name, "setting.json")
     write_choice(name, evidence, choice, sources, out, settings, "simspec advise")
+    return out
+
+
+def write_policy(found: Found) -> Path | None:
+    """vLLM's arguments for a policy that won at the smallest batch size; None where none did."""
+    won = found.faster_policies
+    if not won:
+        return None
+    draft = start_options(replace(found.plan.settings, draft=steered(found.winner, won[0].batch)))
+    started = draft["draft"]
+    out = found.plan.folder / "policy.json"
+    write_json(
+        out,
+        {
+            "speculative_config": {
+                "method": "custom_class",
+                "model": started["class"],
+                "num_speculative_tokens": started["k"],
+            },
+            "additional_config": {"simspec": started["proposer"] | {"policy": won[0].policy}},
+        },
+    )
     return out
 
 

@@ -6,13 +6,21 @@ prompts. Every request is kept once it has finished; the same call continues.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from real.engines.adapter import Engine, EngineSettings, ModelDraft, NgramDraft, draft_description
+from real.engines.adapter import (
+    Engine,
+    EngineSettings,
+    ModelDraft,
+    NgramDraft,
+    PolicyDraft,
+    draft_description,
+)
 from real.engines.compare import compare_rows, end_tokens, rule_of, written_text
 from real.engines.measure import (
     SpeedupTable,
@@ -21,15 +29,16 @@ from real.engines.measure import (
     predicted_speedups,
     speedup_table,
 )
-from real.engines.messages import Request
+from real.engines.messages import Finished, Request
 from real.engines.rows import Row, read_rows
 from real.engines.run import Plan
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
 from simspec.engines.choice import TIE
-from simspec.engines.text import record_texts
+from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
-from simspec.trace.trace import Trace
+from simspec.policy.policy import PolicyError
+from simspec.trace.trace import Trace, TraceError
 
 Draft = NgramDraft | ModelDraft
 RunPlan = Callable[[EngineSettings, Sequence[Request], Plan, Path, bool | None], Any]
@@ -54,6 +63,7 @@ class AdvicePlan:
     | batches | requests in flight together, growing |
     | depth | longest draft |
     | seed | of all draws |
+    | policies | tried where the engine runs simspec's proposer |
     """
 
     engine: Engine
@@ -62,6 +72,7 @@ class AdvicePlan:
     batches: tuple[int, ...] = (1,)
     depth: int = 8
     seed: int = 0
+    policies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,18 @@ class Advice:
 
 
 @dataclass(frozen=True)
+class PolicyAdvice:
+    """The best policy over one drafter at one batch size, by replay; `k`: its longest draft."""
+
+    candidate: str
+    batch: int
+    k: int
+    policy: str
+    speedup: float
+    interval: Estimate | None
+
+
+@dataclass(frozen=True)
 class Verified:
     """Held-out prompts on the engine at the advised length, its neighbors and plain decoding."""
 
@@ -138,6 +161,25 @@ def write_plain_texts(plan: AdvicePlan, requests: Sequence[Request], run: RunPla
     path = plan.folder / "texts.rows.jsonl"
     run(replace(plan.settings, batch=1), requests, Plan((0,), 1, seed=plan.seed), path, False)
     return read_rows(path)[1]
+
+
+def log_rows(texts: Sequence[WrittenText]) -> tuple[list[Row], dict[str, str]]:
+    """(the texts of a log as plain rows, {id: task}), for replays.
+
+    ValueError for sampled texts, and for ids given twice.
+    """
+    text_budgets(texts, 1, (), sampled=False)
+    tasks = {text.id: text.task for text in texts}
+    if len(tasks) < len(texts):
+        raise ValueError(f"the log has {len(texts) - len(tasks)} ids twice: name each once")
+    rows = []
+    for text in texts:
+        tokens = tuple(text.output.tolist())
+        request = Request(text.id, tuple(text.prompt.tolist()), len(tokens))
+        passes = ((1, 0, 0),) * len(tokens)
+        finished = Finished(text.id, tokens, passes, None, 0.0, 0.0, None, "length")
+        rows.append(Row(0, 0, 0, None, request, finished))
+    return rows, tasks
 
 
 def measure_costs(
@@ -202,12 +244,12 @@ def record_drafts(
     return replace(trace, meta=replace(trace.meta, target=f"{plan.engine.name} {name}"))
 
 
-def _about(plan: AdvicePlan, draft: Draft | None, batch: int) -> dict[str, Any]:
+def _about(plan: AdvicePlan, draft: Draft | PolicyDraft | None, batch: int) -> dict[str, Any]:
     """Description of a run that has not been made, for its replay."""
     return {
         "engine": plan.engine.name,
         "draft": draft_description(draft),
-        "plan": {"ks": list(range(plan.depth + 1)), "concurrent": batch},
+        "plan": {"ks": list(range(plan.depth + 1)), "concurrent": batch, "group": batch},
     }
 
 
@@ -216,12 +258,65 @@ def choose_length(
 ) -> Advice:
     """The smallest length within TIE of the best by replay of these texts, at its costs."""
     recording = candidate.recording if isinstance(candidate.draft, ModelDraft) else None
-    found = predicted_speedups(
-        _about(plan, candidate.draft, batch), rows, candidate.cost, candidate.lengths, recording
-    )
+    about, arms = _about(plan, candidate.draft, batch), [(k, "") for k in candidate.lengths]
+    found = predicted_speedups(about, rows, candidate.cost, arms, recording)
     best = max(speedup for _, speedup, _ in found)
-    k, speedup, interval = next(row for row in found if row[1] >= (1 - TIE) * best)
+    (k, _), speedup, interval = next(row for row in found if row[1] >= (1 - TIE) * best)
     return Advice(candidate.name, batch, k if speedup > 1 else 0, k, speedup, interval)
+
+
+def choose_policy(
+    plan: AdvicePlan, candidate: Candidate, rows: Sequence[Row], batch: int
+) -> PolicyAdvice | None:
+    """The policy of the best replay; None for an engine without policies, or where none is tried.
+
+    A policy that reads what the drafter does not show is left out.
+    """
+    if "policy" not in plan.engine.methods or not plan.policies:
+        return None
+    draft, k = steered(candidate, batch), max(candidate.lengths)
+    recording = candidate.recording if isinstance(candidate.draft, ModelDraft) else None
+    about = _about(plan, draft, batch) | {"seed": plan.seed}
+    arms = [(k, text) for text in plan.policies]
+    found = []
+    for arm in arms:
+        with suppress(PolicyError, TraceError):
+            found += predicted_speedups(about, rows, candidate.cost, [arm], recording)
+    if not found:
+        return None
+    (k, policy), speedup, interval = max(found, key=lambda row: row[1])
+    return PolicyAdvice(candidate.name, batch, k, policy, speedup, interval)
+
+
+def steered(candidate: Candidate, batch: int) -> PolicyDraft:
+    """The candidate's drafts by simspec's proposer, at its costs of that batch size."""
+    cost, draft = candidate.cost, candidate.draft
+    cost = cost.at(batch) if isinstance(cost, CostTable) else cost
+    given = replace(cost, precision=None).to_dict()
+    made = PolicyDraft(max(candidate.lengths), cost=given)
+    if isinstance(draft, ModelDraft):
+        return replace(made, model=draft.model)
+    return replace(made, ngram_min=draft.ngram_min, ngram_max=draft.ngram_max)
+
+
+def verify_policy(
+    plan: AdvicePlan,
+    candidate: Candidate,
+    length: Advice,
+    advice: PolicyAdvice,
+    requests: Sequence[Request],
+    run: RunPlan,
+    record_model: RecordModel,
+) -> Verified:  # fmt: skip
+    """Runs the policy, the advised length and plain decoding by simspec's proposer on the engine.
+
+    `table.confirmed` says whether no policy is faster than the length, beyond noise.
+    """
+    ks = tuple(sorted({0, length.drafting, advice.k}))
+    return _verified(
+        plan, candidate, (length, ks, (advice.policy,)), steered(candidate, length.batch), requests,
+        run, record_model,
+    )  # fmt: skip
 
 
 def verify(
@@ -235,11 +330,30 @@ def verify(
     """Runs the advice, its neighbors and plain decoding on these prompts, which were not seen."""
     near = {advice.drafting + step for step in (-NEIGHBORS, 0, NEIGHBORS)}
     ks = (0, *(k for k in candidate.lengths if k in near))
+    return _verified(
+        plan, candidate, (advice, ks, ()), replace(candidate.draft, k=max(ks)), requests, run,
+        record_model,
+    )  # fmt: skip
+
+
+def _verified(
+    plan: AdvicePlan,
+    candidate: Candidate,
+    arms: tuple[Advice, tuple[int, ...], tuple[str, ...]],
+    draft: Draft | PolicyDraft,
+    requests: Sequence[Request],
+    run: RunPlan,
+    record_model: RecordModel,
+) -> Verified:  # fmt: skip
+    """Runs the arms, (advice, draft lengths, policies), and compares passes and speedups."""
+    advice, ks, policies = arms
     batch = advice.batch
     count = len(requests) // batch * batch
-    settings = replace(plan.settings, draft=replace(candidate.draft, k=max(ks)), batch=batch)
-    passes = Plan(ks, 1, 4 if batch == 1 else batch, batch, False, plan.seed)
-    path = plan.folder / f"{candidate.name}.b{batch}.verify.rows.jsonl"
+    settings = replace(plan.settings, draft=draft, batch=batch, seed=plan.seed)
+    group = 4 if batch == 1 else batch
+    passes = Plan(ks, 1, group, batch, False, plan.seed, policies)
+    kind = "policy" if policies else "verify"
+    path = plan.folder / f"{candidate.name}.b{batch}.{kind}.rows.jsonl"
     run(settings, requests[:count], passes, path, False)
     about, rows = read_rows(path)
     recording = None

@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from real.engines.rows import Row
 from real.engines.waves import lengths_of, whole_waves
+from simspec.cost.model import CostModel
 from simspec.engines.convention import (
     CONVENTIONS,
     Convention,
@@ -19,7 +20,9 @@ from simspec.engines.convention import (
 )
 from simspec.engines.ngram import NgramRule, ngram_rule
 from simspec.engines.text import WrittenText, record_texts
+from simspec.engines.vllm_proposer import draw_address, served_policy
 from simspec.policies.fixed import fixed
+from simspec.policy.policy import Policy
 from simspec.trace.quantization import decode_margin
 from simspec.trace.trace import Trace
 
@@ -48,7 +51,7 @@ def convention_of(about: Mapping[str, Any]) -> Convention:
 def rule_of(about: Mapping[str, Any]) -> NgramRule | None:
     """The n-gram rule of a run's engine; None where it drafts by a model or not at all."""
     draft = about["draft"] or {}
-    if draft.get("method") != "ngram":
+    if draft.get("method") not in ("ngram", "policy") or draft.get("model") is not None:
         return None
     name = "vllm_v2" if convention_of(about).fill == "drafts" else about["engine"]
     sizes = draft["ngram_min"], draft["ngram_max"]
@@ -61,7 +64,7 @@ class Difference:
 
     | field | meaning |
     | --- | --- |
-    | id, k, block | the request, its draft length and its timing block |
+    | id, k, block | the request, its draft length or policy, and its timing block |
     | kind | text: its tokens differ from plain decoding's, or the recording's; passes |
     | place | token or pass that differs first, from 0 |
     | engine, predicted | what the engine gave there, and what was expected |
@@ -70,7 +73,7 @@ class Difference:
     """
 
     id: str
-    k: int
+    k: int | str
     block: int
     kind: str
     place: int
@@ -88,7 +91,7 @@ class Comparison:
     | --- | --- |
     | requests, passes | compared |
     | clipped | requests whose last pass counts tokens after the end of the text |
-    | counters | {k: {counter: [engine, predicted]}}, counts within the text |
+    | counters | {k or policy: {counter: [engine, predicted]}}, counts within the text |
     | differences | what is not equal; near-ties explain some |
     | left_out | requests that no recording covers, or whose draft lengths hang on missing ones |
     | exact | the settings keep texts equal to plain ones; else other texts are no exceptions |
@@ -97,7 +100,7 @@ class Comparison:
     requests: int
     passes: int
     clipped: int
-    counters: dict[int, dict[str, list[int]]]
+    counters: dict[int | str, dict[str, list[int]]]
     differences: tuple[Difference, ...]
     left_out: int = 0
     exact: bool = True
@@ -150,17 +153,20 @@ def compare_rows(
     apart = {(d.id, d.k, d.block) for d in differences}
     compared = passes = cut = left_out = 0
     lengths = lengths_of(about)
-    counters = {k: {name: [0, 0] for name in COUNTERS} for k in sorted({row.k for row in rows})}
-    for k, held in counters.items():
-        own = [row for row in rows if row.k == k]
-        follows = [row for row in own if (row.request.id, k, row.block) not in apart]
+    arms = {arm: arm[1] or arm[0] for arm in sorted({row.arm for row in rows})}
+    counters = {name: {counter: [0, 0] for counter in COUNTERS} for name in arms.values()}
+    for arm, arm_name in arms.items():
+        k, held = arm[0], counters[arm_name]
+        own = [row for row in rows if row.arm == arm]
+        follows = [row for row in own if (row.request.id, arm_name, row.block) not in apart]
         candidates = own if rule is not None or k == 0 else follows
         if k and lengths:
             candidates = [row for wave in whole_waves(about, candidates).values() for row in wave]
         if not candidates:
             left_out += len(own)
             continue
-        kept, predicted = predicted_passes(candidates, k, rules, rule, recording, lengths)
+        served = policy_of(about, arm[1])
+        kept, predicted = predicted_passes(candidates, k, rules, rule, recording, lengths, served)
         left_out += len(own) - len(kept)
         for s, row in enumerate(kept):
             length = len(row.finished.tokens)
@@ -196,23 +202,56 @@ def end_tokens(rows: Sequence[Row]) -> list[int]:
     return sorted({r.finished.tokens[-1] for r in rows if r.finished.stopped == "end"})
 
 
-def predicted_passes(
+@dataclass(frozen=True)
+class ServedPolicy:
+    """A policy that decided drafts in an engine, with the costs and the seed that it had.
+
+    together: the requests of a block were in flight together, each with its own state.
+    """
+
+    policy: Policy
+    cost: CostModel
+    seed: int
+    together: bool
+
+
+def policy_of(about: Mapping[str, Any], text: str) -> ServedPolicy | None:
+    """The policy of a run's arm; None for a draft length.
+
+    ValueError for one whose state passes from request to request where requests take turns.
+    """
+    if not text:
+        return None
+    given, plan = about["draft"]["cost"], about["plan"]
+    cost = None if given is None else CostModel.from_dict(given)
+    policy, cost = served_policy(text, max(plan["ks"]), cost)
+    together = plan["concurrent"] > 1
+    if policy.scope == "stream" and plan["group"] > plan["concurrent"] > 1:
+        raise ValueError(
+            f"policy {text} hands its state on, and {plan['concurrent']} requests took turns: run "
+            f"with --group {plan['concurrent']}, or scope=sequence"
+        )
+    return ServedPolicy(policy, cost, about["seed"], together)
+
+
+def predicted_passes(  # noqa: PLR0913
     rows: Sequence[Row],
     k: int,
     rules: Convention,
     rule: NgramRule | None,
     recording: Trace | None,
     lengths: Sequence[int] = (),
+    served: ServedPolicy | None = None,
 ) -> tuple[list[Row], Passes]:
     """(the rows that can be predicted, their passes at draft length k), along the rows' own texts.
 
     Without an n-gram rule the rows' texts must be those of the recording. lengths: of a schedule,
-    as in `waves.lengths_of`; the rows of a block are then a wave.
+    as in `waves.lengths_of`; the rows of a block are then a wave. served: decides lengths up to k.
     """
     if k == 0 or rule is not None:
         drafts = rule if rule is not None and k else ngram_rule("vllm")
         trace = record_texts([written_text(row) for row in rows], drafts, k or 1, end_tokens(rows))
-        return list(rows), _passes(trace, rows, k, rules, lengths)
+        return list(rows), _passes(trace, rows, k, rules, lengths, served)
     if recording is None:
         raise ValueError(
             "drafts of a model are compared with its recording: name one with --recording"
@@ -228,19 +267,44 @@ def predicted_passes(
     if len(budgets) > 1:
         raise ValueError(f"requests have {len(budgets)} budgets, expected one beside a recording")
     trace = recording.select([place[row.request.id] for row in kept]).shorten(budgets.pop())
-    return kept, _passes(trace, kept, k, rules, lengths)
+    return kept, _passes(trace, kept, k, rules, lengths, served)
 
 
-def _passes(
-    trace: Trace, rows: Sequence[Row], k: int, rules: Convention, lengths: Sequence[int]
+def _passes(  # noqa: PLR0913
+    trace: Trace,
+    rows: Sequence[Row],
+    k: int,
+    rules: Convention,
+    lengths: Sequence[int],
+    served: ServedPolicy | None,
 ) -> Passes:
     """The replay's passes; sequence s of the recording is the text of row s."""
+    if served is not None:
+        addresses = [draw_address(row.request.prompt) for row in rows]
+        trace = replace(trace, sequence=np.array(addresses, np.int64))
+        return _policy_passes(trace, rows, rules, served)
     if not (k and lengths):
         return engine_passes(trace, fixed(k), rules)
     waves = defaultdict(list)
     for s, row in enumerate(rows):
         waves[row.block].append(s)
     return scheduled_passes(trace, list(waves.values()), lengths, rules)
+
+
+def _policy_passes(
+    trace: Trace, rows: Sequence[Row], rules: Convention, served: ServedPolicy
+) -> Passes:
+    """A state that passes on does so from row to row of one block and session alone."""
+    policy, parts = served.policy, defaultdict(list)
+    if policy.scope == "stream" and served.together:
+        policy = replace(policy, scope="sequence")
+    for s, row in enumerate(rows):
+        parts[(row.block, row.session) if policy.scope == "stream" else None].append(s)
+    passes = [
+        engine_passes(trace.select(part), policy, rules, served.seed, served.cost)
+        for part in parts.values()
+    ]
+    return Passes.join(passes, [s for part in parts.values() for s in part])
 
 
 def _pass_difference(
@@ -256,7 +320,7 @@ def _pass_difference(
     if place == len(engine) == len(expected):
         return []
     a, b = (list(passes[place]) if place < len(passes) else None for passes in (engine, expected))
-    return [Difference(row.request.id, row.k, row.block, "passes", place, a, b)]
+    return [Difference(row.request.id, row.name, row.block, "passes", place, a, b)]
 
 
 def text_differences(rows: Sequence[Row], recording: Trace | None) -> list[Difference]:
@@ -288,5 +352,5 @@ def text_differences(rows: Sequence[Row], recording: Trace | None) -> list[Diffe
         margin = float(decode_margin(held[place])) if known else None
         a, b = (text[place] if place < len(text) else None for text in (tokens, expected))
         tied = margin is not None and margin < NEAR_TIE
-        found.append(Difference(name, row.k, row.block, "text", place, a, b, margin, tied))
+        found.append(Difference(name, row.name, row.block, "text", place, a, b, margin, tied))
     return found

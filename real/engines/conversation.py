@@ -117,12 +117,14 @@ class Worker:
         concurrent: int = 1,
         k: int | None = None,
         force: int | None = None,
+        policy: str | None = None,
     ) -> float:
         """Seconds of a run over the requests; `keep` gets each one as soon as it has finished.
 
         `concurrent` requests are in flight together; k is the run's draft length, where `Ready`
-        allows it, and `force` the number of junk tokens drafted in each pass. EngineError where
-        the run fails; what `keep` has got stays right.
+        allows it, `force` the number of junk tokens drafted in each pass, and `policy` the one
+        that decides lengths up to k. EngineError where the run fails; what `keep` has got stays
+        right.
         """
         if self._process is None:
             raise EngineError(f"{self.engine.name} is not running: start it")
@@ -131,7 +133,8 @@ class Worker:
             raise ValueError("two requests of a run have the same id")
         self._runs += 1
         try:
-            self._send(run_line(self._runs, requests, concurrent, k, force), self.patience.silence)
+            line = run_line(self._runs, requests, concurrent, k, force, policy)
+            self._send(line, self.patience.silence)
             while waiting:
                 line = self._receive(self.patience.silence)
                 with self._checked():

@@ -14,8 +14,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from real.engines.compare import convention_of, predicted_passes, rule_of
-from real.engines.rows import Row
+from real.engines.compare import convention_of, policy_of, predicted_passes, rule_of
+from real.engines.rows import Arm, Row
 from real.engines.timing import TimedBlock, priced, timed_block, whole_blocks
 from real.engines.waves import StepPrices, batch_size, lengths_of, steps, whole_waves
 from real.measure.estimate import (
@@ -180,6 +180,12 @@ class Speedup:
     predicted_interval: stats.Estimate | None
     measured: float
     measured_interval: stats.Estimate | None
+    policy: str = ""
+
+    @property
+    def name(self) -> int | str:
+        """The policy that decides lengths up to k, or else k."""
+        return self.policy or self.k
 
     @property
     def error(self) -> float:
@@ -188,13 +194,13 @@ class Speedup:
 
 @dataclass(frozen=True)
 class SpeedupTable:
-    """Speedups of all draft lengths of a run; `recommended` is the length predicted best.
+    """Speedups of all draft lengths and policies of a run; `recommended` is predicted best.
 
     | field | meaning |
     | --- | --- |
     | prompts, repeats | that were timed without an interruption |
-    | best | the length measured best |
-    | confirmed | the recommended length is the best, or within the interval of the best |
+    | best | the length or policy measured best |
+    | confirmed | the recommended one is the best, or within the interval of the best |
     | noise | median half-width of the measured intervals, relative |
     | batch | requests that start together; of more than 1 an interval is over such waves |
     | scheduled | the longest length is a schedule's, which drafts less where it says so |
@@ -203,8 +209,8 @@ class SpeedupTable:
     rows: tuple[Speedup, ...]
     prompts: int
     repeats: int
-    recommended: int
-    best: int
+    recommended: int | str
+    best: int | str
     confirmed: bool
     noise: float
     batch: int = 1
@@ -246,31 +252,32 @@ def speedup_table(
                 "the costs were measured on this run's own prompts: hold prompts out, see --part"
             )
     whole = [row for part in whole_blocks(about, rows) for row in part]
-    ks = sorted({row.k for row in whole})
+    arms = sorted({row.arm for row in whole})
     waves = _timed_waves(about, whole)
-    seconds, names = _decode_seconds(waves, ks)
-    one = {(name, k): wave for (name, _, k), wave in waves.items()}
+    seconds, names = _decode_seconds(waves, arms)
+    one = {(name, arm): wave for (name, _, arm), wave in waves.items()}
     prices, found = StepPrices.of(cost), []
     prices.check(about["plan"]["concurrent"], about["plan"]["concurrent"])
-    for k in ks:
-        kept = [one[name, k] for name in names]
-        predicted = _predicted_seconds(about, kept, k, prices, recording)
-        plain = _plain_seconds([one[name, 0] for name in names], prices)
+    for arm in arms:
+        kept = [one[name, arm] for name in names]
+        predicted = _predicted_seconds(about, kept, arm, prices, recording)
+        plain = _plain_seconds([one[name, PLAIN] for name in names], prices)
         interval = _interval(plain, predicted)
-        measured = _interval(seconds[0], seconds[k])
+        measured = _interval(seconds[PLAIN], seconds[arm])
         value = float(plain[:, 0].sum() / predicted[:, 0].sum())
-        own = float(seconds[0][:, 0].sum() / seconds[k][:, 0].sum())
-        found.append(Speedup(k, value, interval, own, measured))
-    recommended = max(found, key=lambda row: row.predicted).k if advised is None else advised
-    best = max(found, key=lambda row: row.measured).k
-    against = _interval(seconds[recommended], seconds[best])  # times faster that the best is
+        own = float(seconds[PLAIN][:, 0].sum() / seconds[arm][:, 0].sum())
+        found.append(Speedup(arm[0], value, interval, own, measured, arm[1]))
+    recommended = max(found, key=lambda row: row.predicted).name if advised is None else advised
+    best = max(found, key=lambda row: row.measured).name
+    of_name = {row.name: seconds[row.k, row.policy] for row in found}
+    against = _interval(of_name[recommended], of_name[best])  # times faster that the best is
     widths = [
         (row.measured_interval.high - row.measured_interval.low) / 2 / row.measured
         for row in found
         if row.k and row.measured_interval is not None
     ]
     return SpeedupTable(
-        tuple(found), sum(len(one[name, 0]) for name in names), seconds[0].shape[1] - 1,
+        tuple(found), sum(len(one[name, PLAIN]) for name in names), seconds[PLAIN].shape[1] - 1,
         recommended, best, recommended == best or (against is not None and against.low <= 1),
         float(np.median(widths)) if widths else 0.0, about["plan"]["concurrent"],
         bool(about.get("schedule")),
@@ -281,60 +288,64 @@ def predicted_speedups(
     about: Mapping[str, Any],
     rows: Sequence[Row],
     cost: CostModel | CostTable,
-    ks: Sequence[int],
+    arms: Sequence[Arm],
     recording: Trace | None = None,
-) -> list[tuple[int, float, stats.Estimate | None]]:
-    """[(k, speedup, its interval)] by replay of the rows' texts, `concurrent` of them together.
+) -> list[tuple[Arm, float, stats.Estimate | None]]:
+    """[(arm, speedup, its interval)] by replay of the rows' texts, `concurrent` of them together.
 
     Texts that fill no batch are left out. ValueError as in `speedup_table`.
     """
     size, prices = about["plan"]["concurrent"], StepPrices.of(cost)
     texts = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
     plain, found = _plain_seconds(texts, prices), []
-    for k in ks:
-        waves = [[replace(row, k=k) for row in wave] for wave in texts]
-        predicted = _predicted_seconds(about, waves, k, prices, recording)
+    for arm in arms:
+        waves = [[replace(row, k=arm[0], policy=arm[1]) for row in wave] for wave in texts]
+        predicted = _predicted_seconds(about, waves, arm, prices, recording)
         value = float(plain[:, 0].sum() / predicted[:, 0].sum())
-        found.append((k, value, _interval(plain, predicted)))
+        found.append((arm, value, _interval(plain, predicted)))
     return found
 
 
-Wave = tuple[tuple[str, ...], int, int]
-"""Ids of the requests that ran together, their block and their draft length."""
+Wave = tuple[tuple[str, ...], int, Arm]
+"""Ids of the requests that ran together, their block and their arm."""
+PLAIN = 0, ""
+"""The arm of plain decoding."""
 
 
 def _timed_waves(about: Mapping[str, Any], rows: Sequence[Row]) -> dict[Wave, list[Row]]:
     """The waves of the batch's size; each request where they ran one at a time."""
     if about["plan"]["concurrent"] == 1:
-        return {((row.request.id,), row.block, row.k): [row] for row in rows}
+        return {((row.request.id,), row.block, row.arm): [row] for row in rows}
     held = whole_waves(about, rows)
     return {
-        (tuple(sorted(row.request.id for row in wave)), block, k): wave
-        for (block, k), wave in held.items()
+        (tuple(sorted(row.request.id for row in wave)), block, arm): wave
+        for (block, arm), wave in held.items()
         if len(wave) == batch_size(about)
     }
 
 
 def _decode_seconds(
-    waves: Mapping[Wave, Sequence[Row]], ks: Sequence[int]
-) -> tuple[dict[int, np.ndarray], list[tuple[str, ...]]]:
-    """({k: float64[P, 1 + R]}, the waves timed in most repeats): means, then every repeat."""
-    held: dict[tuple[str, ...], dict[int, dict[int, float]]] = {}
-    for (name, block, k), wave in waves.items():
+    waves: Mapping[Wave, Sequence[Row]], arms: Sequence[Arm]
+) -> tuple[dict[Arm, np.ndarray], list[tuple[str, ...]]]:
+    """({arm: float64[P, 1 + R]}, the waves timed in most repeats): means, then every repeat."""
+    held: dict[tuple[str, ...], dict[int, dict[Arm, float]]] = {}
+    for (name, block, arm), wave in waves.items():
         spent = max(row.finished.seconds - row.finished.first_seconds for row in wave)
         several = any(len(row.finished.passes) > 1 for row in wave)
         if several and isfinite(spent) and spent > 0:
-            held.setdefault(name, {}).setdefault(block, {})[k] = spent
+            held.setdefault(name, {}).setdefault(block, {})[arm] = spent
     complete = {
-        name: [by_k for by_k in blocks.values() if len(by_k) == len(ks)]
+        name: [by_arm for by_arm in blocks.values() if len(by_arm) == len(arms)]
         for name, blocks in held.items()
     }
     repeats = max(map(len, complete.values()), default=0)
     names = [name for name, blocks in complete.items() if blocks and len(blocks) == repeats]
     if not names:
         raise ValueError("no block of the run was timed whole: run it again without interruption")
-    seconds = {k: np.array([[by_k[k] for by_k in complete[name]] for name in names]) for k in ks}
-    return {k: np.column_stack((s.mean(axis=1), s)) for k, s in seconds.items()}, names
+    seconds = {
+        arm: np.array([[by[arm] for by in complete[name]] for name in names]) for arm in arms
+    }
+    return {arm: np.column_stack((s.mean(axis=1), s)) for arm, s in seconds.items()}, names
 
 
 def _plain_seconds(waves: Sequence[Sequence[Row]], prices: StepPrices) -> np.ndarray:
@@ -346,11 +357,12 @@ def _plain_seconds(waves: Sequence[Sequence[Row]], prices: StepPrices) -> np.nda
 def _predicted_seconds(
     about: Mapping[str, Any],
     waves: Sequence[Sequence[Row]],
-    k: int,
+    arm: Arm,
     prices: StepPrices,
     recording: Trace | None,
 ) -> np.ndarray:
     """float64[P, 1 + R]: seconds of the replay's passes after the prompt's, by wave."""
+    k, policy = arm
     if k == 0:
         return _plain_seconds(waves, prices)
     if k > prices.longest:
@@ -358,7 +370,8 @@ def _predicted_seconds(
             f"the costs price drafts up to {prices.longest}, the run has {k}: measure {k}"
         )
     rules, rows = convention_of(about), [row for wave in waves for row in wave]
-    kept, passes = predicted_passes(rows, k, rules, rule_of(about), recording, lengths_of(about))
+    given = rule_of(about), recording, lengths_of(about), policy_of(about, policy)
+    kept, passes = predicted_passes(rows, k, rules, *given)
     if len(kept) < len(rows):
         raise ValueError(f"the recording covers {len(kept)} of {len(rows)} prompts: name its own")
     drafted = [

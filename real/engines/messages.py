@@ -4,14 +4,14 @@
 | --- | --- |
 | `{"start": {…}}` | to the worker, once; `real.engines.adapter.start_options` has its keys |
 | `{"ready": {…}}` | `Ready` |
-| `{"run": 7, "requests": […], "concurrent": 1, "k": 5, "force": 3}` | to the worker |
+| `{"run": 7, "requests": […], "concurrent": 1, "k": 5, "force": 3}` | to the worker; "policy" too |
 | `{"run": 7, "id": …}` | `Finished`, one a request, in any order |
 | `{"run": 7, "done": true, "seconds": 1.5}` | all requests have finished |
 | `{"stop": true}`, or end of file | the worker ends |
 | `{"error": "one line"}`, with "run" where one failed | the worker cannot do it |
 
 A request is `{"id": …, "prompt": [ids], "max_tokens": …}`. A run without "k" has the start's draft
-length; "force" is left out where the engine drafts by itself.
+length; "force" is left out where the engine drafts by itself, "policy" where the length is fixed.
 """
 
 import json
@@ -103,8 +103,13 @@ def decoded(line: bytes) -> dict[str, Any]:
     return value
 
 
-def run_line(
-    number: int, requests: Sequence[Request], concurrent: int, k: int | None, force: int | None
+def run_line(  # noqa: PLR0913
+    number: int,
+    requests: Sequence[Request],
+    concurrent: int,
+    k: int | None,
+    force: int | None,
+    policy: str | None = None,
 ) -> dict[str, Any]:
     """The line that asks for a run."""
     line: dict[str, Any] = {
@@ -115,7 +120,8 @@ def run_line(
         ],
         "concurrent": concurrent,
     }
-    return line | {key: v for key, v in (("k", k), ("force", force)) if v is not None}
+    given = ("k", k), ("force", force), ("policy", policy)
+    return line | {key: value for key, value in given if value is not None}
 
 
 def read_ready(value: Any) -> Ready:

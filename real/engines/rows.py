@@ -25,7 +25,13 @@ FORMAT = 1
 MOST_BYTES = 1 << 30
 """Bytes of a file of rows."""
 MOST_LINE = 16 << 20
-MOST_NGRAM = 64
+MOST_NGRAM, MOST_POLICY = 64, 1000
+
+
+Arm = tuple[int, str]
+"""A draft length, and the policy that decides lengths up to it; "": always that length."""
+Key = tuple[int, Arm, int | None, str]
+"""Block, arm, forced junk tokens and id of a request's row."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Row:
     | force | junk tokens drafted in each pass; None: the engine drafts by itself |
     | request | what was asked for |
     | finished | what the engine answered |
+    | policy | text of the policy that decided the lengths, up to k; "": fixed |
     """
 
     session: int
@@ -48,11 +55,22 @@ class Row:
     force: int | None
     request: Request
     finished: Finished
+    policy: str = ""
 
     @property
-    def key(self) -> tuple[int, int, int | None, str]:
+    def arm(self) -> "Arm":
+        """What the row's drafts follow."""
+        return self.k, self.policy
+
+    @property
+    def name(self) -> int | str:
+        """The policy, or else the draft length."""
+        return self.policy or self.k
+
+    @property
+    def key(self) -> "Key":
         """Fields that identify the row in its file."""
-        return self.block, self.k, self.force, self.request.id
+        return self.block, self.arm, self.force, self.request.id
 
 
 class RowFile:
@@ -67,7 +85,7 @@ class RowFile:
         """Adds a row; ValueError for one that the file holds already."""
         if row.key in self.done:
             raise ValueError(f"request {row.request.id!r} of block {row.block} is held already")
-        self._file.write(_line(asdict(row)))
+        self._file.write(_line({k: v for k, v in asdict(row).items() if k != "policy" or v}))
         self._file.flush()
         os.fsync(self._file.fileno())
         self.done.add(row.key)
@@ -137,7 +155,7 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
     """(about, rows, bytes of whole lines); about is None for a file without a whole line."""
     file.seek(0)
     about: dict[str, Any] | None = None
-    rows: dict[Any, Row] = {}
+    rows: dict[Key, Row] = {}
     number = end = 0
     while line := file.readline(MOST_LINE + 1):
         number += 1
@@ -188,11 +206,16 @@ def _check_about(about: Mapping[str, Any]) -> None:
         return
     if not isinstance(draft["method"], str):
         raise ValueError("its drafting method is no text")
-    if draft["method"] == "ngram":
-        if draft["match"] not in (None, "first", "last"):
-            raise ValueError("its n-gram match is neither first nor last")
-        if not 1 <= _whole(draft["ngram_min"]) <= _whole(draft["ngram_max"]) <= MOST_NGRAM:
-            raise ValueError(f"its n-grams are not of 1 to {MOST_NGRAM} tokens")
+    if draft["method"] == "ngram" and draft["match"] not in (None, "first", "last"):
+        raise ValueError("its n-gram match is neither first nor last")
+    if draft["method"] == "policy":
+        _whole(about["seed"])
+        if not (draft["cost"] is None or isinstance(draft["cost"], dict)):
+            raise ValueError("the costs of its policies are no object")
+    if draft["method"] not in ("ngram", "policy"):
+        return
+    if not 1 <= _whole(draft["ngram_min"]) <= _whole(draft["ngram_max"]) <= MOST_NGRAM:
+        raise ValueError(f"its n-grams are not of 1 to {MOST_NGRAM} tokens")
 
 
 def _row(value: Any) -> Row:
@@ -205,7 +228,10 @@ def _row(value: Any) -> Row:
     finished = read_finished(value["finished"], {request.id: request})
     force = None if value["force"] is None else _whole(value["force"])
     session, block, k = (_whole(value[name]) for name in ("session", "block", "k"))
-    return Row(session, block, k, force, request, finished)
+    policy = value.get("policy", "")
+    if not isinstance(policy, str) or len(policy) > MOST_POLICY:
+        raise ValueError(f"its policy is no text of up to {MOST_POLICY} characters")
+    return Row(session, block, k, force, request, finished, policy)
 
 
 def _whole(value: Any) -> int:

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from real.engines.adapter import EngineSettings, ModelDraft, NgramDraft, draft_description
+from real.engines.adapter import EngineSettings, ModelDraft, PolicyDraft, draft_description
 from real.engines.messages import MOST_TOKENS, Finished, Ready, Request
-from real.engines.rows import Row, RowFile, open_rows
+from real.engines.rows import Arm, Row, RowFile, open_rows
 from real.progress import Progress, quiet
 from simspec.trace.trace import Trace
 
@@ -27,13 +27,14 @@ class Runner(Protocol):
     def start(self, settings: EngineSettings) -> Ready:
         """Loads the models."""
 
-    def run(
+    def run(  # noqa: PLR0913
         self,
         requests: Sequence[Request],
         keep: Callable[[Finished], None],
         concurrent: int = 1,
         k: int | None = None,
         force: int | None = None,
+        policy: str | None = None,
     ) -> float:
         """Seconds of the requests; `keep` gets each one when it has finished."""
 
@@ -53,6 +54,7 @@ class Plan:
     | concurrent | requests in flight together |
     | force | the engine drafts k junk tokens in each pass, where it can |
     | seed | of the orders |
+    | policies | that decide draft lengths, up to the longest of ks |
 
     ValueError for numbers outside their range, and lengths without 0 or given twice.
     """
@@ -63,8 +65,11 @@ class Plan:
     concurrent: int = 1
     force: bool = False
     seed: int = 0
+    policies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(set(self.policies)) < len(self.policies):
+            raise ValueError(f"policies are {', '.join(self.policies)}, expected different ones")
         if 0 not in self.ks or len(set(self.ks)) < len(self.ks) or min(self.ks) < 0:
             raise ValueError(
                 f"draft lengths are {list(self.ks)}, expected different ones, 0 (plain) among them"
@@ -74,6 +79,11 @@ class Plan:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 1 to 10000")
 
     @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The draft lengths, then the policies."""
+        return (*((k, "") for k in self.ks), *((max(self.ks), text) for text in self.policies))
+
+    @property
     def in_waves(self) -> bool:
         """Whether all requests of a block start together."""
         return self.group <= self.concurrent > 1
@@ -81,11 +91,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Block:
-    """A timing block: its number, its requests, and the lengths in the order of their runs."""
+    """A timing block: its number, its requests, and the arms in the order of their runs."""
 
     number: int
     requests: tuple[Request, ...]
-    ks: tuple[int, ...]
+    arms: tuple[Arm, ...]
 
 
 def blocks(requests: Sequence[Request], plan: Plan) -> list[Block]:
@@ -95,7 +105,7 @@ def blocks(requests: Sequence[Request], plan: Plan) -> list[Block]:
     for repeat in range(plan.repeats):
         rng = np.random.default_rng((plan.seed, repeat))
         for g in rng.permutation(len(groups)).tolist():
-            order = tuple(plan.ks[i] for i in rng.permutation(len(plan.ks)).tolist())
+            order = tuple(plan.arms[i] for i in rng.permutation(len(plan.arms)).tolist())
             made.append(Block(repeat * len(groups) + g, groups[g], order))
     return made
 
@@ -107,6 +117,7 @@ def about_run(
     asked = json.dumps([[r.id, list(r.prompt), r.max_tokens] for r in requests]).encode()
     schedule = {"schedule": [*map(list, settings.schedule)]} if settings.schedule else {}
     held = ("threads", "dtype", "longest", "batch", "exact", "seed", "temperature")
+    planned = {k: v for k, v in asdict(plan).items() if k != "policies" or v}
     return {
         "engine": ready.engine,
         "version": ready.version,
@@ -115,7 +126,7 @@ def about_run(
         "draft": draft_description(settings.draft),
         **schedule,
         **{name: getattr(settings, name) for name in held},
-        "plan": asdict(plan),
+        "plan": planned,
         "prompts": hashlib.sha256(asked).hexdigest(),
         "count": len(requests),
     }
@@ -145,11 +156,13 @@ class Workers:
             worker.start(_at_length(self.settings, k))
         return self.held[k], None
 
-    def run(self, requests: Sequence[Request], k: int, keep: Callable[[Finished], None]) -> None:
-        """Runs requests at this length."""
+    def run(self, requests: Sequence[Request], arm: Arm, keep: Callable[[Finished], None]) -> None:
+        """Runs requests at this length, or under this policy."""
+        k, policy = arm
         worker, given = self.of(k)
         force = k if self.plan.force else None
-        worker.run(requests, keep, self.plan.concurrent, given, force)
+        steered: dict[str, Any] = {"policy": policy} if policy else {}
+        worker.run(requests, keep, self.plan.concurrent, given, force, **steered)
 
     def close(self) -> None:
         """Ends all workers."""
@@ -161,8 +174,7 @@ def _at_length(settings: EngineSettings, k: int) -> EngineSettings:
     """The settings with drafts of k tokens; without drafting at 0."""
     if settings.draft is None or k == 0:
         return replace(settings, draft=None, schedule=())
-    draft: NgramDraft | ModelDraft = replace(settings.draft, k=k)
-    return replace(settings, draft=draft)
+    return replace(settings, draft=replace(settings.draft, k=k))
 
 
 def run_blocks(
@@ -173,34 +185,35 @@ def run_blocks(
     progress: Progress = quiet,
 ) -> None:
     """Runs what the file does not hold yet, and keeps every request when it has finished."""
-    warm: set[int] = set()
+    warm: set[Arm] = set()
     made = blocks(requests, plan)
-    total, done = len(requests) * plan.repeats * len(plan.ks), len(rows.rows)
+    total, done = len(requests) * plan.repeats * len(plan.arms), len(rows.rows)
     progress("requests", done, total)
     for block in made:
-        for k in block.ks:
-            force = k if plan.force else None
-            todo = [r for r in block.requests if (block.number, k, force, r.id) not in rows.done]
+        for arm in block.arms:
+            force = arm[0] if plan.force else None
+            todo = [r for r in block.requests if (block.number, arm, force, r.id) not in rows.done]
             if not todo:
                 continue
-            if k not in warm:
-                workers.run(_warm_up(requests, plan), k, lambda finished: None)
-                warm.add(k)
+            if arm not in warm:
+                workers.run(_warm_up(requests, plan), arm, lambda finished: None)
+                warm.add(arm)
             # what a request shares its passes with decides them: a wave runs whole again
             asked = {r.id: r for r in (block.requests if plan.in_waves else todo)}
 
             def keep(
                 finished: Finished,
                 block: Block = block,
-                k: int = k,
+                arm: Arm = arm,
                 force: int | None = force,
                 asked: dict[str, Request] = asked,
             ) -> None:
-                row = Row(rows.session, block.number, k, force, asked[finished.id], finished)
+                asked_for, (k, policy) = asked[finished.id], arm
+                row = Row(rows.session, block.number, k, force, asked_for, finished, policy)
                 if row.key not in rows.done:
                     rows.append(row)
 
-            workers.run(list(asked.values()), k, keep)
+            workers.run(list(asked.values()), arm, keep)
             done += len(todo)
             progress("requests", done, total)
 
@@ -276,8 +289,11 @@ def run_on_engine(  # noqa: PLR0913
     """Runs the plan, or what the file `out` lacks of it, and ends the workers.
 
     force: overrides the plan's; None: where the engine can force drafts and does not draft by a
-    model, whose passes must count. ValueError for a schedule whose requests would take turns.
+    model, whose passes must count. ValueError for a schedule whose requests would take turns, and
+    for policies where simspec does not draft in the engine.
     """
+    if plan.policies and not isinstance(settings.draft, PolicyDraft):
+        raise ValueError("policies run by simspec's own proposer in the engine: draft by it")
     if settings.schedule and plan.group > plan.concurrent:
         raise ValueError(
             f"a schedule's passes are predicted for requests that start together: give --group "

@@ -74,7 +74,8 @@ class RunSummary:
             replayed = f"{self.passes:,}; {self.exceptions} exceptions, {self.explained}"
         return (
             self.engine, self.drafter, str(self.prompts), f"{1000 * self.plain:.1f} ms",
-            length_name(best.k, table.scheduled), _figure(best.predicted, best.predicted_interval),
+            length_name(best.name, table.scheduled),
+            _figure(best.predicted, best.predicted_interval),
             _figure(best.measured, best.measured_interval), f"{advice}, {state}",
             f"{np.median(self.errors):.1%} to {np.quantile(self.errors, 0.9):.1%}",
             replayed,
@@ -86,16 +87,21 @@ class RunSummary:
         return values | {"drafting": asdict(self.drafting), "errors": self.errors}
 
 
-def length_name(k: int, scheduled: bool) -> str:
-    """Name of a draft length in tables: the longest one of a schedule stands for it."""
+def length_name(k: int | str, scheduled: bool) -> str:
+    """Name of a draft length or policy in tables: the longest of a schedule stands for it."""
     return "schedule" if scheduled and k else str(k)
+
+
+def arm_text(arm: int | str) -> str:
+    """A draft length or policy in sentences."""
+    return arm if isinstance(arm, str) else f"K = {arm}"
 
 
 def advised(table: SpeedupTable) -> tuple[str, str]:
     """(the recommendation, whether the measurement confirms it)."""
 
-    def named(k: int) -> str:
-        return "the schedule" if table.scheduled and k else f"K = {k}"
+    def named(k: int | str) -> str:
+        return "the schedule" if table.scheduled and k else arm_text(k)
 
     advice = named(table.recommended) if table.recommended else "do not draft"
     return advice, "confirmed" if table.confirmed else f"{named(table.best)} is faster"
@@ -105,7 +111,7 @@ def speedups_shown(table: SpeedupTable) -> tuple[str, Sequence[str], Sequence[Se
     """(title, headings, cells) of the predicted and measured speedups of one run."""
     cells = [
         (
-            length_name(row.k, table.scheduled),
+            length_name(row.name, table.scheduled),
             _figure(row.predicted, row.predicted_interval, 3),
             _figure(row.measured, row.measured_interval, 3),
             f"{row.error:+.1%}",
@@ -170,7 +176,7 @@ def drafter_text(draft: Mapping[str, Any] | None) -> str:
     """The drafting method of a run's description, in words."""
     if draft is None:
         return "none"
-    if draft["method"] != "ngram":
+    if draft.get("model") is not None:
         return "draft model"
     least, most = draft["ngram_min"], draft["ngram_max"]
     return f"n-gram {least}" if least == most else f"n-gram {least} to {most}"
@@ -198,7 +204,7 @@ def passes_table(paths: Sequence[Path], recording: Trace | None = None) -> tuple
         result = compare_rows(about, rows, recording)
         near = sum(difference.near_tie for difference in result.differences)
         prompts = len({row.request.id for row in rows})
-        ks = ", ".join(map(str, sorted({row.k for row in rows})))
+        ks = ", ".join(str(policy or k) for k, policy in sorted({row.arm for row in rows}))
         cells.append(
             (
                 f"{about['engine']} {about['version']}", drafter_text(about["draft"]),
@@ -230,7 +236,7 @@ def draw_runs(summaries: Sequence[RunSummary], path: Path) -> None:
 
 
 def _draw_run(axes, summary: RunSummary) -> None:
-    found = summary.table.rows
+    found = [row for row in summary.table.rows if not row.policy]
     ks = [row.k for row in found]
     axes.axhline(1.0, color="0.5", lw=0.8)
     axes.plot(ks, [row.predicted for row in found], color="C0", label="predicted by replay, 95%")

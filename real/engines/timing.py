@@ -25,17 +25,17 @@ class TimedBlock:
 
 
 def whole_blocks(about: Mapping[str, Any], rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows by timing block: those that one process ran at every draft length."""
+    """Rows by timing block: those that one process ran at every draft length and policy."""
     found = defaultdict(list)
     for row in rows:
         found[row.block].append(row)
-    lengths = len(about["plan"]["ks"])
+    arms = len(about["plan"]["ks"]) + len(about["plan"].get("policies", ()))
     return [
         part
         for _, part in sorted(found.items())
         if len({row.session for row in part}) == 1
-        and len({row.k for row in part}) == lengths
-        and len({len([r for r in part if r.k == row.k]) for row in part}) == 1
+        and len({row.arm for row in part}) == arms
+        and len({len([r for r in part if r.arm == row.arm]) for row in part}) == 1
     ]
 
 

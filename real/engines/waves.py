@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from real.engines.rows import Row
+from real.engines.rows import Arm, Row
 from simspec import CostModel
 from simspec.cost.table import CostTable
 from simspec.engines.vllm import lengths_by_batch
@@ -49,15 +49,15 @@ def batch_size(about: Mapping[str, Any]) -> int:
     return size
 
 
-def whole_waves(about: Mapping[str, Any], rows: Sequence[Row]) -> dict[tuple[int, int], list[Row]]:
-    """{(block, draft length): rows} of the waves all of whose requests are among the rows.
+def whole_waves(about: Mapping[str, Any], rows: Sequence[Row]) -> dict[tuple[int, Arm], list[Row]]:
+    """{(block, arm): rows} of the waves all of whose requests are among the rows.
 
     ValueError where requests take turns, or did not start in one pass.
     """
     sizes = wave_sizes(about)
     found = defaultdict(list)
     for row in rows:
-        found[row.block, row.k].append(row)
+        found[row.block, row.arm].append(row)
     held = {key: wave for key, wave in found.items() if len(wave) == sizes[key[0] % len(sizes)]}
     for wave in held.values():
         for session in {row.session for row in wave}:  # a wave that was killed ran twice

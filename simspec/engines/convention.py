@@ -115,6 +115,18 @@ class Passes:
     drafted: np.ndarray
     accepted: np.ndarray
 
+    @classmethod
+    def join(cls, parts: "Sequence[Passes]", order: Sequence[int]) -> "Passes":
+        """The passes of all parts, whose sequences, one part after another, are those of order."""
+        counts = np.concatenate([np.diff(part.offset) for part in parts])
+        back = np.argsort(order)
+        start = (np.cumsum(counts) - counts)[back]
+        offset = np.concatenate(([0], np.cumsum(counts[back]))).astype(np.int64)
+        place = np.arange(offset[-1]) + np.repeat(start - offset[:-1], counts[back])
+        names = "row", "emitted", "drafted", "accepted"
+        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+        return cls(offset, *(column[place] for column in columns))
+
     def sequence(self, s: int) -> list[tuple[int, int, int]]:
         """[(emitted, drafted, accepted), ..] of one sequence, in order."""
         part = slice(self.offset[s], self.offset[s + 1])

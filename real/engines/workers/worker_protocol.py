@@ -18,7 +18,7 @@ def serve(start):
 
     `start(options)` returns an engine with `ready()` -> dict of `Ready` without "seconds", and
     `run(requests, concurrent, k, force)`, which yields a dict of `Finished` for each request.
-    k and force are None where the line leaves them out.
+    k and force are None where the line leaves them out; policy is given where the line has it.
     """
     began = time.monotonic()
     # engines print on stdout, and their libraries write on descriptor 1
@@ -42,8 +42,9 @@ def serve(start):
     while "run" in (asked := json.loads(lines.get())):
         try:
             clock = time.monotonic()
+            policy = {"policy": asked["policy"]} if "policy" in asked else {}
             for finished in engine.run(
-                asked["requests"], asked["concurrent"], asked.get("k"), asked.get("force")
+                asked["requests"], asked["concurrent"], asked.get("k"), asked.get("force"), **policy
             ):
                 write({"run": asked["run"], **finished})
             seconds = time.monotonic() - clock

@@ -1,0 +1,308 @@
+"""vLLM's custom proposer: a policy decides the length of each request's draft, pass by pass.
+
+It needs numpy, scipy and numba, and nothing of vLLM. Drafts are n-grams by vLLM's own rule. With
+the arguments of vLLM below, `additional_config` holds the SETTINGS.
+
+| argument | value |
+| --- | --- |
+| speculative_config | method "custom_class", num_speculative_tokens, and as model the path of the
+class: "simspec.engines.vllm_proposer.PolicyProposer" |
+| additional_config | {"simspec": {"policy": "cost_ts", "cost": "vllm.cost.json"}} |
+"""
+
+import json
+import sys
+import zlib
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simspec.cost.model import CostModel
+from simspec.engines.ngram import RULES, NgramRule, drafts
+from simspec.engines.text import WrittenText, record_texts
+from simspec.policies import CLAIRVOYANT, TREES, make
+from simspec.policy.policy import Policy, PolicyError
+from simspec.policy.stepper import Stepper
+
+SETTINGS = {
+    "policy": "the policy's text, as in `simspec sweep`; default fixed:K",
+    "ngram": "[least, most] tokens of the suffixes tried, longest first; default [1, 3]",
+    "cost": "file, or contents, of `simspec engine measure`, for policies that plan with costs",
+    "seed": "of the policy's draws; default 0",
+    "rounds": "file that gets a JSON line for each finished request",
+}
+DEFAULT_RATIO = 0.1
+"""Cost of a draft token in target passes without a `cost`, as in `replay`."""
+Step = tuple[int, Any]
+"""A draft token, and its feature codes; None where the policy reads none."""
+
+
+def served_policy(text: str, K: int, cost: CostModel | None = None) -> tuple[Policy, CostModel]:
+    """(the policy as an engine runs it with drafts up to K tokens, the costs that it observes).
+
+    PolicyError for a tree, a policy that knows the recorded tokens, and what it cannot be made of.
+    """
+    cost = CostModel.from_ratio(DEFAULT_RATIO, K) if cost is None else cost
+    name = text.partition(":")[0]
+    if name in CLAIRVOYANT or name in TREES:
+        reason = "reads tokens not yet decoded" if name in CLAIRVOYANT else "drafts trees"
+        raise PolicyError(f"policy {text!r} {reason}: an engine's proposer takes another")
+    token = np.zeros(1, np.int32)
+    nothing = record_texts([WrittenText("", "", token, token, 1)], RULES["vllm"], K)
+    policy = make(text, nothing, cost)
+    assert isinstance(policy, Policy)  # trees are refused above
+    policy.longest(K)
+    return policy, cost
+
+
+def draw_address(prompt: Sequence[int] | np.ndarray) -> int:
+    """Address of a request's random draws: the CRC-32 of its prompt, in any order of requests."""
+    return zlib.crc32(np.ascontiguousarray(prompt, "<i4").tobytes())
+
+
+@dataclass
+class Served:
+    """A request in the engine, its open round and the closed ones.
+
+    | field | meaning |
+    | --- | --- |
+    | stepper | its policy's state |
+    | row | output tokens before the open round |
+    | computed | draft tokens of the open round |
+    | rounds | (row, computed, drafted, accepted) of closed rounds; the prompt's pass is none |
+    """
+
+    stepper: Stepper
+    row: int
+    computed: int = 0
+    rounds: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+
+class RequestRounds:
+    """A policy's rounds for requests that an engine decodes together, each known by its id.
+
+    With scope "stream" a request takes over the state of the one that ended longest ago, and
+    starts with state0 where none is free: one request at a time is a replay in order.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        K: int,
+        seed: int,
+        cost: CostModel,
+        features: tuple[tuple[str, str], ...] = (),
+    ):
+        self._given = policy, K, seed, cost, features
+        self._free = deque([Stepper(*self._given)])  # an invalid policy is refused now
+        self._held: dict[str, Served] = {}
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._held
+
+    def begin(self, id: str, address: int, row: int = 1) -> None:
+        """A request after its prompt's pass, which emitted `row` tokens."""
+        stepper = self._free.popleft() if self._free else Stepper(*self._given)
+        stepper.begin(address)
+        self._held[id] = Served(stepper, row)
+
+    def draft(self, id: str, steps: Iterator[Step]) -> list[int]:
+        """Opens a round: the tokens of `steps` that the policy submits."""
+        request = self._held[id]
+        stepper, tokens = request.stepper, list[int]()
+        while True:
+            go, keep = stepper.ask(len(tokens))
+            step = next(steps, None) if go and len(tokens) < stepper.K else None
+            if step is None:
+                break
+            token, codes = step
+            if codes is not None:
+                stepper.see(len(tokens), codes)
+            tokens.append(token)
+        request.computed = len(tokens)
+        return tokens if keep else tokens[:-1]
+
+    def close(self, id: str, drafted: int, accepted: int, emitted: int) -> None:
+        """Closes the open round; drafted tokens are those that the engine verified."""
+        request = self._held[id]
+        request.rounds.append((request.row, request.computed, drafted, accepted))
+        request.stepper.end(request.computed, drafted, accepted)
+        request.row += emitted
+
+    def end(self, id: str) -> Served | None:
+        """Forgets a request, whose state is then free; None for an unknown one."""
+        request = self._held.pop(id, None)
+        if request is not None:
+            self._free.append(request.stepper)
+        return request
+
+
+class PolicyProposer:
+    """The class that vLLM loads; ValueError, one line, for invalid settings.
+
+    `seconds` and `proposals` count the time inside `propose` and the requests drafted for. A class
+    with another drafter overrides what stands before `propose`, and `known`, the settings.
+    """
+
+    known: ClassVar[Mapping[str, str]] = SETTINGS
+
+    def __init__(self, vllm_config: Any):
+        self.K = int(vllm_config.speculative_config.num_speculative_tokens)
+        given = vllm_config.additional_config
+        given = given.get("simspec", {}) if isinstance(given, Mapping) else {}
+        if not isinstance(given, Mapping) or (unknown := sorted(set(given) - set(self.known))):
+            wrong = unknown if isinstance(given, Mapping) else type(given).__name__
+            raise ValueError(
+                f'additional_config["simspec"] has {wrong}, expected an object of '
+                f"{', '.join(self.known)}"
+            )
+        self.given = given
+        self.rule = _rule(given.get("ngram", [1, 3]))
+        self.cost = _cost(given.get("cost"))
+        self.seed = given.get("seed", 0)
+        if type(self.seed) is not int:
+            raise ValueError(f"seed is {self.seed!r}, expected a whole number of at least 0")
+        self.log = Path(given["rounds"]) if "rounds" in given else None
+        self.use(given.get("policy", f"fixed:{self.K}"))
+
+    def use(self, policy: str) -> None:
+        """Drafts by this policy from now on, for requests that have not begun."""
+        self.policy, cost = served_policy(policy, self.K, self.cost)
+        self.rounds = RequestRounds(self.policy, self.K, self.seed, cost, self.features())
+        self.seconds, self.proposals = 0.0, 0
+
+    def features(self) -> tuple[tuple[str, str], ...]:
+        """The (name, grid) pairs of the features that drafts come with: none of n-grams."""
+        return ()
+
+    def load_model(self, target_model: Any) -> None:
+        """Nothing: n-grams need no model."""
+
+    def steps(self, id: str, tokens: np.ndarray, ends: Collection[int]) -> Iterator[Step]:
+        """The draft after these tokens, at most K long."""
+        return ((int(token), None) for token in drafts(tokens, len(tokens), self.K, self.rule))
+
+    def learn(self, id: str, prompt: np.ndarray, accepted: int, tokens: Sequence[int]) -> None:
+        """A pass of this request accepted so many draft tokens, and emitted these."""
+
+    def forget(self, id: str) -> None:
+        """A request has ended."""
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: np.ndarray,
+        token_ids_cpu: np.ndarray,
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """Drafts of all requests of the pass, after its outcome went to their policies."""
+        began = perf_counter()
+        runner, scheduled = _caller(sys._getframe(1).f_locals)
+        for id in scheduled.finished_req_ids:
+            self.finish(id)
+        proposed = list[list[int]]()
+        for i, sampled in enumerate(sampled_token_ids):
+            if not sampled:  # a part of a prompt
+                proposed.append([])
+                continue
+            id = runner.input_batch.req_ids[i]
+            request = runner.requests[id]
+            tokens = token_ids_cpu[i, : int(num_tokens_no_spec[i])]
+            drafted = len(scheduled.scheduled_spec_decode_tokens.get(id, ()))
+            if self._observe(id, request, tokens, sampled, drafted):
+                steps = self.steps(id, tokens, _ends(request.sampling_params))
+                proposed.append(self.rounds.draft(id, steps))
+                self.proposals += 1
+            else:
+                proposed.append([])
+        self.seconds += perf_counter() - began
+        return proposed
+
+    def finish(self, id: str) -> None:
+        """A request that has ended; its rounds go to the file."""
+        served = self.rounds.end(id)
+        self.forget(id)
+        if served is not None and self.log is not None:
+            with open(self.log, "a", encoding="utf-8") as file:
+                line = {"id": id, "tokens": served.row, "rounds": served.rounds}
+                file.write(json.dumps(line) + "\n")
+
+    def _observe(
+        self, id: str, request: Any, tokens: np.ndarray, sampled: list[int], drafted: int
+    ) -> bool:
+        """Closes the request's round, or begins it; whether it goes on."""
+        prompt, asked = int(request.num_prompt_tokens), request.sampling_params
+        row = len(tokens) - prompt - len(sampled)
+        emitted, ended = _within_text(sampled, row, asked)
+        if id in self.rounds:
+            self.rounds.close(id, drafted, min(len(sampled) - 1, emitted), emitted)
+        elif not ended:  # a policy that is set while a request runs meets it in the middle
+            self.rounds.begin(id, draw_address(tokens[:prompt]), row + emitted)
+        if ended:
+            self.finish(id)
+        else:
+            self.learn(id, tokens[:prompt], len(sampled) - 1, sampled)
+        return not ended
+
+
+def read_rounds(path: str | Path) -> dict[str, list[tuple[int, int, int, int]]]:
+    """{id: [(row, computed, drafted, accepted), ..]} of a proposer's file; ValueError for another.
+
+    Half a last line, of a process that was killed, is left out.
+    """
+    found = {}
+    lines = Path(path).read_bytes().split(b"\n")
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            held = json.loads(line)
+            rounds = [(int(a), int(b), int(c), int(d)) for a, b, c, d in held["rounds"]]
+            found[str(held["id"])] = rounds
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise ValueError(f"{path} line {number} holds no rounds of a request") from None
+    return found
+
+
+def _ends(asked: Any) -> set[int]:
+    """The tokens that end a request's text."""
+    return {asked.eos_token_id, *(asked.stop_token_ids or ())} - {None}
+
+
+def _within_text(sampled: Sequence[int], row: int, asked: Any) -> tuple[int, bool]:
+    """(tokens of a pass that belong to the text, whether it ends with them)."""
+    ends = _ends(asked)
+    left = len(sampled) + 1 if asked.max_tokens is None else asked.max_tokens - row
+    for i, token in enumerate(sampled[:left]):
+        if token in ends:
+            return i + 1, True
+    return min(len(sampled), left), left <= len(sampled)
+
+
+def _caller(variables: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(model runner, scheduler's output) of vLLM, which passes neither to a proposer."""
+    try:
+        return variables["self"], variables["scheduler_output"]
+    except KeyError:
+        raise RuntimeError(
+            "vLLM calls its proposer otherwise than 0.32 did, where the caller has scheduler_output"
+        ) from None
+
+
+def _rule(sizes: Any) -> NgramRule:
+    try:
+        least, most = sizes
+        return replace(RULES["vllm"], least=least, most=most)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f'additional_config["simspec"]["ngram"] is {sizes!r}, expected [least, most]'
+        ) from None
+
+
+def _cost(given: Any) -> CostModel | None:
+    if given is None or isinstance(given, CostModel):
+        return given
+    return CostModel.from_dict(given) if isinstance(given, Mapping) else CostModel.from_json(given)

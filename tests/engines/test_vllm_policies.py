@@ -1,0 +1,73 @@
+"""Policies inside vLLM itself, over n-grams and over a draft model of ours in its process."""
+
+from dataclasses import replace
+
+import pytest
+from test_vllm import BUDGET, REQUESTS, ROOT, TARGET, TEXTS, reason_to_skip
+
+from real.engines import RELEASED, EngineSettings, PolicyDraft, Worker, find_environment
+from real.engines.compare import compare_rows, written_text
+from real.engines.rows import read_rows
+from real.engines.run import Plan, run_on_engine
+from simspec import CostModel
+
+K = 6
+COST = CostModel.from_ratio(0.05, K).to_dict()
+DRAFT = ROOT / "models" / "smollm2" / "draft"
+BLIND = (
+    "beta_ts:acceptance", "beta_ts:acceptance,scope=stream", "cost_ts", "goodput", "ema_tiers",
+    "kill_switch", "fixed:2",
+)  # fmt: skip
+SEEING = ("confidence:0.4", "cali_ts:validated,predictor=confidence", "cost_ts")
+
+pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+
+
+def ran(tmp_path, draft, concurrent, policies, requests=None):
+    """(about, rows) of policies, plain decoding and K on vLLM."""
+    engine, path = RELEASED["vllm"], tmp_path / f"b{concurrent}.rows.jsonl"
+    environment = find_environment(engine)
+    settings = EngineSettings(TARGET, draft, 2, batch=concurrent, longest=800, seed=3)
+    plan = Plan((0, K), 1, 4, concurrent, policies=policies)
+    run_on_engine(lambda: Worker(engine, environment), settings, requests or REQUESTS, plan, path)
+    return read_rows(path)
+
+
+@pytest.mark.parametrize("concurrent", [1, 4])
+def test_rounds_over_n_grams_are_those_of_the_replay(tmp_path, concurrent):
+    about, rows = ran(tmp_path, PolicyDraft(K, 1, 3, COST), concurrent, BLIND)
+    assert {row.finished.tokens for row in rows} == {
+        tokens[:BUDGET] for _, tokens in TEXTS.values()
+    }
+    result = compare_rows(about, rows)
+    assert result.requests == len(REQUESTS) * (2 + len(BLIND))
+    assert not result.differences, result.differences[0]
+    assert all(result.counters[text]["num_drafts"][0] for text in BLIND)
+    assert compare_rows(about | {"seed": 4}, rows).exceptions  # control
+
+
+@pytest.mark.skipif(not DRAFT.is_dir(), reason=f"no draft model at {DRAFT}")
+def test_confidence_over_a_hosted_model_makes_the_rounds_of_its_recording(tmp_path):
+    import torch
+
+    from real.drafters.model import ModelDrafter
+    from real.record.texts import record_texts_by_model
+
+    requests = [replace(request, max_tokens=BUDGET - K) for request in REQUESTS[:4]]
+    about, rows = ran(tmp_path, PolicyDraft(K, cost=COST, model=DRAFT), 4, SEEING, requests)
+    drafter = ModelDrafter.load_alone(DRAFT, torch.float32, "cpu")
+    longer = [
+        replace(row, finished=replace(row.finished, tokens=TEXTS[row.request.id][1]))
+        for row in rows
+        if row.name == 0
+    ]
+    texts = [
+        written_text(replace(row, request=replace(row.request, max_tokens=BUDGET)))
+        for row in longer
+    ]
+    recording = record_texts_by_model(texts, drafter, K, [2])
+    result = compare_rows(about, rows, recording)
+    assert result.requests == 4 * (2 + len(SEEING))
+    assert not result.exceptions, result.exceptions[0]
+    drafted = {name: held["num_draft_tokens"][0] for name, held in result.counters.items()}
+    assert 0 < drafted["confidence:0.4"] < drafted[K]
