@@ -46,7 +46,9 @@ class VllmDouble:
     pass of n requests and d draft tokens takes seconds(n, d, k), where k is -1 under a policy.
     """
 
-    def __init__(self, world, make, ends=(3,), chunked=False, preempted=0, seconds=None):  # noqa: PLR0913
+    def __init__(  # noqa: PLR0913
+        self, world, make, ends=(3,), chunked=False, preempted=0, seconds=None
+    ):
         self.world = {request.prompt: future for request, future in world}
         self.make, self.ends, self.chunked, self.preempted = make, ends, chunked, preempted
         self.rng = np.random.default_rng(0)
