@@ -170,6 +170,16 @@ def test_a_policy_that_wins_is_written(engine):
     assert (proposer.K, proposer.cost.K) == (5, 5)
 
 
+def test_a_policy_whose_run_was_disturbed_wins_nothing(engine):
+    """Plain passes of the policy's run take twice as long, all others are as before."""
+    engine.options["seconds"] = lambda drafted, k: (
+        growing(drafted, k) * (0.5 if k == -1 else 2.0 if k == 0 and len(engine.made) > 3 else 1.0)
+    )
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+    assert "is not settled, since two runs of K disagree" in out
+    assert not (engine.folder / "a" / "policy.json").exists()
+
+
 def a_log(folder, **more):
     """A log of WORLD's texts, and costs."""
     lines = [

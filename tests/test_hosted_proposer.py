@@ -79,7 +79,8 @@ def test_policies_over_a_hosted_model_make_the_passes_of_their_replay(tmp_path, 
         tmp_path / "r.jsonl",
     )  # fmt: skip
     about, rows = read_rows(tmp_path / "r.jsonl")
-    recording = record_texts_by_model(texts, ModelDrafter(small_model()), K, ENDS)
+    deeper = ModelDrafter(small_model()), K + 2, ENDS
+    recording = record_texts_by_model(texts, *deeper)
     result = compare_rows(about, rows, recording)
     assert result.requests == 9 * (3 + len(POLICIES))
     assert not result.differences, result.differences[0]

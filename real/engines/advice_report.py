@@ -29,6 +29,8 @@ from simspec.page import layout
 from simspec.page.report import all_figures, page_of
 from simspec.reports.comparison import DEFAULTS, compare
 
+AGREES = 1.1
+"""Largest ratio of the speedups of one length in two runs of the same prompts that is noise."""
 SETTINGS = {"llamacpp": "setting.txt"}
 """Files of engines whose settings are no JSON."""
 
@@ -64,11 +66,23 @@ class Found:
 
     @property
     def faster_policies(self) -> list[PolicyAdvice]:
-        """Policies that ran faster than the advised length, beyond noise."""
+        """Policies that ran faster than the advised length, beyond noise, where both runs agree."""
         return [
-            advice for advice, v in self.policies
-            if not v.table.confirmed and v.table.best == advice.policy
+            advice for i, (advice, v) in enumerate(self.policies)
+            if not v.table.confirmed and v.table.best == advice.policy and not self.disturbed(i)
         ]  # fmt: skip
+
+    def disturbed(self, i: int) -> bool:
+        """Whether the advised length's speedup differs by over AGREES in the policy's run.
+
+        Two runs of the same prompts and length differ by more where something else ran meanwhile.
+        """
+        pair = self.verified[i].table, self.policies[i][1].table
+        length = self.best[i].drafting
+        first, second = (
+            next(row.measured for row in table.rows if row.name == length) for table in pair
+        )
+        return not 1 / AGREES <= first / second <= AGREES
 
     @property
     def drafts(self) -> bool:
@@ -103,14 +117,16 @@ class Found:
                     f"{advised(table)[1]}"
                 )
             told.append(sentence)
-        told += [self._policy_sentence(*policy) for policy in self.policies]
+        told += [self._policy_sentence(i, *policy) for i, policy in enumerate(self.policies)]
         if (needed := self.prompts_needed) is not None:
             told.append(f"A live test against plain decoding would need {needed} prompts")
         return told
 
-    def _policy_sentence(self, advice: PolicyAdvice, checked: Verified) -> str:
+    def _policy_sentence(self, i: int, advice: PolicyAdvice, checked: Verified) -> str:
         row = next(r for r in checked.table.rows if r.name == advice.policy)
         faster = "faster" if advice in self.faster_policies else "no faster"
+        if self.disturbed(i):
+            faster = "not settled, since two runs of K disagree (delete its rows, run again idle)"
         return (
             f"{in_flight(advice.batch)}: the policy {advice.policy} in the engine is {faster}, "
             f"predicted {figure(advice.speedup, advice.interval)}, measured "

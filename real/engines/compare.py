@@ -224,7 +224,9 @@ def policy_of(about: Mapping[str, Any], text: str) -> ServedPolicy | None:
         return None
     given, plan = about["draft"]["cost"], about["plan"]
     cost = None if given is None else CostModel.from_dict(given)
-    policy, cost = served_policy(text, max(plan["ks"]), cost)
+    longest = max(plan["ks"])
+    policy, cost = served_policy(text, longest, cost)
+    policy = replace(policy, K=policy.longest(longest))  # the recording may be deeper
     together = plan["concurrent"] > 1
     if policy.scope == "stream" and plan["group"] > plan["concurrent"] > 1:
         raise ValueError(
