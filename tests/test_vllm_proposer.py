@@ -1,6 +1,8 @@
 """A policy inside vLLM: its rounds are those of its replay, whatever else is in the batch."""
 
 import json
+import struct
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +57,17 @@ def run(path, double, world, plan, held=SETTINGS):
     """(about, rows) of a run on the double."""
     run_on_engine(lambda: double, held, [request for request, _ in world], plan, path)
     return read_rows(path)
+
+
+def logging(path):
+    """A maker of proposers that write their rounds."""
+
+    def make(config):
+        given = config.additional_config["simspec"]
+        config.additional_config["simspec"] = given | {"rounds": str(path)}
+        return PolicyProposer(config)
+
+    return make
 
 
 def test_policies_of_every_group_without_features_are_tried():
@@ -115,6 +128,27 @@ def test_a_dropped_draft_reaches_the_policy_as_verified(tmp_path):
     assert compare_rows(about, rows).exceptions  # and the replay, which drops none, says so
 
 
+def test_a_policy_learns_of_the_draft_that_was_verified(tmp_path):
+    world, log = prompts(6, budget=20), tmp_path / "rounds.jsonl"
+    double = VllmDouble(world, logging(log), (END,), preempted=3)
+    plan = Plan((0, K), 1, 6, 3, policies=("beta_ts:acceptance",))
+    _, rows = run(tmp_path / "r.jsonl", double, world, plan)
+    dropped, last = 0, {row.request.id: row for row in rows}
+    for name, row in last.items():
+        rounds = read_rounds(log)[f"{name}-0badcafe"]
+        assert [drafted for _, _, drafted, _ in rounds] == [
+            drafted for _, drafted, _ in row.finished.passes[1:]
+        ]
+        dropped += sum(computed > drafted for _, computed, drafted, _ in rounds)
+    assert dropped
+
+
+def test_draws_are_addressed_by_the_prompt_s_crc():
+    assert draw_address((1, 70000)) == zlib.crc32(struct.pack("<2i", 1, 70000))
+    assert draw_address(np.array([1, 70000], np.int32)) == draw_address([1, 70000])
+    assert draw_address((70000, 1)) != draw_address((1, 70000))
+
+
 def test_predicted_and_measured_speedups_hold_policies(tmp_path):
     world = prompts(12, budget=20)
     double = VllmDouble(world, PolicyProposer, (END,))
@@ -172,14 +206,8 @@ def test_rounds_one_request_at_a_time_are_a_replay_in_order(seed, scope, count):
 def test_the_file_of_rounds_holds_the_replay_s(tmp_path):
     world, log = prompts(5, budget=20), tmp_path / "rounds.jsonl"
 
-    def make(config):
-        config.additional_config["simspec"] = config.additional_config["simspec"] | {
-            "rounds": str(log)
-        }
-        return PolicyProposer(config)
-
     plan = Plan((0, K), 1, 5, policies=("fixed:3",))
-    _, rows = run(tmp_path / "r.jsonl", VllmDouble(world, make, (END,)), world, plan)
+    _, rows = run(tmp_path / "r.jsonl", VllmDouble(world, logging(log), (END,)), world, plan)
     found = read_rounds(log)  # the last run of a request is kept
     last = {row.request.id: row for row in rows}
     for id, rounds in found.items():

@@ -218,7 +218,9 @@ def by_task(
 def write_setting(found: Found) -> Path | None:
     """The engine's setting by batch size; None where none drafts, or simspec writes none."""
     name, folder, winner = found.plan.engine.name, found.plan.folder, found.winner
+    out = folder / SETTINGS.get(name, "setting.json")
     if name not in EXPORTS or not found.drafts:
+        out.unlink(missing_ok=True)  # of an earlier call
         return None
     recording, cost = folder / f"{winner.name}.parquet", folder / f"{winner.name}.cost.json"
     sources = Sources({winner.name: recording}, str(cost))
@@ -232,7 +234,6 @@ def write_setting(found: Found) -> Path | None:
         settings = Settings(ngram=draft.ngram_max, least_ngram=draft.ngram_min)
     else:
         settings = Settings(model=str(draft.model))
-    out = folder / SETTINGS.get(name, "setting.json")
     write_choice(name, evidence, choice, sources, out, settings, "simspec advise")
     return out
 
@@ -240,11 +241,12 @@ def write_setting(found: Found) -> Path | None:
 def write_policy(found: Found) -> Path | None:
     """vLLM's arguments for a policy that won at the smallest batch size; None where none did."""
     won = found.faster_policies
+    out = found.plan.folder / "policy.json"
     if not won:
+        out.unlink(missing_ok=True)  # of an earlier call
         return None
     draft = start_options(replace(found.plan.settings, draft=steered(found.winner, won[0].batch)))
     started = draft["draft"]
-    out = found.plan.folder / "policy.json"
     write_json(
         out,
         {
