@@ -201,6 +201,8 @@ def test_a_log_needs_no_model(engine):
     found = json.loads(out)
     assert (found["confirmed"], found["verified"], found["policies"]) == (None, [], [])
     assert not engine.made
+    code, _, error = command(engine.folder, *asked, "--policy", "cost_ts")
+    assert (code, "needs vLLM and a model" in error) == (2, True)
     config = read((engine.folder / "a" / "setting.json").read_text())
     assert length_at(config, 1) == found["advice"][0]["k"] > 0
     out, _ = simspec(*asked, cwd=engine.folder)
@@ -232,6 +234,9 @@ REFUSED = [
     (("--draft-model", "none"), "expected a transformers checkpoint, or GGUF=FOLDER"),
     (("--depth", 40), "at most 32"),
     (("--count", 3), "16"),
+    (("--policy", "cost_tss"), "did you mean cost_ts?"),
+    (("--policy", "oracle"), "reads tokens not yet decoded"),
+    (("--policy", "fixed:9"), "drafts up to 9"),
 ]
 
 

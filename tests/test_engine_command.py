@@ -225,6 +225,29 @@ def test_policies_run_and_are_compared(folder):
     assert "cost_ts" in out
 
 
+def test_a_damaged_run_of_policies_is_one_line(folder):
+    """Rows of another origin: nothing of them ends in a traceback."""
+    asked = (*RUN[:7], "--drafter", "ngram:1,2", "-k", 0, "-k", 4, "--repeats", 1)
+    simspec(*asked, "--policy", "cost_ts", "--out", "p.jsonl", cwd=folder)
+    first, *rows = (folder / "p.jsonl").read_text().splitlines()
+    about = json.loads(first)["about"]
+    plan, draft = about["plan"], about["draft"]
+    for wrong in (
+        about | {"plan": plan | {"policies": 3}},
+        about | {"plan": plan | {"policies": []}},
+        about | {"plan": {k: v for k, v in plan.items() if k != "group"}},
+        about | {"draft": None},
+        about | {"draft": draft | {"method": "ngram", "match": None}},
+        about | {"draft": draft | {"cost": 3}},
+        about | {"draft": draft | {"cost": {"draft": [0]}}},
+        about | {"seed": "a"},
+    ):
+        text = json.dumps({"simspec_engine_rows": 1, "about": wrong})
+        (folder / "w.jsonl").write_text("\n".join([text, *rows]) + "\n")
+        code, out, error = command(folder, "engine", "compare", "w.jsonl")
+        assert (code, out, len(error.strip().splitlines())) == (2, "", 1), wrong
+
+
 POLICIES_REFUSED = [
     (("--cost", "c.json"), "--cost is read by policies"),
     (("--policy", "oracle"), "reads tokens not yet decoded"),

@@ -146,6 +146,17 @@ def test_predictions_of_the_race_are_printed_by_the_tool():
 
 
 @pytest.mark.docs
+def run_speedups(name, cost, recording=None):
+    """{draft length or policy: its speedups} of a run of engines at these costs."""
+    from real.engines.measure import speedup_table
+    from real.engines.rows import read_rows
+
+    folder = FOLDER / "engines"
+    about, rows = read_rows(folder / f"{name}.rows.jsonl.xz")
+    priced = load_cost(folder / f"{cost}.cost.json")
+    return {row.name: row for row in speedup_table(about, rows, priced, recording).rows}
+
+
 def test_sentences_on_engines_say_what_the_runs_say():
     """The first lines of README and the remarks on docs/engines.md, from rows and costs."""
     from real.engines.rows import read_rows
@@ -184,6 +195,19 @@ def test_sentences_on_engines_say_what_the_runs_say():
     _, rows = read_rows(folder / "llamacpp-model.rows.jsonl.xz")
     plain = [s for row in rows if row.k == 0 for s in row.finished.pass_seconds[1:]]
     assert f"Its plain passes took {1000 * np.mean(plain):.1f} ms here" in page
+    own = run_speedups("vllm-own", "vllm-ngram")[5]
+    low, high = own.measured_interval.low, own.measured_interval.high
+    assert f"measure {own.measured:.2f} [{low:.2f}, {high:.2f}]. The proposer" in page
+    hosted = {
+        str(name).partition(":")[0]: f"{row.measured:.2f}"
+        for name, row in run_speedups("vllm-hosted", "vllm-model", recording).items()
+    }
+    vllm_s = run_speedups("vllm-model", "vllm-model", recording)[1].measured
+    assert (
+        f"16 prompts measure {hosted['1']} at K = 1 ({vllm_s:.2f} by vLLM's own), `beta_ts` "
+        f"{hosted['beta_ts']}, `cost_ts` {hosted['cost_ts']}, `confidence:0.4` "
+        f"{hosted['confidence']}, `cali_ts` {hosted['cali_ts']}." in page
+    )
     assert f"Over {len(errors)} draft lengths of three engines and two drafters" in head
     told = f"{np.median(errors):.1%} in the median, {np.quantile(errors, 0.9):.1%} at the 90th"
     assert told in head

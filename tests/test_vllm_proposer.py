@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from vllm_double import VllmDouble
 
 from real.engines import EngineSettings, PolicyDraft, Request
-from real.engines.compare import compare_rows
+from real.engines.compare import compare_rows, rule_of, written_text
 from real.engines.measure import engine_cost, speedup_table
 from real.engines.rows import read_rows
 from real.engines.run import Plan, run_on_engine
-from simspec import CostModel, PolicyError, Rounds, replay
+from simspec import CostModel, PolicyError, Rounds, Stepper, replay
 from simspec.engines.convention import CONVENTIONS, engine_passes
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import WrittenText, record_texts
@@ -174,7 +174,7 @@ def test_rounds_one_request_at_a_time_are_a_replay_in_order(seed, scope, count):
     """The state of a stream passes on, draws are addressed by the prompt."""
     world = prompts(count, seed % 1000, budget=16)
     policy, cost = served_policy(f"beta_ts:acceptance,scope={scope}", K, COST)
-    served = RequestRounds(policy, K, seed, cost)
+    served = RequestRounds(lambda: Stepper(policy, K, seed, cost))
     texts, found = [], []
     for request, future in world:
         cut = next((i + 1 for i, t in enumerate(future[:16]) if t == END), 16)
@@ -207,7 +207,7 @@ def test_the_file_of_rounds_holds_the_replay_s(tmp_path):
     world, log = prompts(5, budget=20), tmp_path / "rounds.jsonl"
 
     plan = Plan((0, K), 1, 5, policies=("fixed:3",))
-    _, rows = run(tmp_path / "r.jsonl", VllmDouble(world, logging(log), (END,)), world, plan)
+    about, rows = run(tmp_path / "r.jsonl", VllmDouble(world, logging(log), (END,)), world, plan)
     found = read_rounds(log)  # the last run of a request is kept
     last = {row.request.id: row for row in rows}
     for id, rounds in found.items():
@@ -219,7 +219,14 @@ def test_the_file_of_rounds_holds_the_replay_s(tmp_path):
             (drafted, min(accepted, len(last[name].finished.tokens) - row))
             for (row, *_), (_, drafted, accepted) in zip(rounds, passes[1:], strict=True)
         ]
-    assert isinstance(Rounds.join(found.values()), Rounds)
+    trace = record_texts([written_text(row) for row in last.values()], rule_of(about), K, [END])
+    (arm,) = {row.policy or f"fixed:{row.k}" for row in last.values()}  # all of one block
+    passes = engine_passes(trace, served_policy(arm, K)[0], CONVENTIONS["vllm"])
+    assert passes.drafted.any()
+    first = passes.offset[:-1]
+    joined = Rounds.join([found[f"{name}-0badcafe"] for name in last])
+    assert joined.drafted.tolist() == np.delete(passes.drafted, first).tolist()
+    assert joined.accepted.tolist() == np.delete(passes.accepted, first).tolist()
     whole = log.read_bytes()
     log.write_bytes(whole + b'{"id": "x", "rou')
     assert read_rounds(log) == found
@@ -280,7 +287,7 @@ def test_an_ended_request_drafts_nothing_and_frees_its_state(tmp_path):
     held = replace(SETTINGS, batch=1)
     _, rows = run(tmp_path / "r.jsonl", double, world, plan, held)
     assert [row.finished.tokens for row in rows] == [(1, 2, 1, 2)] * 2
-    assert not any("a-0badcafe" in proposer.rounds for proposer in [double.drafter])
+    assert "a-0badcafe" not in double.drafter.rounds
     assert len(double.drafter.rounds._free) == 1
 
 

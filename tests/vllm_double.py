@@ -42,8 +42,8 @@ class VllmDouble:
     """A runner of `real.engines.run` that decodes `world` by a proposer, as vLLM 0.32 does.
 
     world: [(request, tokens that the target writes, past the end too)]. chunked: prompts are read
-    in two passes. preempted: every so many passes the scheduler drops the drafts of all requests. A
-    pass of n requests and d draft tokens takes seconds(n, d, k), where k is -1 under a policy.
+    in two passes. preempted: the scheduler drops all drafts of every preempted-th pass. A pass of
+    n requests and d draft tokens takes seconds(n, d, k), where k is -1 under a policy.
     """
 
     def __init__(  # noqa: PLR0913

@@ -119,6 +119,7 @@ def advise(  # noqa: PLR0913
         write_plain_texts,
     )
     from simspec.cost.table import load_cost
+    from simspec.engines.vllm_proposer import served_policy
     from simspec.output.terminal import print_note
 
     batches = tuple(sorted({*(batch or [1])}))
@@ -135,6 +136,10 @@ def advise(  # noqa: PLR0913
         *(draft for draft, _ in models),
     )
     policies = tuple(text for text in (policy or POLICIES) if text != "none")
+    if policy and policies and (log is not None or "policy" not in adapter.methods):
+        raise ValueError(f"--policy {policies[0]} needs vLLM and a model: it runs in the engine")
+    for text in policies:
+        served_policy(text, depth)  # refused now
     plan = AdvicePlan(adapter, settings, out, batches, depth, seed, policies)
     run = partial(_run, engine, untested)
     record = partial(_record_model, {str(d.model): folder for d, folder in models}, dtype)

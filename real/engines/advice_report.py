@@ -239,7 +239,7 @@ def write_setting(found: Found) -> Path | None:
 
 
 def write_policy(found: Found) -> Path | None:
-    """vLLM's arguments for a policy that won at the smallest batch size; None where none did."""
+    """vLLM's arguments for the policy that won at the smallest batch size; None: none won."""
     won = found.faster_policies
     out = found.plan.folder / "policy.json"
     if not won:

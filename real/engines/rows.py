@@ -139,6 +139,8 @@ def read_rows(path: str | Path) -> tuple[dict[str, Any], list[Row]]:
         raise ValueError(f"{path} holds no run of an engine: name a file of `simspec engine run`")
     try:
         _check_about(about)
+        if unknown := {row.policy for row in rows} - {"", *about["plan"].get("policies", [])}:
+            raise ValueError(f"it states no policy {min(unknown)[:60]!r}, which its rows have")
     except (ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
@@ -200,6 +202,11 @@ def _check_about(about: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is no text")
     for value in (*(about[name] for name in NUMBERS), plan["concurrent"], *plan["ks"]):
         _whole(value)
+    policies = plan.get("policies", [])
+    if not (isinstance(policies, list) and all(isinstance(text, str) for text in policies)):
+        raise ValueError("its policies are no list of texts")
+    if policies and (draft is None or draft["method"] != "policy"):
+        raise ValueError("its policies have no proposer")
     if not (isinstance(plan["ks"], list) and 0 in plan["ks"] and type(plan["force"]) is bool):
         raise ValueError("its plan has no draft lengths, 0 among them")
     if draft is None:
@@ -210,6 +217,7 @@ def _check_about(about: Mapping[str, Any]) -> None:
         raise ValueError("its n-gram match is neither first nor last")
     if draft["method"] == "policy":
         _whole(about["seed"])
+        _whole(plan["group"])
         if not (draft["cost"] is None or isinstance(draft["cost"], dict)):
             raise ValueError("the costs of its policies are no object")
     if draft["method"] not in ("ngram", "policy"):

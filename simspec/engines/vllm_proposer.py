@@ -1,12 +1,12 @@
 """vLLM's custom proposer: a policy decides the length of each request's draft, pass by pass.
 
 It needs numpy, scipy and numba, and nothing of vLLM. Drafts are n-grams by vLLM's own rule. With
-the arguments of vLLM below, `additional_config` holds the SETTINGS.
+the arguments of vLLM below, `additional_config` holds the SETTINGS. PROPOSER is
+"simspec.engines.vllm_proposer.PolicyProposer".
 
 | argument | value |
 | --- | --- |
-| speculative_config | method "custom_class", num_speculative_tokens, and as model the path of the
-class: "simspec.engines.vllm_proposer.PolicyProposer" |
+| speculative_config | method "custom_class", num_speculative_tokens, and as model PROPOSER |
 | additional_config | {"simspec": {"policy": "cost_ts", "cost": "vllm.cost.json"}} |
 """
 
@@ -14,8 +14,9 @@ import json
 import sys
 import zlib
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -90,16 +91,9 @@ class RequestRounds:
     starts with state0 where none is free: one request at a time is a replay in order.
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        K: int,
-        seed: int,
-        cost: CostModel,
-        features: tuple[tuple[str, str], ...] = (),
-    ):
-        self._given = policy, K, seed, cost, features
-        self._free = deque([Stepper(*self._given)])  # an invalid policy is refused now
+    def __init__(self, make: Callable[[], Stepper]):
+        self._make = make
+        self._free = deque([make()])  # an invalid policy is refused now
         self._held: dict[str, Served] = {}
 
     def __contains__(self, id: str) -> bool:
@@ -107,7 +101,7 @@ class RequestRounds:
 
     def begin(self, id: str, address: int, row: int = 1) -> None:
         """A request after its prompt's pass, which emitted `row` tokens."""
-        stepper = self._free.popleft() if self._free else Stepper(*self._given)
+        stepper = self._free.popleft() if self._free else self._make()
         stepper.begin(address)
         self._held[id] = Served(stepper, row)
 
@@ -173,7 +167,8 @@ class PolicyProposer:
     def use(self, policy: str) -> None:
         """Drafts by this policy from now on, for requests that have not begun."""
         self.policy, cost = served_policy(policy, self.K, self.cost)
-        self.rounds = RequestRounds(self.policy, self.K, self.seed, cost, self.features())
+        given = self.policy, self.K, self.seed, cost, self.features()
+        self.rounds = RequestRounds(partial(Stepper, *given))
         self.seconds, self.proposals = 0.0, 0
 
     def features(self) -> tuple[tuple[str, str], ...]:
@@ -188,7 +183,7 @@ class PolicyProposer:
         return ((int(token), None) for token in drafts(tokens, len(tokens), self.K, self.rule))
 
     def learn(self, id: str, prompt: np.ndarray, accepted: int, tokens: Sequence[int]) -> None:
-        """A pass of this request accepted so many draft tokens, and emitted these."""
+        """The number of draft tokens that a pass of this request accepted, and what it emitted."""
 
     def forget(self, id: str) -> None:
         """A request has ended."""

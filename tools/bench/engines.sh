@@ -35,7 +35,7 @@ runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths, o
   xz -9 -c "$ROWS/$name.rows.jsonl" > "$ROWS/$name.xz"
   mv "$ROWS/$name.xz" "$OUT/$name.rows.jsonl.xz"
 }
-model_speeds() { # PROMPTS NAME ENGINE OPTIONS...: costs on so few prompts, and runs, with the draft model
+model_speeds() { # PROMPTS NAME ENGINE OPTIONS...: costs on PROMPTS, and runs, with the draft model
   local prompts=$1
   shift
   costs "$@" --recording "$SIX" --depth 8 --prompts "$prompts" --budget 16

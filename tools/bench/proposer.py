@@ -37,7 +37,7 @@ class Caller:
             self.tokens[i, : len(prompt) + len(output)] = np.concatenate((prompt, output))
 
     def decode(self, together):
-        """Decodes all texts, so many together."""
+        """Decodes all texts; `together` is the size of the batch."""
         waiting, running = [*self.requests][::-1], []
         while waiting or running:
             while waiting and len(running) < together:
