@@ -112,7 +112,7 @@ def _from_environment() -> Processes:
         wrong.append("MASTER_ADDR")
     if wrong:
         raise ValueError(
-            f"environment variable {wrong[0]} is {given[wrong[0]]!r} beside WORLD_SIZE="
+            f"environment variable {wrong[0]} is {given[wrong[0]]!r} with WORLD_SIZE="
             f"{given['WORLD_SIZE']}; start the processes by torchrun, or unset WORLD_SIZE"
         )
     rank, count, local = (int(given[name]) for name in LAUNCHED[:3])

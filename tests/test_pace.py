@@ -10,6 +10,7 @@ from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.measure import pace as module
 from real.measure.pace import FLOOR, SPREAD, STOLEN, Pace, TimingBlock, stolen_seconds
+from real.measure.samples import NEAR, _beside
 from simspec import policies
 
 PROMPT = [5, 9, 7, 5, 9, 7, 5, 9]
@@ -126,3 +127,18 @@ def test_one_row_passes_between_rounds_change_no_token(name, rule):
         run = decode(target, drafter, plan, RULES[rule], PROMPT, 12, sequence=1, on_round=note)
         runs.append((run.token.tolist(), run.drafted.tolist(), run.accepted.tolist()))
     assert runs[0] == runs[1]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 9)), min_size=2, max_size=30), st.data()
+)
+def test_pace_of_a_round_is_the_median_of_near_passes_of_its_block(passes, data):
+    """By its definition, pass by pass: up to NEAR before the round and NEAR after it."""
+    i = data.draw(st.integers(0, len(passes) - 2))
+    block = passes[i + 1][0]
+    near = [
+        seconds
+        for place, (other, seconds) in enumerate(passes)
+        if other == block and -NEAR < place - i <= NEAR
+    ]
+    assert _beside(passes, i) == (float(np.median(near)), block)

@@ -6,6 +6,7 @@ from noisy_machine import NoisyMachine, timed_rounds
 
 from real.measure.estimate import faster_wider_warning
 from real.measure.price import best_length, tokens_per_round
+from real.measure.samples import Samples
 from real.measure.timed_cost import (
     Priced,
     draw_blocks,
@@ -48,6 +49,33 @@ def test_intervals_hold_the_known_costs_of_a_simulated_timer(machine):
     away = np.abs(np.array(found) - np.array([*VERIFY[1:], *DRAFT]))
     assert 0.92 <= (away <= np.array(widths)).mean() <= 0.99
     assert (away <= np.array(widths) / 3).mean() < 0.75
+
+
+def test_a_replicate_prices_all_parts_by_the_same_blocks(monkeypatch):
+    """Replicates of two blocks are the costs of the rounds in these; control: others differ."""
+    monkeypatch.setattr("real.measure.timed_cost._widening", lambda samples: 1.0)
+    noisy = NoisyMachine(np.random.default_rng(0), burst=0, steal=0)
+    measured = timed_rounds(noisy, VERIFY, DRAFT, 8)
+    cost = timed_cost(*measured, PRICED)
+    ran = [sorted({r.block for rs in m.rounds.values() for r in rs}) for m in measured]
+    pairs = [(ran[0][i], ran[1][j]) for i, j in ((0, 0), (1, 2), (3, 1))]
+    blocks = range(len(measured[0].pace.blocks))
+    draws = np.array([[b in pair for b in blocks] for pair in pairs], np.int64)
+    replicates = replicate_costs(*measured, PRICED, cost, draws)
+    costs = [timed_cost(*(of_blocks(m, pair) for m in measured), PRICED) for pair in pairs]
+    wanted = [{p: getattr(c, p) / c.baseline for p in ("verify", "draft")} for c in costs]
+    for found, one in zip(replicates, wanted):
+        for part, values in one.items():
+            np.testing.assert_allclose(found[part], values, rtol=1e-12)
+    assert np.abs(replicates[0]["draft"] - wanted[1]["draft"]).max() > 1e-4
+
+
+def of_blocks(samples, blocks):
+    """The rounds that ran in these timing blocks."""
+    kept = Samples(samples.pace)
+    for job, rounds in samples.rounds.items():
+        kept.rounds[job] = [r for r in rounds if r.block in blocks]
+    return kept
 
 
 def test_without_pairing_drift_spoils_the_ratio():

@@ -194,8 +194,8 @@ def test_command_states_and_fits_terms(tmp_path):
     [
         ((), "no source is given"),
         (("--from-terms", "pass=1", "--from-cost", "a.json"), "expected one of --from-table"),
-        (("--from-terms", "pass=1", "--step", "1"), "--step says nothing beside --from-terms"),
-        (("--from-cost", "a.json", "--plain", "1"), "--plain says nothing beside --from-cost"),
+        (("--from-terms", "pass=1", "--step", "1"), "--step says nothing with --from-terms"),
+        (("--from-cost", "a.json", "--plain", "1"), "--plain says nothing with --from-cost"),
         (("--from-cost", "a.json"), "without terms"),
         (("--from-cost", "a.json", "--step", "9"), "the kernel step, cost more"),
         (("--from-table", "heterospec-c32", "--kv-draft", "1"), "--kv-draft says nothing"),

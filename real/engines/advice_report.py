@@ -1,4 +1,4 @@
-"""What `simspec advise` found: sentences, tables, the engine's setting and one HTML page."""
+"""Results of `simspec advise`: sentences, tables, the engine's setting and one HTML page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

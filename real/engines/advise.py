@@ -53,7 +53,7 @@ NEIGHBORS = 2
 
 @dataclass(frozen=True)
 class AdvicePlan:
-    """What runs, and on what.
+    """A run of `simspec advise`: engine, model, prompts and limits.
 
     | field | meaning |
     | --- | --- |

@@ -267,7 +267,7 @@ def predicted_passes(  # noqa: PLR0913
         return [], Passes(np.zeros(1, np.int64), *(np.zeros(0, np.int64) for _ in range(4)))
     budgets = {row.request.max_tokens for row in kept}
     if len(budgets) > 1:
-        raise ValueError(f"requests have {len(budgets)} budgets, expected one beside a recording")
+        raise ValueError(f"requests have {len(budgets)} budgets, expected one with a recording")
     trace = recording.select([place[row.request.id] for row in kept]).shorten(budgets.pop())
     return kept, _passes(trace, kept, k, rules, lengths, served)
 

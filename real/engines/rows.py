@@ -59,7 +59,7 @@ class Row:
 
     @property
     def arm(self) -> "Arm":
-        """What the row's drafts follow."""
+        """The draft length or policy of the row."""
         return self.k, self.policy
 
     @property

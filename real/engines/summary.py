@@ -88,7 +88,7 @@ class RunSummary:
 
 
 def length_name(k: int | str, scheduled: bool) -> str:
-    """Name of a draft length or policy in tables: the longest of a schedule stands for it."""
+    """Name of a draft length or policy in tables: a schedule goes by its longest."""
     return "schedule" if scheduled and k else str(k)
 
 
@@ -133,7 +133,7 @@ def _figure(value: float, interval: Any, digits: int = 2) -> str:
 
 
 def cost_of_rows(path: Path) -> Path:
-    """NAME.cost.json beside NAME.rows.jsonl or NAME.rows.jsonl.xz; ValueError for other names."""
+    """NAME.cost.json next to NAME.rows.jsonl or NAME.rows.jsonl.xz; ValueError for other names."""
     for ending in ROWS:
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + ".cost.json")
@@ -146,7 +146,7 @@ def has_cost(path: Path) -> bool:
 
 
 def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:
-    """The summary of a run, with the costs beside it; errors of its parts.
+    """The summary of a run, with the costs next to it; errors of its parts.
 
     A recording names the texts; drafts of a model are compared with the recording of its drafts.
     """

@@ -337,7 +337,7 @@ def _batched_passes(
     lm = drafter.lm
     if lm is None:
         raise ValueError(
-            f"drafter {drafter.name!r} has no language model of its own to batch: "
+            f"drafter {drafter.name!r} is no separate language model to batch: "
             "measure it with batch 1 only"
         )
     shared = shared_layers(target, drafter)

@@ -272,7 +272,7 @@ def longest_prompt(context: int, new_tokens: int, most: int) -> int:
     if context - new_tokens < 1:
         raise ValueError(
             f"the target is meant for {context} tokens; "
-            f"expected more than the {new_tokens} that it writes behind a prompt"
+            f"expected more than the {new_tokens} that it writes after a prompt"
         )
     return min(most, context - new_tokens)
 

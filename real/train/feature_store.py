@@ -173,7 +173,7 @@ def _slice(path: Path, shape: tuple[int, ...], dtype: str, tokens: str) -> Any:
     if (size, kind, of) != (shape, kinds.get(dtype), tokens):
         raise ValueError(
             f"{path} holds {kind} {list(size)}, expected {kinds.get(dtype)} {list(shape)} of the "
-            "sequences beside it; delete its folder, and it is made anew"
+            "sequences next to it; delete its folder, and it is made anew"
         )
     return found
 

@@ -115,7 +115,7 @@ def _check_options(source: str, stated: dict[str, float], table: dict[str, Any])
         "--from-terms": [name for name in of_terms if name == "--context"],
     }[source]
     if wrong := [name for name in (*of_table, *of_terms) if name not in allowed]:
-        raise ValueError(f"{wrong[0]} says nothing beside {source}, expected it alone: drop it")
+        raise ValueError(f"{wrong[0]} says nothing with {source}, expected it alone: drop it")
     if source == "--from-cost" and not stated:
         raise ValueError("--from-cost is given without terms, expected --kv-verify or another")
 

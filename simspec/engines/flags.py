@@ -50,7 +50,7 @@ def read_flags(
         if name in flags:
             raise ValueError(f"{kind}: {name} comes twice, and only the last would count")
         if not words or words[0].startswith("--"):
-            raise ValueError(f"{kind}: {name} has no value, expected one behind it")
+            raise ValueError(f"{kind}: {name} has no value, expected one after it")
         flags[name] = words.pop(0)
     if missing := [name for name in required if name not in flags]:
         raise ValueError(f"{kind}: {missing[0]} is missing: add it")

@@ -80,7 +80,7 @@ def _curve(curve: Any, mode: str) -> dict[int, float]:
 
 MEANS = "mean tokens a round, one run for each K (bonus token included)"
 NO_COUNTS = "accepted lengths without counts, to two decimals: no intervals"
-NO_DEPTHS = "each K is a run of its own: differences between K are no marginals"
+NO_DEPTHS = "each K is a separate run: differences between K are no marginals"
 
 
 def read_golden_al(source: Source, options: ImportOptions) -> PooledCounts:

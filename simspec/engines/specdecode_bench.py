@@ -65,7 +65,7 @@ def _trace(
         token = text if known else np.full(len(emitted), UNKNOWN)
         ended = known and int(token[-1]) in options.end_tokens
         if ended and np.isin(token[:-1], options.end_tokens).any():
-            raise ValueError(f"{row.place}: an end token stands before the last one, expected none")
+            raise ValueError(f"{row.place}: an end token comes before the last one, expected none")
         parts.append(
             {
                 "id": row.name("id"),

@@ -167,7 +167,7 @@ def _check_ranges(ranges: Any, longest: int, captured: int) -> None:
             for j, (value, least) in enumerate(zip(check_list(entry, name, 3), (1, 1, 0)))
         )
         if low > high:
-            raise ValueError(f"{name} starts at {low}, behind its end {high}")
+            raise ValueError(f"{name} starts at {low}, after its end {high}")
         if low != end + 1:
             was = "a gap takes the length before it" if low > end + 1 else "ranges must not overlap"
             raise ValueError(f"{name} starts at {low}, expected {end + 1}: {was}")

@@ -140,7 +140,7 @@ class PolicyProposer:
     """The class that vLLM loads; ValueError, one line, for invalid settings.
 
     `seconds` and `proposals` count the time inside `propose` and the requests drafted for. A class
-    with another drafter overrides what stands before `propose`, and `known`, the settings.
+    with another drafter overrides the methods before `propose`, and `known`, the settings.
     """
 
     known: ClassVar[Mapping[str, str]] = SETTINGS

@@ -257,26 +257,26 @@ def _is_more(value: object, other: object, least: float) -> bool:
 
 CLAIMS = (
     Claim(
-        7, "The layer behind the early exit raises acceptance.", EESD, "Table 4",
+        7, "The layer after the early exit raises acceptance.", EESD, "Table 4",
         layer_lengthens, (), part="a", needs="no card",
         detail="Cards of 1 and 0 layers at N of 5 to 10%: accepted lengths.",
         regime="LLaMA-2-13B, HM with and without the layer.",
     ),
     Claim(
-        7, "The layer behind the early exit pays.", EESD, "Table 4", layer_pays,
+        7, "The layer after the early exit pays.", EESD, "Table 4", layer_pays,
         part="b", needs="no card", detail="The same cards: time under Beta-TS.",
         regime="LLaMA-2-13B, speedup with and without the layer.",
     ),
     Claim(
-        7, "A second layer behind the early exit does not pay.", EESD, "Figure 5",
+        7, "A second layer after the early exit does not pay.", EESD, "Figure 5",
         second_layer_costs, part="c", needs="no card",
         detail="Cards of 1 and 2 layers: time under Beta-TS.",
-        regime="more layers behind the exit, under Beta-TS.",
+        regime="more layers after the exit, under Beta-TS.",
     ),
     Claim(
         8, "N at 5 to 10% of the target's layers is best.", EESD, "section 5.4, Figure 4",
         exit_depth, needs="no card",
-        detail="Time under Beta-TS, on recordings of exits with one layer behind them.",
+        detail="Time under Beta-TS, on recordings of exits with one layer after them.",
         regime="LLaMA-2 of 40 and 80 layers, under Beta-TS.",
     ),
     Claim(

@@ -104,7 +104,7 @@ def _models(recorded: Recorded, other: Recorded, inputs: Inputs, price: Price) -
     seconds = recorded.fixed_seconds(price, longest)
     own, setting = crossed(seconds, recorded.trace)
     return observe(
-        f"models: time of the best K of {other.name} over that of its own, less 1",
+        f"models: time of the best K of {other.name} over that of the best own K, less 1",
         recorded.source,
         price.name,
         np.stack((seconds[theirs], own), -1),
@@ -303,7 +303,7 @@ CLAIMS = (
         detail="Batches 4, the paper's largest, and 16, extrapolated from rows of one sequence. "
         "With flat verification a batch costs nothing, so that price is left out.",
         regime="batches of 1 to 4, measured.",
-        construction="a batch is priced as so many more rows of one pass, so where rows have a "
+        construction="a batch is priced as more rows of one pass, so where rows have a "
         "price the gain shrinks by arithmetic.",
     ),
 )  # fmt: skip

@@ -44,7 +44,7 @@ TASK_NOTE = (
 )
 LAYERS_NOTE = (
     "Draft steps of ablations are priced by their layers, from the measured early exit "
-    "of one layer behind the first."
+    "of one layer after the first."
 )
 
 
@@ -194,10 +194,10 @@ def table_7(inputs: Inputs) -> Table:
             TASK_NOTE,
             "The fixed K, and Sequoia's tree with its size, are chosen on the other half of the "
             "prompts, plain decoding among both. A tree takes the place of Thompson sampling. The "
-            "engine resumes a tree behind the shared layers of the rows that drafting has passed; "
+            "engine resumes a tree after the shared layers of the rows that drafting has passed; "
             "its leaves take one more small pass, and no gain shows on the embedded target "
             "(docs/costs.md). At these recordings' measured costs, a tree no larger than the "
-            "longest chain is priced as verified behind one, and a larger tree as passing all "
+            "longest chain is priced as verified after one, and a larger tree as passing all "
             "layers.",
         ),
         names=2,
@@ -277,7 +277,7 @@ def figure_5(inputs: Inputs) -> Table:
         for x in (0, 1, 2)
     ]
     return Table(
-        title="EESD Figure 5: layers behind the first, Beta-TS",
+        title="EESD Figure 5: layers after the first, Beta-TS",
         headings=("new layers", *speed_headings()),
         rows=tuple(rows),
         notes=(

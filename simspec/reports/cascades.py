@@ -103,7 +103,7 @@ def cascade_table(rows: Sequence[CascadeRow], layers: Sequence[int], policy: str
     ]
     exits, speedups = (f"exit {layer}" for layer in layers), (f"c = {c}" for c in rows[0].speedups)
     note = (
-        "exit l: share of drafted tokens that left behind l layers. drafted, committed: a round. "
+        "exit l: share of drafted tokens that left after l layers. drafted, committed: a round. "
         "c: a step through all exits over a target step; a token pays for its layers."
     )
     headings = "thresholds", *exits, "drafted", "committed", *speedups

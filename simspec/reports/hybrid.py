@@ -156,6 +156,6 @@ def choice_table(choices: Sequence[ConstantsSearch]) -> Table:
             )  # fmt: skip
     note = (
         "Every second prompt of each task at c = 0.05, 0.10 and 0.15; n: weight of theta after "
-        "so many rounds. chosen: the least committed within one standard error of the best."
+        "that number of rounds. chosen: the least committed within one standard error of the best."
     )
     return Table(headings, rows, names=2, optional=("reading", "n=10"), notes=(note,))

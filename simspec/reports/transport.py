@@ -172,7 +172,7 @@ def published_table(errors: Sequence[PublishedError]) -> Table:
         for row in summarized(errors)
     ]
     headings = (
-        "published", "stand-in", "curves", "median error by K", "least", "greatest", "source",
+        "published", "estimate", "curves", "median error by K", "least", "greatest", "source",
     )  # fmt: skip
     note = "Published figures: live runs without intervals, or replays of raw data."
     return Table(headings, rows, names=2, notes=(note,), optional=("source", "curves"))
@@ -343,7 +343,7 @@ def transport_tables(rows: Sequence[TransportRow]) -> list[Table]:
         recordings.setdefault(row.recording, []).append(row)
     notes = (
         "accepted length: tokens a round with the target's own, by replay of fixed:K on rows that "
-        "the budget does not cut. Then the errors of stand-ins:",
+        "the budget does not cut. Then the errors of the estimates:",
         "table@M: marginals of rounds of M; iid@M: one rate from M; teacher-forced: all rows.",
         f"Intervals: paired bootstrap over prompts, none for fewer than {MIN_PROMPTS}.",
     )

@@ -82,7 +82,7 @@ class OpenVINO:
         if draft:
             notes.append("drafted lengths are derived by the rule: the engine does not list them")
         if draft and draft["method"] == "model":
-            notes.append("drafts go on behind an end token, and decoding stops at the target's")
+            notes.append("drafts go on after an end token, and decoding stops at the target's")
         return {
             "engine": "openvino",
             "version": version("openvino-genai"),

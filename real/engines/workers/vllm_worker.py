@@ -38,7 +38,7 @@ def start(options):
 class VllmEngine:
     """One engine of vLLM; its draft length is set for each run, up to the start's.
 
-    With a schedule the longest length stands for it: vLLM then reads K by the requests in a pass.
+    A schedule is started with its longest length: vLLM then reads K by the requests in a pass.
     """
 
     def __init__(self, options):
@@ -119,7 +119,7 @@ class VllmEngine:
         return config | {"model": self.draft["model"]}
 
     def _additional(self):
-        """What simspec's proposer reads; its package is looked for last, behind the engine's."""
+        """Settings that simspec's proposer reads; its package is looked for after the engine's."""
         if not self.draft or self.draft["method"] != "policy":
             return {}
         sys.path.append(self.draft["path"])
