@@ -52,7 +52,7 @@ def kill_switch(
     41080dc averaged the accepted length of completed requests instead, with a threshold in tokens.
     A policy is not told where a request ends, so that one is not offered.
 
-    `pause`: so many plain rounds instead, then the window fills again: a re-probing switch.
+    `pause`: only that number of plain rounds, then the window fills again: a re-probing switch.
     `kill_switch:4,32,0.6,pause=64` has the numbers of FlashML-org/FreeToken pull request 71;
     unverified whether it counts drafts or tokens, and how long its probe is.
     """

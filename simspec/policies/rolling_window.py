@@ -70,7 +70,7 @@ def rolling_window(
     budget counts against the length it was meant to have. `window` is positive/negative/history:
     a round is good if `positive` of the last `history` drafts succeeded, else bad if `negative`
     failed. After `threshold` good rounds in a row the length grows by one, after as many bad ones
-    it shrinks, and everything is forgotten. `cooldown`: so many tokens of drafts must come first.
+    it shrinks, and everything is forgotten. `cooldown`: tokens of drafts that must come first.
     Lengths stay in shortest..longest and the recording, and start at `shortest`. Rounds without a
     draft change nothing. PolicyError for values outside their ranges.
 
