@@ -3,7 +3,7 @@
 from simspec.policy.arguments import check_lengths, check_number, check_scope, policy_name
 from simspec.policy.policy import Array, Go, Policy
 from simspec.policy.threshold import averaged
-from simspec.policy_kind import LENGTHS, SCOPE, PolicyKind, Real
+from simspec.policy_kind import SCOPE, Option, PolicyKind, Real
 
 _HEAD = 2
 # params: weight of a new round, headroom, then the lengths. state: length, average.
@@ -66,7 +66,8 @@ POLICIES = (
         "of a block drafter",
         examples=("block_prefix:1/2/3", "block_prefix:1/3,weight=0.9,scope=sequence"),
         space={
-            "lengths": LENGTHS, "weight": Real(0.02, 1, log=True), "headroom": Real(0, 3),
+            "lengths": Option(("2/4/7", "1/2/3", "1/3/5/7", "2/4/8")),
+            "weight": Real(0.02, 1, log=True), "headroom": Real(0, 3),
             "scope": SCOPE,
         },
     ),
