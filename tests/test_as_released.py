@@ -62,7 +62,9 @@ def test_both_signals_agree_on_greedy_drafts():
         )
 
 
-@pytest.mark.parametrize("factory", [lambda **o: confidence(0.4, **o), adaptive_confidence])
+@pytest.mark.parametrize(
+    "factory", [lambda **o: confidence(0.4, **o), adaptive_confidence, draft_verify]
+)
 def test_signal_is_what_the_policy_reads(factory):
     assert factory().reads == ("confidence",)
     policy = factory(signal="probability")
@@ -96,6 +98,20 @@ def test_draft_verify_as_released_drafts_eight_tokens():
     assert parse("draft_verify:variant=released").name == "draft_verify:variant=released"
     with pytest.raises(PolicyError, match="variant is 'other'"):
         draft_verify(variant="other")
+
+
+def test_draft_verify_by_probability_reads_the_drawn_token():
+    """As released where drafts are drawn. Control: by max q more drafts go on."""
+    ours, by_best = draft_verify(0.5, signal="probability"), draft_verify(0.5)
+    apart = 0
+    for _, token, q in sampled():
+        drawn = float(q[token])
+        assert goes_on(ours, drawn) == (drawn >= 0.5, True)
+        apart += goes_on(by_best, float(q.max())) != goes_on(ours, drawn)
+    assert apart > 20
+    released = draft_verify(variant="released", signal="probability")
+    assert released.reads == ("probability",)
+    assert released.name == "draft_verify:variant=released,signal=probability"
 
 
 def test_specdec_pp_as_released_stops_one_token_later():

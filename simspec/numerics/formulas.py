@@ -48,6 +48,29 @@ def depthwise_committed(alphas: Any) -> Any:
     return (1 + np.cumprod(_fraction("alphas", alphas), axis=-1).sum(axis=-1))[()]
 
 
+def token_verified(ratios: Any) -> Any:
+    """P(the first j drafted tokens are accepted | the target's text), token verification.
+
+    prod_{i <= j} min(1, r_i), r_i = q(y_i) / p(y_i) of the target's next tokens y (Leviathan et
+    al., arXiv 2211.17192). ratios[..., K] are not cut at 1; the result has their shape. ValueError
+    for ratios that are negative or not finite.
+    """
+    return np.cumprod(np.minimum(_at_least("ratios", ratios, 0), 1), axis=-1)
+
+
+def block_verified(ratios: Any) -> Any:
+    """P(the first j drafted tokens are accepted | the target's text), block verification.
+
+    min(1, r_1, r_1 r_2, ..., r_1 ... r_j), as `token_verified`; never less than there, and equal
+    for j = 1. The text follows p, so a drawn u replays a round on it: the accepted length is the
+    largest j with u < P_j, cut by a shorter draft. Ours, from the algorithm of Sun et al., arXiv
+    2403.10444: a test enumerates it. Recordings hold min(1, r) alone, which is not enough.
+    """
+    with np.errstate(divide="ignore"):
+        sums = np.cumsum(np.log(_at_least("ratios", ratios, 0)), axis=-1)  # products overflow
+    return np.exp(np.minimum.accumulate(np.minimum(sums, 0), axis=-1))
+
+
 def eesd_time(v_d: Any, r_d: Any, length: Any, draft: Any, target: Any) -> Any:
     """Seconds of a sequence (EESD Eq. 13): T = (r_d L / v_d) T_d + (1 - r_d) L T_t.
 
