@@ -18,8 +18,8 @@ from statistics import median
 from simspec.cost.batch import TokenCost
 from simspec.cost.kernel_files import shipped_times
 from simspec.cost.kernel_fit import SpeedCell, cell_errors, fit_constants
-from simspec.cost.kernels import KernelPrices, draft_head
-from simspec.cost.shapes import SHAPES
+from simspec.cost.kernels import KernelPrices
+from simspec.cost.shapes import SHAPES, draft_head
 from simspec.published import FOLDER, speed_tables
 
 LLAMA = SHAPES["llama-3.1-8b"]

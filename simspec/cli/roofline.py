@@ -180,8 +180,8 @@ def _measured(
 ) -> tuple[Any, list[str]]:
     from dataclasses import replace
 
-    from simspec.cost.kernels import HEADS, draft_head, kernel_table, pass_parts, pass_shares
-    from simspec.cost.shapes import SHAPES, look_up
+    from simspec.cost.kernels import kernel_table, pass_parts, pass_shares
+    from simspec.cost.shapes import HEADS, SHAPES, draft_head, look_up
 
     target = replace(look_up(SHAPES, "model", names[0]), weight_bytes=weight_bytes)
     drafter: Any = None

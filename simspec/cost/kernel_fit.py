@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simspec.cost.kernels import TERMS, Drafter, EngineConstants, KernelPrices, kernel_cost
-from simspec.cost.shapes import ModelShape
+from simspec.cost.kernels import TERMS, EngineConstants, KernelPrices, kernel_cost
+from simspec.cost.shapes import Drafter, ModelShape
 
 PASSES = 20
 """Reweightings: residuals are relative to a plain step that the fit itself moves."""
