@@ -12,6 +12,7 @@ import shell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from real.model.random_models import read_shape
 from simspec.cost.batch import BatchCost, StepLoad
 from simspec.cost.kernel_files import COLUMNS, ENGINES, checkout_times, kernel_times, shipped_times
 from simspec.cost.kernel_fit import SpeedCell, cell_errors, cell_prediction, fit_constants
@@ -465,6 +466,15 @@ def test_what_does_not_fit_is_none_or_one_line():
         kernel_cost(h100(), replace(LLAMA, weight_bytes=0.5), None, 2)
     fp8 = pass_seconds(h100(), replace(LLAMA, weight_bytes=1.0), 1, 1, 256)
     assert 0.5 < fp8 / pass_seconds(h100(), LLAMA, 1, 1, 256) < 0.75
+
+
+def test_sparse_shapes_are_no_dense_decoders():
+    assert read_shape("llama-3.1-8b") == LLAMA
+    with pytest.raises(ValueError, match="'qwen3-30b-a3b' is unknown"):
+        read_shape("qwen3-30b-a3b")
+    for experts, topk in ((8, 0), (0, 2), (2, 8), (8.0, 2), (-1, -1)):
+        with pytest.raises(ValueError, match="expected 0 of 0, or at least one"):
+            replace(LLAMA, experts=experts, topk=topk)
 
 
 def test_command_prices_an_engine(tmp_path):
