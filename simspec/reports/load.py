@@ -92,7 +92,7 @@ class LoadCrossing:
 
     | field | meaning |
     | --- | --- |
-    | last, last_policy | the largest rate found at which one is, and the best there; None: no rate |
+    | last, last_policy | the largest rate found at which one is, and the best one; None: no rate |
     | first | the smallest rate found from which on none is; None: no rate |
     """
 
@@ -364,7 +364,7 @@ def plot_load(rows: Sequence[LoadRow], path: Path | str, objective: str, title: 
     panels[2].set_yticks(range(len(order)), list(map(label_text, order)), fontsize=7)
     panels[2].set(xlabel="requests/s", title=f"best by {objective}")
     figure.suptitle(label_text(title), fontsize="medium")
-    style = {"svg.hashsalt": "load", "svg.fonttype": "none"}
+    style: Any = {"svg.hashsalt": "load", "svg.fonttype": "none"}
     kind = Path(path).suffix.lower().removeprefix(".")
     with replacing(Path(path)) as temporary, rc_context(style):
         figure.savefig(temporary, format=kind, dpi=130, metadata={"Date": None} if kind == "svg"
