@@ -298,16 +298,17 @@ NAMES = ("plain", "fixed:1", "fixed:4", "confidence:0.5", "schedule:1=4/5=0")
 
 def test_drafting_stops_paying_where_a_scan_says():
     server, counting = Server(32, 512, False), Counting(0.2)
-    plan = LoadPlan(NAMES[:3], (1.0, 200.0), server, None, 200, counting=counting, replicates=2)
+    names = (*NAMES[:3], NAMES[-1])
+    plan = LoadPlan(names, (1.0, 200.0), server, None, 200, counting=counting, replicates=2)
     runs = LoadRuns(TRACE, COST, plan)
     rows = runs.rows()
     crossing = runs.crossing(rows)
     assert best_policy(rows, 1.0) == "fixed:4"
-    assert best_policy(rows, 200.0) == "plain"
+    assert best_policy(rows, 200.0) in ("plain", NAMES[-1])
     assert 1.0 < crossing.last < crossing.first < 200.0
     assert crossing.first - crossing.last < 199 / 2**7
     at = replace(plan, rates=(crossing.last, crossing.first))
-    rows = LoadRuns(TRACE, COST, at).rows()
+    rows = [row for row in LoadRuns(TRACE, COST, at).rows() if row.policy != NAMES[-1]]
     assert best_policy(rows, crossing.last) == crossing.last_policy != "plain"
     assert best_policy(rows, crossing.first) == "plain"
 

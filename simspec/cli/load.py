@@ -62,7 +62,7 @@ def load(  # noqa: PLR0913
     cached_prompts: Annotated[
         bool, typer.Option("--cached-prompts", help="Prompts take no time.")
     ] = False,
-    requests: Annotated[int, typer.Option(help="Requests of a run.")] = 2000,
+    requests: Annotated[int, typer.Option(help="Requests of a run.")] = 5000,
     burst: Annotated[float, typer.Option(help="Requests that arrive at once, on average.")] = 1.0,
     arrivals: Annotated[
         Path | None,
@@ -78,12 +78,9 @@ def load(  # noqa: PLR0913
         float | None, typer.Option(help="Seconds for each later token of a good request.")
     ] = None,
     by: Annotated[
-        str,
-        typer.Option(
-            help="Policies are compared by latency, ttft, tpot, tokens_per_second or goodput."
-        ),
+        str, typer.Option(help="Policies are compared by latency, ttft, tpot or goodput.")
     ] = "latency",
-    replicates: Replicates = 8,
+    replicates: Replicates = 4,
     seed: Seed = 0,
     level: Level = 0.95,
     jobs: Annotated[int, typer.Option(callback=at_most(MOST_THREADS), help="Threads.")] = 1,

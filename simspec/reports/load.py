@@ -30,7 +30,7 @@ Array = NDArray[np.float64]
 PLAIN = "plain"
 SHARES = (0.1, 0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.2)
 """Default rates, in units of the most requests a second that plain decoding serves."""
-OBJECTIVES = {"latency": 1, "ttft": 1, "tpot": 1, "tokens_per_second": -1, "goodput": -1}
+OBJECTIVES = {"latency": 1, "ttft": 1, "tpot": 1, "goodput": -1}
 """Figures by which policies are compared; 1: the least is best."""
 BISECTIONS = 8
 
@@ -54,11 +54,11 @@ class LoadPlan:
     rates: Sequence[float] = ()
     server: Server = field(default_factory=Server)
     context: float | None = None
-    requests: int = 2000
+    requests: int = 5000
     burst: float = 1.0
     times: Sequence[float] = ()
     counting: Counting = field(default_factory=Counting)
-    replicates: int = 8
+    replicates: int = 4
     seed: int = 0
     level: float = 0.95
 
@@ -191,9 +191,15 @@ class LoadRuns:
     def crossing(self, rows: Sequence[LoadRow], objective: str = "latency") -> LoadCrossing | None:
         """Where drafting stops paying, by bisection between the rates; None without both kinds.
 
-        A policy is better where its mean over the replications is; these share arrivals.
+        A policy is better where its mean over the replications is; these share arrivals. Schedules,
+        which may draft nothing, are left out.
         """
-        drafting = [name for name in self.policies if name not in (PLAIN, "fixed:0")]
+        drafting = [
+            name
+            for name, policy in self.policies.items()
+            if isinstance(policy, Policy) and name != "fixed:0"
+        ]
+        rows = [row for row in rows if row.policy in (PLAIN, *drafting)]
         if PLAIN not in self.policies or not drafting:
             return None
         rates = sorted({row.rate for row in rows})
@@ -207,8 +213,8 @@ class LoadRuns:
         first = rates[paying[-1] + 1]
         for _ in range(BISECTIONS):
             middle = (last + first) / 2
-            found: dict[str, list[LoadFigures]] = {name: [] for name in self.policies}
-            for name, figures in self._run(list(self.policies), (middle,)):
+            found: dict[str, list[LoadFigures]] = {name: [] for name in (PLAIN, *drafting)}
+            for name, figures in self._run(list(found), (middle,)):
                 found[name] += figures
             at = [_row(name, runs, middle, self.plan.level) for name, runs in found.items()]
             winner = best_policy(at, middle, objective)
@@ -364,8 +370,8 @@ def plot_load(rows: Sequence[LoadRow], path: Path | str, objective: str, title: 
     panels[2].set_yticks(range(len(order)), list(map(label_text, order)), fontsize=7)
     panels[2].set(xlabel="requests/s", title=f"best by {objective}")
     figure.suptitle(label_text(title), fontsize="medium")
-    style: Any = {"svg.hashsalt": "load", "svg.fonttype": "none"}
+    settings: Any = {"svg.hashsalt": "load", "svg.fonttype": "none"}
     kind = Path(path).suffix.lower().removeprefix(".")
-    with replacing(Path(path)) as temporary, rc_context(style):
+    with replacing(Path(path)) as temporary, rc_context(settings):
         figure.savefig(temporary, format=kind, dpi=130, metadata={"Date": None} if kind == "svg"
                        else None)  # fmt: skip
