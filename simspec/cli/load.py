@@ -70,7 +70,7 @@ def load(  # noqa: PLR0913
     ] = None,
     warm_up: Annotated[
         float, typer.Option(help="Share of the first and of the last requests that do not count.")
-    ] = 0.1,
+    ] = 0.2,
     ttft: Annotated[
         float | None, typer.Option(help="Seconds to the first token of a good request.")
     ] = None,

@@ -264,8 +264,11 @@ def _released(function: Any) -> Any:
 
 
 @_released
-def _seconds(prices, active, rows, widest, computed, longest, caught, cached, draft_cached):  # noqa: PLR0913
-    """Seconds of a step as `BatchCost.seconds` has them; widest: most rows of one request."""
+def _seconds(prices, active, rows, widest, computed, longest, sums):
+    """Seconds of a step as `BatchCost.seconds` has them; widest: most rows of one request; sums:
+    of catch-up seconds, cached tokens and draft_cached.
+    """
+    caught, cached, draft_cached = sums
     c = prices.cell[active]
     overhead, further, step, kv_verify, kv_draft, held = prices.terms[c]
     if prices.measured[c] == 1:
@@ -349,9 +352,8 @@ def _serve(requests, text, rounds, server, prices, out):
             draft_cached += read * c
         times[0, t] = now
         counts[0, t], counts[1, t], counts[2, t], counts[3, t] = held, active, rows, emitted
-        seconds = _seconds(
-            prices, active, rows, widest, computed, longest, caught, cached, draft_cached
-        )
+        sums = (caught, cached, draft_cached)
+        seconds = _seconds(prices, active, rows, widest, computed, longest, sums)
         times[1, t] = seconds
         now += seconds
         kept = 0

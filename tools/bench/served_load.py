@@ -4,7 +4,7 @@
         --rate 0.5 --rate 1 --rate 2 -k 0 -k 3 --slots 4 --out load.jsonl
 
 Poisson requests reach vLLM in a worker process at their times; each draft length gets the same. The
-cost is one of `simspec engine measure vllm --concurrent 1 --concurrent 2 --concurrent 4`, the last at
+cost is of `simspec engine measure vllm --concurrent 1 --concurrent 2 --concurrent 4`, the last at
 least --slots. Nothing else may run. A file that exists is compared, not recorded again.
 """
 
