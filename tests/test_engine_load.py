@@ -18,6 +18,7 @@ from simspec.replay.load import Server
 TOKENS = TokenCost(1.0, 0.25, step=0.5)
 ABOUT = {
     "engine": "vllm",
+    "requests": 30,
     "draft": {"method": "policy", "k": 4, "ngram_min": 1, "ngram_max": 2, "model": None},
 }
 
@@ -69,6 +70,8 @@ def test_table_shows_both(tmp_path):
     with pytest.raises(ValueError, match="n-gram drafts"):
         model = about | {"draft": {"method": "model", "model": "m", "k": 4}}
         predicted_load(model, rows, TOKENS.cost(4), Server(3))
+    with pytest.raises(ValueError, match="holds 29 of 30: it was interrupted"):
+        predicted_load(about, rows[:-1], TOKENS.cost(4), Server(3))
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"about": {}}\n{"rate": 1}', "x"])

@@ -300,6 +300,6 @@ def test_wrong_arrivals_are_one_line(tmp_path, content):
 
 def test_long_runs_are_refused_before_memory_is_taken():
     trace = synthetic.iid(0.5, 1, 1000, 1)
-    requests = Requests(np.zeros(20_000), np.zeros(20_000, np.int64))
+    requests = Requests(np.zeros(40_000), np.zeros(40_000, np.int64))
     with pytest.raises(ValueError, match="give fewer requests"):
         serve(trace, requests, None, CostModel.from_ratio(0.1, 1), CACHED)

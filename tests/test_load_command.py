@@ -14,6 +14,7 @@ from simspec import load_trace, synthetic
 from simspec.cost.batch import TokenCost, parse_terms
 from simspec.replay.load import Server
 from simspec.replay.load_metrics import Counting
+from simspec.reports.batches import BatchPlan, batch_rows, crossings
 from simspec.reports.load import LoadPlan, LoadRuns, best_policy
 
 TRACE = synthetic.iid(0.7, 20, 40, 4, seed=4, confidence=True)
@@ -116,6 +117,16 @@ def test_page_shows_todays_figures():
     most, crossing = report["capacity"], report["crossing"]["first"]
     assert f"up to {crossing:.0f} requests/s, {100 * crossing / most:.0f}% of" in text
     assert f"at most ({most:.0f})" in text
+    options = "--requests 20000 --rate 100 --rate 140 --policy plain --policy fixed:1"
+    terms = re.findall(r"--terms \S+", command)[0]
+    longer = shlex.split(f"load tiny-eagle-coupled {terms} {options} --json")
+    first = json.loads(printed_by(*longer))["crossing"]["first"]
+    assert f"runs of 20,000\nrequests up to {first:.0f}." in text
+    trace = load_trace(ROOT / "traces" / "tiny-eagle-coupled.parquet")
+    cost = parse_terms(terms.split()[1]).cost(trace.K, 0)
+    plan = BatchPlan((1, 256))
+    (crossed,) = crossings(trace, cost, plan, batch_rows(trace, cost, plan))
+    assert f"as a batch: {crossed.last.batch} full slots" in text
     assert (ROOT / "docs" / "load.svg").stat().st_size < 40_000
 
 

@@ -108,7 +108,8 @@ def predicted_load(
 
     Rounds are those of the replay of each prompt's text under the engine's convention, seconds
     those of the costs; nothing is fitted to the run. tokens_per_second: of the whole run, from the
-    first arrival to the last finish. ValueError for an engine that drafts by a model.
+    first arrival to the last finish. ValueError for an engine that drafts by a model, and for a run
+    that was interrupted.
     """
     rule = rule_of(about)
     if rule is None:
@@ -127,6 +128,11 @@ def predicted_load(
     found = []
     for (rate, k), served in sorted(runs.items()):
         served = sorted(served, key=lambda row: int(row.request.id))
+        if len(served) != about["requests"]:
+            raise ValueError(
+                f"the run of K = {k} at {rate:g} requests/s holds {len(served)} of "
+                f"{about['requests']}: it was interrupted, record it again"
+            )
         arrival = np.array([row.arrival for row in served])
         requests = Requests(arrival, np.array([kept[row.prompt] for row in served]))
         passes = engine_passes(trace, fixed(k), convention_of(about))

@@ -145,7 +145,7 @@ def load(  # noqa: PLR0913
     runs = LoadRuns(trace, priced, plan, jobs, cluster)
     with _progress(runs.count) as done:
         rows = runs.rows(done)
-    crossing = runs.crossing(rows, by)
+        crossing = runs.crossing(rows, by, done)
     tables = load_tables(name, rows, crossing, runs, by)
     data = {
         "recording": name, "seed": seed, "level": level, "covers": ["replications"], "by": by,

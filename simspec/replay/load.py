@@ -23,7 +23,7 @@ from simspec.trace.trace import Trace
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
-MOST_STEPS = 1 << 24
+MOST_STEPS = 1 << 25
 """Steps of a run, as many as could be needed: their arrays are in memory."""
 MOST_TOKENS = 1 << 17
 """Tokens of a step."""
@@ -146,7 +146,7 @@ def serve(  # noqa: PLR0913
     tokens; `plain_seconds` for plain decoding, plus what prompts add to a step without drafts.
     catch_up is that of a full batch. context and reads as for `policy_steps`; seed draws acceptance
     under the rejection rule, for a Schedule. ValueError for what the costs lack, sequences outside
-    the recording, and runs of over 2^24 steps.
+    the recording, and runs of over 2^25 steps.
     """
     if not (requests.sequence.min() >= 0 and requests.sequence.max() < trace.sequences):
         raise ValueError(f"requests decode others than the {trace.sequences} recorded sequences")

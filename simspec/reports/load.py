@@ -170,8 +170,8 @@ class LoadRuns:
 
     @property
     def count(self) -> int:
-        """Runs of policies, each of all rates."""
-        return len(self.policies) * self.plan.replicates
+        """Runs of policies, each of all rates, and then of one rate in each bisection."""
+        return len(self.policies) * self.plan.replicates * (1 + BISECTIONS)
 
     def _run(
         self, names: Sequence[str], rates: Sequence[float | None]
@@ -188,7 +188,12 @@ class LoadRuns:
         )
         return zip((name for name, _ in todo), results)
 
-    def crossing(self, rows: Sequence[LoadRow], objective: str = "latency") -> LoadCrossing | None:
+    def crossing(
+        self,
+        rows: Sequence[LoadRow],
+        objective: str = "latency",
+        done: Callable[[str], None] = lambda policy: None,
+    ) -> LoadCrossing | None:
         """Where drafting stops paying, by bisection between the rates; None without both kinds.
 
         A policy is better where its mean over the replications is; these share arrivals. Schedules,
@@ -216,6 +221,7 @@ class LoadRuns:
             found: dict[str, list[LoadFigures]] = {name: [] for name in (PLAIN, *drafting)}
             for name, figures in self._run(list(found), (middle,)):
                 found[name] += figures
+                done(name)
             at = [_row(name, runs, middle, self.plan.level) for name, runs in found.items()]
             winner = best_policy(at, middle, objective)
             if winner in drafting:

@@ -38,6 +38,7 @@ def record(given) -> None:
         about = {
             "engine": ready.engine, "version": ready.version, "device": ready.device,
             "draft": draft_description(settings.draft), "slots": given.slots, "seed": given.seed,
+            "requests": given.requests,
         }  # fmt: skip
         rows = run_load(
             worker.run, prompts, given.rate, ks, given.requests, given.slots, given.seed
