@@ -12,11 +12,13 @@ import pytest
 from shell import refused, run
 from test_layers import loaded
 
-from simspec import Trace, sweep, synthetic
+from simspec import CostModel, Trace, sweep, synthetic
 from simspec.policies import beta_ts, cost_ts, fixed, oracle
 from simspec.policy.policy import Policy
 from simspec.replay import cluster
+from simspec.replay.load import Server
 from simspec.replay.sweep import sweep_rows
+from simspec.reports.load import LoadPlan, LoadRuns
 
 NOBODY = "tcp://127.0.0.1:1"
 pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own
@@ -150,6 +152,13 @@ def test_table_is_bit_identical_with_workers_killed_half_way(
             _kill_workers(scheduler, everyone)
     pandas.testing.assert_frame_equal(pandas.DataFrame(rows), expected, check_exact=True)
     assert path.read_text().count("\n") == RESULTS
+
+
+def test_load_is_the_same_on_a_cluster(scheduler):
+    trace, cost = synthetic.iid(0.6, 9, 20, 3, seed=1), CostModel.from_ratio(0.1, 3)
+    plan = LoadPlan(("plain", "beta_ts"), (0.1, 0.3), Server(4), None, 50, replicates=2)
+    here, there = (LoadRuns(trace, cost, plan, cluster=at).rows() for at in (None, scheduler))
+    assert there == here
 
 
 @pytest.fixture

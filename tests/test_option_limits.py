@@ -19,6 +19,9 @@ OPTIONS = [
     ("sweep", TRACE, "--part-rows", 10**30),
     ("sweep", TRACE, "--batch", HUGE),
     ("sweep", TRACE, "--context", HUGE),
+    ("load", TRACE, "--replicates", HUGE),
+    ("load", TRACE, "--context", HUGE),
+    ("load", TRACE, "--jobs", 100_000),
     ("drafters", TRACE, "--depth", HUGE),
     ("drafters", TRACE, "-k", HUGE),
     ("transport", TRACE, "-k", HUGE),
@@ -62,7 +65,7 @@ def test_huge_number_is_refused_before_files_are_read(tmp_path, arguments):
 SEEDED = [
     *((name, TRACE) for name in (
         "sweep", "score", "compare", "report", "drift", "batch", "drafters", "trees", "transport",
-        "cascade", "hybrid", "run", "teacher-force", "race", "scorecard",
+        "cascade", "hybrid", "load", "run", "teacher-force", "race", "scorecard",
     )),
     ("tune", "fixed", TRACE), ("claims", "absent"), ("paper", "absent"), ("check", TRACE),
     ("demo",),
@@ -89,6 +92,7 @@ def test_every_seed_is_checked():
 LEVELLED = [
     *((name, TRACE) for name in (
         "compare", "report", "drafters", "transport", "trees", "batch", "hybrid",
+        "load",
     )),
     ("tune", "fixed", TRACE), ("import", "absent", "absent"),
     ("export", "vllm", TRACE, "--out", "x.json"),

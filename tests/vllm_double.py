@@ -1,5 +1,6 @@
 """vLLM's loop around a custom proposer, on requests whose text is known: what tests run it in."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -67,24 +68,36 @@ class VllmDouble:
         )
         return Ready("vllm", "0.32.0", "double", 0.0, True, False)
 
-    def run(self, requests, keep, concurrent=1, k=None, force=None, policy=None):  # noqa: PLR0913
-        """Requests in slots: one that ends is followed by the next."""
+    def run(  # noqa: PLR0913
+        self, requests, keep, concurrent=1, k=None, force=None, policy=None, arrivals=None
+    ):
+        """Requests in slots: one that ends is followed by the next, or by one that has arrived."""
         self.drafter.use(policy or f"fixed:{k}")
         self.k = -1 if policy else k
         waiting, total, gone = list(reversed(requests)), 0.0, set()
+        times = list(reversed([0.0] * len(requests) if arrivals is None else arrivals))
         self.requests = {}
         while waiting or self.requests:
-            while waiting and len(self.requests) < concurrent:
+            if not self.requests:
+                total = max(total, times[-1])
+            while waiting and len(self.requests) < concurrent and times[-1] <= total:
                 request = waiting.pop()
                 going = Going(request, self.world[request.prompt], self.ends)
+                going.arrival, going.waited = times.pop(), None
                 self.requests[going.id] = going
             total += self.step(gone)
             gone = set()
             for id, going in list(self.requests.items()):
+                if going.waited is None:
+                    going.waited = total - going.arrival
                 if going.ended:
                     gone.add(id)
                     del self.requests[id]
-                    keep(self.finished(going))
+                    finished = self.finished(going)
+                    if arrivals is not None:
+                        own = {"first_seconds": going.waited, "seconds": total - going.arrival}
+                        finished = replace(finished, **own)
+                    keep(finished)
         return total
 
     def step(self, gone):

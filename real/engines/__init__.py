@@ -10,6 +10,7 @@ LATER = (
     "advise",
     "compare",
     "hosted_proposer",
+    "load",
     "measure",
     "rows",
     "run",

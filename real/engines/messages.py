@@ -12,6 +12,8 @@
 
 A request is `{"id": …, "prompt": [ids], "max_tokens": …}`. A run without "k" has the start's draft
 length; "force" is left out where the engine drafts by itself, "policy" where the length is fixed.
+"arrivals" are seconds of the run's clock at which requests join the engine, in their order; each
+request's own clock then starts at its arrival.
 """
 
 import json
@@ -110,6 +112,7 @@ def run_line(  # noqa: PLR0913
     k: int | None,
     force: int | None,
     policy: str | None = None,
+    arrivals: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """The line that asks for a run."""
     line: dict[str, Any] = {
@@ -120,7 +123,8 @@ def run_line(  # noqa: PLR0913
         ],
         "concurrent": concurrent,
     }
-    given = ("k", k), ("force", force), ("policy", policy)
+    times = None if arrivals is None else list(map(float, arrivals))
+    given = ("k", k), ("force", force), ("policy", policy), ("arrivals", times)
     return line | {key: value for key, value in given if value is not None}
 
 

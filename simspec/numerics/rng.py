@@ -12,7 +12,7 @@ import numpy as np
 
 from simspec.numerics.compile import cached_njit
 
-POLICY, DRAFT, ACCEPT, RESIDUAL, GUMBEL = 0, 1, 2, 3, 4
+POLICY, DRAFT, ACCEPT, RESIDUAL, GUMBEL, ARRIVAL = 0, 1, 2, 3, 4, 5
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)

@@ -1,0 +1,175 @@
+"""An engine under load, measured: requests that arrive at times, and what a simulation predicts."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from real.engines.compare import convention_of, rule_of, written_text
+from real.engines.messages import Finished, Request, read_finished
+from real.engines.rows import Row
+from simspec import CostModel, Rounds
+from simspec.cost.table import CostTable
+from simspec.engines.convention import engine_passes
+from simspec.engines.text import record_texts
+from simspec.output.table import Table
+from simspec.policies.fixed import fixed
+from simspec.replay.arrivals import Requests, poisson_requests
+from simspec.replay.load import Server, serve
+
+
+@dataclass(frozen=True)
+class LoadedRequest:
+    """A request that an engine served under load; its seconds count from its arrival."""
+
+    rate: float
+    k: int
+    prompt: int
+    arrival: float
+    request: Request
+    finished: Finished
+
+
+def run_load(
+    run: Callable[..., float],
+    prompts: Sequence[Request],
+    rates: Sequence[float],
+    ks: Sequence[int],
+    count: int,
+    slots: int,
+    seed: int = 0,
+) -> Iterator[LoadedRequest]:
+    """Runs `count` Poisson arrivals of these prompts at every rate and draft length.
+
+    run: as of a Worker, which has the arrivals' argument. Draft lengths take turns in random order
+    and share arrivals; every length is warmed once. The rows of a run come when it has ended.
+    """
+    order = np.random.default_rng(seed)
+    warm = [Request(f"warm-up {i}", p.prompt, min(p.max_tokens, 8)) for i, p in enumerate(prompts)]
+    for k in ks:
+        run(warm[:slots], lambda finished: None, slots, k)
+    for rate in rates:
+        drawn = poisson_requests(count, rate, len(prompts), seed)
+        chosen = drawn.sequence.tolist()
+        asked = [
+            Request(f"{i}", prompts[s].prompt, prompts[s].max_tokens) for i, s in enumerate(chosen)
+        ]
+        for k in order.permutation(list(ks)).tolist():
+            found: list[Finished] = []
+            run(asked, found.append, slots, k, arrivals=drawn.arrival.tolist())
+            for finished in found:
+                i = int(finished.id)
+                time = float(drawn.arrival[i])
+                yield LoadedRequest(rate, k, chosen[i], time, asked[i], finished)
+
+
+def write_loaded(
+    path: Path, about: Mapping[str, Any], rows: Iterator[LoadedRequest]
+) -> list[LoadedRequest]:
+    """Writes what a run is about, then each row as a line of JSON when it is known; the rows."""
+    held = []
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(json.dumps({"about": about}) + "\n")
+        for row in rows:
+            held.append(row)
+            file.write(json.dumps(asdict(row)) + "\n")
+            file.flush()
+    return held
+
+
+def read_loaded(path: Path) -> tuple[dict[str, Any], list[LoadedRequest]]:
+    """What `write_loaded` wrote; ValueError, one line, for anything else."""
+    try:
+        first, *lines = path.read_text(encoding="utf-8").splitlines()
+        about, rows = json.loads(first)["about"], []
+        for line in lines:
+            given = json.loads(line)
+            asked = given.pop("request")
+            request = Request(asked["id"], tuple(asked["prompt"]), asked["max_tokens"])
+            finished = read_finished(given.pop("finished"), {request.id: request})
+            rows.append(LoadedRequest(**given, request=request, finished=finished))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} holds no run under load: {reason}") from None
+    return about, rows
+
+
+def predicted_load(
+    about: Mapping[str, Any],
+    rows: Sequence[LoadedRequest],
+    cost: CostModel | CostTable,
+    server: Server,
+) -> list[dict[str, float]]:
+    """{rate, k, measured and predicted tokens_per_second, ttft, latency}, means over all requests.
+
+    Rounds are those of the replay of each prompt's text under the engine's convention, seconds
+    those of the costs; nothing is fitted to the run. tokens_per_second: of the whole run, from the
+    first arrival to the last finish. ValueError for an engine that drafts by a model, and for a run
+    that was interrupted.
+    """
+    rule = rule_of(about)
+    if rule is None:
+        raise ValueError("loads are predicted for n-gram drafts, whose rounds follow from the text")
+    texts = {row.prompt: row for row in reversed(rows)}
+    kept = {prompt: s for s, prompt in enumerate(sorted(texts))}
+    written = [
+        written_text(Row(0, 0, texts[p].k, None, texts[p].request, texts[p].finished)) for p in kept
+    ]
+    ended = (row.finished for row in rows if row.finished.stopped == "end")
+    ends = sorted({finished.tokens[-1] for finished in ended})
+    trace = record_texts(written, rule, max(1, *(row.k for row in rows)), ends)
+    runs = defaultdict(list)
+    for row in rows:
+        runs[row.rate, row.k].append(row)
+    found = []
+    for (rate, k), served in sorted(runs.items()):
+        served = sorted(served, key=lambda row: int(row.request.id))
+        if len(served) != about["requests"]:
+            raise ValueError(
+                f"the run of K = {k} at {rate:g} requests/s holds {len(served)} of "
+                f"{about['requests']}: it was interrupted, record it again"
+            )
+        arrival = np.array([row.arrival for row in served])
+        requests = Requests(arrival, np.array([kept[row.prompt] for row in served]))
+        passes = engine_passes(trace, fixed(k), convention_of(about))
+        start = np.repeat(trace.offset[:-1], np.diff(passes.offset))
+        counts = passes.drafted, passes.drafted, np.minimum(passes.accepted, passes.emitted)
+        rounds = Rounds(passes.offset, start + passes.row, *counts) if k else None
+        simulated = serve(trace, requests, rounds, cost, server)
+        first = np.array([row.finished.first_seconds for row in served])
+        latency = np.array([row.finished.seconds for row in served])
+        tokens = sum(len(row.finished.tokens) for row in served)
+        measured = _means(arrival, arrival + first, arrival + latency, tokens)
+        guessed = _means(arrival, simulated.first, simulated.finish, int(simulated.tokens.sum()))
+        named = {f"measured_{key}": value for key, value in measured.items()}
+        named |= {f"predicted_{key}": value for key, value in guessed.items()}
+        found.append({"rate": rate, "k": k} | named)
+    return found
+
+
+def _means(arrival: Any, first: Any, finish: Any, tokens: int) -> dict[str, float]:
+    return {
+        "tokens_per_second": tokens / float(finish.max() - arrival[0]),
+        "ttft": float((first - arrival).mean()),
+        "latency": float((finish - arrival).mean()),
+    }
+
+
+def predicted_table(found: Sequence[Mapping[str, float]]) -> Table:
+    """Predicted and measured figures of each rate and draft length."""
+    keys = "tokens_per_second", "ttft", "latency"
+    cells = [
+        (
+            f"{row['rate']:g}",
+            row["k"],
+            *(f"{row[f'predicted_{key}']:.3g} / {row[f'measured_{key}']:.3g}" for key in keys),
+            f"{100 * (row['predicted_latency'] / row['measured_latency'] - 1):+.1f}%",
+        )
+        for row in found
+    ]
+    headings = ("requests/s", "K", "tok/s", "TTFT s", "latency s", "latency error")
+    return Table(headings, cells, 2, title="predicted / measured")

@@ -1,0 +1,131 @@
+"""Arrivals at an engine: a double of vLLM takes the times that the simulation predicts."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from fake_engine import END, prompts
+from test_engine_workers import vllm  # noqa: F401
+from test_vllm_proposer import SETTINGS
+from vllm_double import VllmDouble
+
+from real.engines.load import predicted_load, predicted_table, read_loaded, run_load, write_loaded
+from real.engines.messages import Request, run_line
+from simspec.cost.batch import TokenCost
+from simspec.engines.vllm_proposer import PolicyProposer
+from simspec.replay.load import Server
+
+TOKENS = TokenCost(1.0, 0.25, step=0.5)
+ABOUT = {
+    "engine": "vllm",
+    "requests": 30,
+    "draft": {"method": "policy", "k": 4, "ngram_min": 1, "ngram_max": 2, "model": None},
+}
+
+
+def seconds(active, drafted, k):
+    """A pass of the double at TOKENS; its prompts take a row."""
+    return 1.0 + 0.25 * (active + drafted) + (0.5 if drafted else 0.0)
+
+
+def loaded(path, pass_seconds=seconds, slots=3):
+    world = prompts(7, budget=20)
+    double = VllmDouble(world, PolicyProposer, (END,), seconds=pass_seconds)
+    double.start(SETTINGS)
+    asked = [request for request, _ in world]
+    rows = run_load(double.run, asked, (0.02, 0.3), (0, 2, 4), 30, slots)
+    return write_loaded(path, ABOUT, rows)
+
+
+def errors(path, slots=3):
+    about, rows = read_loaded(path)
+    found = predicted_load(about, rows, TOKENS.cost(4), Server(slots, 64, False))
+    assert [(row["rate"], row["k"]) for row in found] == [
+        (rate, k) for rate in (0.02, 0.3) for k in (0, 2, 4)
+    ]
+    keys = "tokens_per_second", "ttft", "latency"
+    return [abs(row[f"predicted_{k}"] / row[f"measured_{k}"] - 1) for row in found for k in keys]
+
+
+def test_double_under_load_takes_the_predicted_times(tmp_path):
+    rows = loaded(tmp_path / "rows.jsonl")
+    assert len(rows) == 2 * 3 * 30
+    assert any(row.finished.seconds > sum(row.finished.pass_seconds) + 1 for row in rows)  # waited
+    assert max(errors(tmp_path / "rows.jsonl")) < 1e-9
+
+
+def test_another_engine_is_found(tmp_path):
+    """Control: passes that take 5% longer, and a slot less, give errors."""
+    loaded(tmp_path / "slow.jsonl", lambda *of: 1.05 * seconds(*of))
+    assert max(errors(tmp_path / "slow.jsonl")) > 0.04
+    loaded(tmp_path / "narrow.jsonl", slots=2)
+    assert max(errors(tmp_path / "narrow.jsonl")) > 0.04
+
+
+def test_table_shows_both(tmp_path):
+    loaded(tmp_path / "rows.jsonl")
+    about, rows = read_loaded(tmp_path / "rows.jsonl")
+    table = predicted_table(predicted_load(about, rows, TOKENS.cost(4), Server(3, 64, False)))
+    assert table.texts()[0][-1] in ("+0.0%", "-0.0%")
+    with pytest.raises(ValueError, match="n-gram drafts"):
+        model = about | {"draft": {"method": "model", "model": "m", "k": 4}}
+        predicted_load(model, rows, TOKENS.cost(4), Server(3))
+    with pytest.raises(ValueError, match="holds 29 of 30: it was interrupted"):
+        predicted_load(about, rows[:-1], TOKENS.cost(4), Server(3))
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"about": {}}\n{"rate": 1}', "x"])
+def test_other_files_are_one_line(tmp_path, text):
+    (tmp_path / "r").write_text(text)
+    with pytest.raises(ValueError, match="holds no run under load"):
+        read_loaded(tmp_path / "r")
+
+
+def test_line_holds_arrivals_only_where_given():
+    request = Request("a", (1,), 2)
+    assert "arrivals" not in run_line(1, [request], 1, 0, None)
+    assert run_line(1, [request], 1, 0, None, arrivals=[0.5])["arrivals"] == [0.5]
+
+
+class Engine:
+    """vLLM's engine for the worker: every step gives each request a token, the third ends it."""
+
+    def __init__(self, passes):
+        self.passes, self.rows, self.together = passes, {}, []
+
+    def add_request(self, number, prompt, sampling):
+        self.rows[number] = 0
+
+    def step(self):
+        time.sleep(0.002)
+        self.together.append(len(self.rows))
+        done = []
+        for number in list(self.rows):
+            self.passes.append((number, self.rows[number], 0, 1))
+            self.rows[number] += 1
+            if self.rows[number] == 3:
+                del self.rows[number]
+                output = SimpleNamespace(token_ids=[1, 2, 3], finish_reason="length")
+                done.append(
+                    SimpleNamespace(finished=True, request_id=number, outputs=[output])
+                )  # fmt: skip
+        return done
+
+
+def test_worker_lets_requests_join_at_their_times(vllm):  # noqa: F811
+    engine = vllm.VllmEngine.__new__(vllm.VllmEngine)
+    engine.draft, engine.most, engine.options = None, 0, {"batch": 2, "longest": 9}
+    engine.scheduler = SimpleNamespace(passes=[])
+    engine.engine = Engine(engine.scheduler.passes)
+    engine._sampling = lambda most: None
+    asked = [{"id": f"{i}", "prompt": [1], "max_tokens": 3} for i in range(4)]
+    found = {
+        row["id"]: row for row in engine.run(asked, 2, 0, None, arrivals=[0.05, 0.05, 0.05, 0.2])
+    }
+    assert engine.engine.together[:3] == [3, 3, 3]  # beyond `concurrent`: vLLM's own queue
+    assert engine.engine.together[3:] == [1, 1, 1]
+    for row in found.values():
+        assert 0.002 <= row["first_seconds"] < row["seconds"]
+    assert found["3"]["seconds"] < 0.15  # from its arrival, not from the start
+    with pytest.raises(ValueError, match="4 requests, 1 arrivals"):
+        next(engine.run(asked, 2, 0, None, arrivals=[0.0]))
