@@ -369,3 +369,21 @@ def test_sparse_shapes_are_no_dense_decoders():
     for experts, topk in ((8, 0), (0, 2), (2, 8), (8.0, 2), (-1, -1)):
         with pytest.raises(ValueError, match="expected 0 of 0, or at least one"):
             replace(LLAMA, experts=experts, topk=topk)
+
+
+def test_a_step_is_priced_alone_whatever_the_steps_with_it():
+    """Rows beyond `passes` follow the line, and leave the price of other steps as it is."""
+    cost = CostModel([0, 0.1, 0.2], [1, 1.5, 2], [0], 0.1, 1.1, passes=[1, 1.3, 1.4])
+    batch, both = BatchCost(cost, 2), load_of([1, 4], 2)
+    alone = [batch.seconds(load_of([drafted], 2))[0] for drafted in (1, 4)]
+    assert batch.seconds(both).tolist() == alone
+    assert alone[0] == pytest.approx(0.1 + 0.1 + 1.3)
+    assert alone[1] == pytest.approx(0.1 + 0.2 + 2)
+
+
+def load_of(drafted, batch):
+    """Steps of this batch with these drafted tokens in all."""
+    drafted = np.array(drafted)
+    most, none = -(-drafted // batch), np.zeros(len(drafted))
+    active = np.full(len(drafted), batch)
+    return StepLoad(active, drafted, most, drafted, most, none, none, none)

@@ -127,11 +127,14 @@ def test_saturated_server_is_the_lock_step(trace, tokens, name, batch):
     assert served.seconds.tolist() == plain_steps(trace, cost, batch).seconds.tolist()
 
 
-def test_saturated_table_is_the_lock_step():
-    """Cells of several batch sizes, whose seconds are interpolated in rows."""
+@pytest.mark.parametrize("known", [(), (9, 40), (3, 5)], ids=["line", "all rows", "some rows"])
+def test_saturated_table_is_the_lock_step(known):
+    """Cells of several batch sizes, of a line between rows a request or of passes by rows."""
     trace = synthetic.iid(0.7, 9, 30, 3, seed=1)
     cells = [CostModel([0, 0.1, 0.3, 0.4], 1 + 0.3 * m * np.arange(4), [0, 0.2], 0.1, 1.5)
              for m in (1, 2, 8)]  # fmt: skip
+    for i, rows in enumerate(known, 1):
+        cells[i] = replace(cells[i], passes=1 + 0.2 * np.sqrt(np.arange(rows)))
     table = CostTable((1, 2, 8), (0,), tuple((cell,) for cell in cells))
     for batch in (1, 2, 3, 8):
         rounds = replay(trace, policies.parse("fixed:3"))

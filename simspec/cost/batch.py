@@ -160,7 +160,7 @@ class BatchCost:
     | --- | --- |
     | draft | draft[most computed], and `node` for each computed token beyond m a draft step |
     | verify | m = 1: verify[n - 1], less `step` where no sequence has two rows; \
-m > 1: passes[n - m], or without passes verify at n / active - 1, linear between entries |
+m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear between entries |
     | catch-up | sum of catch_up[backlog] / m |
     | cached tokens | kv_verify (cached - m C) + kv_draft (draft_cached - m C most computed) |
 
@@ -224,15 +224,15 @@ m > 1: passes[n - m], or without passes verify at n / active - 1, linear between
         return self.measured * self.cost.context
 
     def _verify(self, drafted: Integers, most: Integers, active: Integers) -> Array:
-        passes = self.cost.passes
-        if self.measured > 1 and passes is not None:
-            beyond = np.maximum(drafted + active - self.measured, 0)
-            if int(beyond.max(initial=0)) < len(passes):
-                return passes[beyond]
         if self.measured > 1:
             rows = drafted / active
             verify = self.cost.widen(int(np.ceil(rows.max(initial=0)))).verify
-            return np.interp(rows, np.arange(len(verify)), verify)
+            line = np.interp(rows, np.arange(len(verify)), verify)
+            if self.cost.passes is None:
+                return line
+            beyond = np.maximum(drafted + active - self.measured, 0)
+            last = len(self.cost.passes) - 1
+            return np.where(beyond <= last, self.cost.passes[np.minimum(beyond, last)], line)
         index = drafted + active - 1
         verify = self.cost.widen(int(index.max(initial=0))).verify
         single = (most == 0) & (index > 0)

@@ -209,12 +209,17 @@ class _Text(NamedTuple):
 
 
 class _Prices(NamedTuple):
-    """The terms of BatchCost, by the cells of a table; cell int64[slots + 1] by active requests."""
+    """The terms of BatchCost, by the cells of a table; cell int64[slots + 1] by active requests.
+
+    passes float64[cells, P], of which `exact` of each cell are known: 0 without CostModel.passes.
+    """
 
     cell: Any
     measured: Any
     draft: Any
     verify: Any
+    passes: Any
+    exact: Any
     catch_up: Any
     terms: Any
 
@@ -238,11 +243,19 @@ def _prices(
         )
     rows = server.slots * (longest + 1) + server.tokens
     widened = [batch.cost.widen(rows).verify[: rows + 1] for batch in batches]
+    known = [
+        np.zeros(0) if batch.measured == 1 or batch.cost.passes is None else batch.cost.passes
+        for batch in batches
+    ]
+    exact = np.array([len(each) for each in known])
+    passes = np.array([np.pad(each, (0, int(exact.max()) - len(each))) for each in known])
     return _Prices(
         np.searchsorted(sizes, np.arange(server.slots + 1)),
         np.array([batch.measured for batch in batches]),
         np.array([batch.cost.reading(reads or ()).draft for batch in batches]),
         np.array(widened),
+        passes,
+        exact,
         batches[-1].cost.catch_up,
         np.array([_terms(batch, reads) for batch in batches]),
     )
@@ -275,6 +288,8 @@ def _seconds(prices, active, rows, widest, computed, longest, sums):
         verify = prices.verify[c, rows - 1]
         if widest == 1 and rows > 1:
             verify = verify - step
+    elif max(rows - prices.measured[c], 0) < prices.exact[c]:
+        verify = prices.passes[c, max(rows - prices.measured[c], 0)]
     else:
         each = (rows - active) / active
         low = int(each)
