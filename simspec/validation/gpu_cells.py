@@ -213,7 +213,7 @@ def survival(accepted_length: float, K: int, tokens: int) -> Array:
     while at.sum() > 1e-12:
         left.append(min(at.sum(), 1.0))
         moved = np.zeros(tokens)
-        for i, share in enumerate(emitted, 1):
+        for i, share in zip(range(1, tokens), emitted):
             moved[i:] += share * at[: tokens - i]
         at = moved
     return np.array(left)

@@ -118,7 +118,9 @@ def fit(
             for i in chosen
         ]
 
-    return constants(least_squares(errors, np.ones(len(places)), bounds=(0, np.inf)).x)
+    exact = dict.fromkeys(("xtol", "ftol", "gtol"), 1e-12)
+    found = least_squares(errors, np.ones(len(places)), bounds=(0, np.inf), **exact)
+    return constants(found.x)
 
 
 def predicted(

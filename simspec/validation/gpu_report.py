@@ -61,9 +61,13 @@ def signs(result: Exam) -> list[dict[str, Any]]:
 def reason(cell: GpuCell) -> str:
     """What is known about a cell that is predicted badly."""
     if cell.target == "qwen3-30b-a3b":
-        return "kernel times route rows to experts at random, drafted tokens share experts"
+        return "kernel times spread rows over experts: plain steps too are 0.7 of their kernels"
+    if cell.fixed > 0.1 * cell.plain_step > 0:
+        return "its longer plain step is taken as prompts, but drafting shortens waiting too"
+    if cell.table == "draft-length-audit, 8192 tokens" and cell.task == "deepseek":
+        return "published: K = 4 faster than K = 3, a single run of 2 seconds"
     if cell.table == "vllm-16035":
-        return "another version, priced by the constants of #20780"
+        return "another version than #20780, whose constants price it"
     if cell.table == "draft-length-audit" and cell.batch == 8:
         return "K <= 2 and K >= 3 are two runs, whose plain decoding differs by 14%"
     if isinstance(cell.run, Waves):
@@ -73,8 +77,19 @@ def reason(cell: GpuCell) -> str:
     return "constants of another target" if cell.engine == "SGLang" else "-"
 
 
-WORST = 8
-"""Cells that are named."""
+WORTH = 0.05
+"""Errors from which the worst cell of a table is named."""
+
+
+def worst_cells(result: Exam) -> list[tuple[int, float]]:
+    """(index, error) of the worst cell of each table that is off by WORTH, largest first."""
+    worst: dict[str, tuple[int, float]] = {}
+    for held in result.groups().values():
+        for i, error in zip(held, result.errors("fitted", held)):
+            table = result.cells[i].table
+            if abs(error) > max(abs(worst.get(table, (0, 0.0))[1]), WORTH):
+                worst[table] = i, error
+    return sorted(worst.values(), key=lambda pair: -abs(pair[1]))
 
 
 def exam_tables(result: Exam) -> list[Table]:
@@ -88,16 +103,10 @@ def exam_tables(result: Exam) -> list[Table]:
              f"{own.worst:.1%}",
              ", ".join(f"{goal:.0%} {way}" for way, goal in GOALS.get(name, {}).items()) or "-")
         )  # fmt: skip
-    ranked = sorted(
-        (i for i, fitted in enumerate(result.fitted) if not fitted),
-        key=lambda i: -abs(result.speedups["fitted"][i] / result.cells[i].speedup - 1),
-    )
-    worst = [
+    named = [
         (result.cells[i].name, f"{result.cells[i].speedup:.2f}",
-         f"{result.speedups['fitted'][i]:.2f}",
-         f"{result.speedups['fitted'][i] / result.cells[i].speedup - 1:+.1%}",
-         reason(result.cells[i]))
-        for i in ranked[:WORST]
+         f"{result.speedups['fitted'][i]:.2f}", f"{error:+.1%}", reason(result.cells[i]))
+        for i, error in worst_cells(result)
     ]  # fmt: skip
     notes = [
         f"{sum(result.fitted)} of {len(result.cells)} cells fit two constants an engine and are "
@@ -112,7 +121,7 @@ def exam_tables(result: Exam) -> list[Table]:
             ("median error of speedups", "cells", *WAYS, "90th", "worst", "goals"),
             rows, notes=notes, optional=("goals", "90th", "kernels alone"),
         ),
-        Table(("worst cells", "measured", "predicted", "error", "reason"), worst,
+        Table(("worst cell of a table", "measured", "predicted", "error", "reason"), named,
               optional=("reason",)),
     ]  # fmt: skip
     if result.causes:
