@@ -26,7 +26,7 @@ VERSIONS = {
 FP8 = {("h100", "vllm"), ("h200", "sglang")}
 """Devices and engines whose fp8 products are kept."""
 MOST_ROWS, LEAST_SIZE, MOST_INPUTS = 2304, 512, 51200
-MOST_BATCH, MOST_CONTEXT = 256, 32767
+MOST_BATCH, MOST_CONTEXT = 1024, 32767
 HEAD_DIMS = 64, 128
 EXPERTS = {(2048, 768, 8, 128), (4096, 1536, 8, 128), (4096, 14336, 2, 8)}
 """(width, hidden, topk, experts) of Qwen3-30B-A3B, Qwen3-235B-A22B and Mixtral-8x7B."""

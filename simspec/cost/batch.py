@@ -160,7 +160,7 @@ class BatchCost:
     | --- | --- |
     | draft | draft[most computed], and `node` for each computed token beyond m a draft step |
     | verify | m = 1: verify[n - 1], less `step` where no sequence has two rows; \
-m > 1: verify at n / active - 1, linear between entries |
+m > 1: passes[n - m], or without passes verify at n / active - 1, linear between entries |
     | catch-up | sum of catch_up[backlog] / m |
     | cached tokens | kv_verify (cached - m C) + kv_draft (draft_cached - m C most computed) |
 
@@ -224,6 +224,11 @@ m > 1: verify at n / active - 1, linear between entries |
         return self.measured * self.cost.context
 
     def _verify(self, drafted: Integers, most: Integers, active: Integers) -> Array:
+        passes = self.cost.passes
+        if self.measured > 1 and passes is not None:
+            beyond = np.maximum(drafted + active - self.measured, 0)
+            if int(beyond.max(initial=0)) < len(passes):
+                return passes[beyond]
         if self.measured > 1:
             rows = drafted / active
             verify = self.cost.widen(int(np.ceil(rows.max(initial=0)))).verify

@@ -60,7 +60,7 @@ _DATA = ("aic-core/src/aiconfigurator_core/systems/data", "systems/data", "data"
 @lru_cache(maxsize=8)
 def shipped_times(device: str, engine: str) -> KernelTimes:
     """The times of this package; ValueError lists the devices and engines there are."""
-    frames = {name: _read(FOLDER / f"{name}.parquet") for name in COLUMNS}
+    frames = {name: _shipped(name) for name in COLUMNS}
     known = frames["gemm"][["device", "engine", "version"]].drop_duplicates()
     match = known[(known.device == device) & (known.engine == engine)]
     if match.empty:
@@ -70,13 +70,18 @@ def shipped_times(device: str, engine: str) -> KernelTimes:
             "devices: name the folder of an AIConfigurator checkout"
         )
     held = {
-        name: frame.assign(seconds=frame["nanoseconds"] / 1e9)[
-            (frame.device == device) & (frame.engine == engine)
-        ]
+        name: frame[(frame.device == device) & (frame.engine == engine)].assign(
+            seconds=lambda part: part["nanoseconds"] / 1e9
+        )
         for name, frame in frames.items()
     }
     source = f"AIConfigurator {COMMIT}"
     return kernel_times(held, (device, engine, str(match.version.iloc[0]), source))
+
+
+@lru_cache(maxsize=len(COLUMNS))
+def _shipped(table: str) -> pd.DataFrame:
+    return _read(FOLDER / f"{table}.parquet")
 
 
 def checkout_times(
@@ -183,9 +188,7 @@ def _rename(frame: pd.DataFrame, table: str, columns: Iterable[str], path: Path)
     return frame[list(COLUMNS[table])].assign(seconds=seconds)
 
 
-def kernel_times(
-    frames: dict[str, pd.DataFrame], about: tuple[str, str, str, str]
-) -> KernelTimes:
+def kernel_times(frames: dict[str, pd.DataFrame], about: tuple[str, str, str, str]) -> KernelTimes:
     """The times of tables with the columns of COLUMNS; about: device, engine, version, source.
 
     ValueError, one line, for missing columns, sizes that are no positive numbers, and times that
@@ -226,13 +229,21 @@ def _groups(table: str, frame: pd.DataFrame) -> dict[Any, tuple[np.ndarray, np.n
             f"kernel times of {table} have sizes {low} to {high}, or times that are none, expected "
             "sizes >= 0 and finite times > 0"
         )
-    groups = {}
-    for key, part in frame.groupby(columns[:-free], sort=True):
-        groups[key] = part[columns[-free:]].to_numpy(np.int64), part["seconds"].to_numpy(float)
-    return groups
+    if frame.empty:
+        return {}
+    # sorted by all columns, a key is one run of rows: pandas' groups of so many keys are slow
+    codes = [pd.factorize(frame[column])[0] for column in columns[:-free]]
+    order = np.lexsort([*(frame[c].to_numpy() for c in reversed(columns[-free:])), *codes])
+    changed = np.any([np.diff(code[order]) != 0 for code in codes], axis=0)
+    starts = [0, *(np.flatnonzero(changed) + 1).tolist(), len(frame)]
+    sizes, seconds = frame[columns[-free:]].to_numpy(np.int64)[order], seconds[order]
+    keys = list(
+        zip(*(frame[column].to_numpy()[order[starts[:-1]]].tolist() for column in columns[:-free]))
+    )
+    return {key: (sizes[a:b], seconds[a:b]) for key, a, b in zip(keys, starts[:-1], starts[1:])}
 
 
 def _line(size: np.ndarray, seconds: np.ndarray) -> Line:
-    order = np.argsort(size, kind="stable")
-    kept = np.concatenate(([True], np.diff(size[order]) > 0))
-    return Line(size[order][kept].astype(np.float64), seconds[order][kept])
+    """The line of growing sizes; of two times of one size the first."""
+    kept = np.concatenate(([True], np.diff(size) > 0))
+    return Line(size[kept].astype(np.float64), seconds[kept])

@@ -5,14 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simspec.cost.kernels import (
-    TERMS,
-    Drafter,
-    EngineConstants,
-    KernelPrices,
-    kernel_cost,
-)
-from simspec.cost.shapes import ModelShape
+from simspec.cost.kernels import TERMS, EngineConstants, KernelPrices, kernel_cost
+from simspec.cost.shapes import Drafter, ModelShape
 
 PASSES = 20
 """Reweightings: residuals are relative to a plain step that the fit itself moves."""
@@ -51,6 +45,11 @@ class SpeedCell:
                 "expected one positive figure, a ratio for K >= 1"
             )
 
+    @property
+    def figure(self) -> float:
+        """What is published: seconds, or a ratio."""
+        return float(self.seconds or self.ratio or 0.0)
+
 
 def cell_prediction(prices: KernelPrices, cell: SpeedCell) -> float:
     """The figure of the cell, seconds or a ratio, at these prices and their constants."""
@@ -63,10 +62,7 @@ def cell_prediction(prices: KernelPrices, cell: SpeedCell) -> float:
 
 def cell_errors(prices: KernelPrices, cells: Iterable[SpeedCell]) -> list[float]:
     """predicted / published - 1 of each cell."""
-    return [
-        cell_prediction(prices, cell) / (cell.ratio if cell.seconds is None else cell.seconds) - 1
-        for cell in cells
-    ]
+    return [cell_prediction(prices, cell) / cell.figure - 1 for cell in cells]
 
 
 def fit_constants(

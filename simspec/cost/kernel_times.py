@@ -230,8 +230,8 @@ class KernelTimes:
                 f"{self.label} has no attention of heads of {head_dim} with {keys} key heads, "
                 f"expected heads of one of {known}"
             )
-        ratio, most = rows * queries / keys, {g: max(q / g for q, h in held if h == g)
-                                              for _, g in held}  # fmt: skip
+        ratio = rows * queries / keys
+        most = {group: max(q / g for q, g in held if g == group) for _, group in held}
         enough = [g for g in most if most[g] >= ratio]
         group = max(enough) if enough else max(most, key=lambda g: (most[g], g))
         ratios = sorted(q / group for q, g in held if g == group)

@@ -5,25 +5,20 @@ rotary embedding, sampling and the host are no part of the tables: EngineConstan
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import TypeAlias
 
 import numpy as np
 
 from simspec.cost.kernel_times import STATUS, KernelTimes, Time
 from simspec.cost.model import CostModel
 from simspec.cost.provenance import CostOrigin
-from simspec.cost.shapes import DEVICES, ModelShape, cache_bytes, parameters
+from simspec.cost.shapes import DEVICES, Drafter, DraftHead, ModelShape, cache_bytes, parameters
+from simspec.cost.shapes import draft_head as draft_head
 from simspec.cost.table import CostTable
 
 CAPTURED = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Rows that vLLM captures graphs of by default; a pass runs at the next of them."""
-DRAFT_VOCAB = 32000
-"""Tokens that published EAGLE-3 heads predict (draft_vocab_size of SpecForge's configs)."""
-EAGLE_HIDDEN = {"qwen3-30b-a3b": 6144, "qwen3-235b-a22b": 24576}
-"""intermediate_size of the dense EAGLE-3 heads of sparse targets (SpecForge, configs/)."""
-HEADS = "eagle", "eagle3"
 MOST_BACKLOG = 4
 """catch_up is priced up to this many rows."""
 
@@ -50,47 +45,6 @@ class EngineConstants:
 
 
 TERMS = "step", "row", "draft"
-
-
-@dataclass(frozen=True)
-class DraftHead:
-    """A drafter on the target's hidden states: `shape` is its one layer and its head.
-
-    | field | meaning |
-    | --- | --- |
-    | fused | hidden states that its first product joins |
-    | always | this product is in every pass (EAGLE), else in a round's first alone (EAGLE-3) |
-    | inputs | widths that enter its query, key and value product |
-    """
-
-    shape: ModelShape
-    fused: int
-    always: bool
-    inputs: int
-
-
-Drafter: TypeAlias = ModelShape | DraftHead | None
-"""None: prompt lookup, which has no pass."""
-
-
-def draft_head(target: ModelShape, kind: str) -> DraftHead:
-    """The EAGLE or EAGLE-3 head of a target; ValueError for other kinds, and for a sparse target
-    whose head is not published.
-    """
-    if kind not in HEADS:
-        raise ValueError(f"draft head {kind!r} is unknown, expected {' or '.join(HEADS)}")
-    if target.experts and target.name not in EAGLE_HIDDEN:
-        raise ValueError(
-            f"no published head of {target.name!r}, expected a dense target or one of "
-            f"{', '.join(EAGLE_HIDDEN)}"
-        )
-    hidden = EAGLE_HIDDEN.get(target.name, target.hidden)
-    vocab = DRAFT_VOCAB if kind == "eagle3" else target.vocab
-    shape = replace(
-        target, name=kind, layers=1, hidden=hidden, experts=0, topk=0, vocab=vocab, tied=True,
-        weight_bytes=2.0,
-    )  # fmt: skip
-    return DraftHead(shape, *((3, False, 2) if kind == "eagle3" else (2, True, 1)))
 
 
 @dataclass(frozen=True)
@@ -245,13 +199,19 @@ def kernel_cost(
     context: int = 1024,
     nodes: int = 0,
 ) -> CostModel:
-    """A CostModel of `batch` sequences that do the same; verify[j] is batch (j + 1) rows.
+    """A CostModel of `batch` sequences: verify[j] is batch (j + 1) rows, passes[i] batch + i rows.
+
+    Products are measured by the rows of a pass, so `passes` prices ragged drafts of a batch as
+    they are; attention takes their mean rows a sequence.
 
     overhead is constants.step; a plain step has it too. kv_verify and kv_draft are the slopes of
     attention around `context`, so that other contexts are priced. nodes > 0 prices trees: verify
     up to `nodes` tokens. ValueError for sizes, and for what does not fit the device.
     """
-    needed, memory = needed_memory(prices, target, drafter, K, batch, context), device_memory(prices)
+    needed, memory = (
+        needed_memory(prices, target, drafter, K, batch, context),
+        device_memory(prices),
+    )
     if needed > memory:
         raise ValueError(
             f"{_label(target, drafter)} needs {needed / 1e9:.1f} GB on each of {prices.tp} GPUs at "
@@ -260,9 +220,10 @@ def kernel_cost(
         )
     held = prices.held
 
-    def verify(count: int) -> float:
-        rows = batch * (count + 1)
+    def target_pass(rows: int) -> float:
         return pass_seconds(prices, target, rows, batch, context) + held.row * rows
+
+    passes = np.array([target_pass(rows) for rows in range(batch, batch * (K + 1) + 1)])
 
     def backlog(count: int) -> float:
         if drafter is None:
@@ -278,16 +239,17 @@ def kernel_cost(
     draft = [_draft_seconds(prices, drafter, batch, context, j) for j in range(K + 1)]
     return CostModel(
         draft=np.array(draft),
-        verify=np.array([verify(j) for j in range(max(K, nodes) + 1)]),
+        verify=np.array([target_pass(batch * (j + 1)) for j in range(max(K, nodes) + 1)]),
         catch_up=np.array([backlog(b) for b in range(MOST_BACKLOG + 1)]),
         overhead=held.step,
-        baseline=held.step + verify(0),
+        baseline=held.step + float(passes[0]),
         name=f"{_label(target, drafter)}-b{batch}-c{context}",
         device=f"kernels of {prices.times.label}",
         node=row,
         kv_verify=_cached_token(prices, target, batch, context),
         kv_draft=kv_draft,
         context=float(context),
+        passes=passes if batch > 1 else None,
         origin=kernel_origin(prices, target, drafter),
     )
 
@@ -329,7 +291,9 @@ def needed_memory(
         shapes.append(drafter.shape if isinstance(drafter, DraftHead) else drafter)
     if isinstance(drafter, DraftHead):
         s = drafter.shape
-        more = drafter.fused * s.width + (drafter.inputs - 1) * s.head_dim * (s.heads + 2 * s.kv_heads)
+        more = drafter.fused * s.width + (drafter.inputs - 1) * s.head_dim * (
+            s.heads + 2 * s.kv_heads
+        )
         weights = s.width * more * s.weight_bytes
     weights += sum(parameters(s) * s.weight_bytes for s in shapes)
     return (weights + batch * (context + K + 1) * sum(map(cache_bytes, shapes))) / prices.tp

@@ -14,10 +14,11 @@ from simspec.cost.rounds import CostTables, chain_seconds, levels_seconds
 from simspec.output.files import check_keys, read_json, write_json
 
 _LISTS = ("draft", "verify", "catch_up")
+_ARRAYS = (*_LISTS, "passes")
 _TEXTS = ("name", "device")
 _TERMS = ("kv_verify", "kv_draft", "step", "context")
 _ROUNDING = 1 + 1e-9
-_OPTIONAL = ("node", "origin", "precision", "predictor", *_TERMS)
+_OPTIONAL = ("node", "origin", "precision", "predictor", "passes", *_TERMS)
 """Keys that a file leaves out where they say nothing."""
 PREDICTED = "theta", "theta_low_rank"
 """Features that a learned predictor gives (EESD Eq. 5)."""
@@ -49,6 +50,7 @@ class CostModel:
     | kv_draft  | float          | each cached token that a draft step reads                       |
     | step      | float          | part of verify[1:]: the kernel of several rows a sequence       |
     | context   | float          | cached tokens at which the lists and `baseline` hold            |
+    | passes    | float64 [P]    | of a batch: its pass by rows, from one a sequence; None: a line |
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
     predictor None: not measured, `feature` is charged in its place; PREDICTED are its names.
@@ -74,10 +76,12 @@ class CostModel:
     step: float = 0.0
     context: float = 0.0
     predictor: float | None = None
+    passes: np.ndarray | None = None
     _parent: ClassVar[tuple[Callable[..., "CostModel"], tuple["CostModel", ...]] | None] = None
 
     def __post_init__(self) -> None:
-        for field in _LISTS:
+        lists = _LISTS if self.passes is None else _ARRAYS
+        for field in lists:
             array = np.ascontiguousarray(getattr(self, field), dtype=np.float64)
             valid = array.ndim == 1 and len(array) and np.isfinite(array).all()
             if not valid or (array < 0).any():
@@ -110,7 +114,7 @@ class CostModel:
             raise self._error(
                 f"overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
             )
-        longest = max(float(getattr(self, field).max()) for field in _LISTS)
+        longest = max(float(getattr(self, field).max()) for field in lists)
         charged = self.feature, self.node, self.predictor or 0.0
         for seconds in (longest, self.overhead, self.baseline, *charged):
             if seconds > MOST_SECONDS:
@@ -254,6 +258,7 @@ class CostModel:
             draft=np.maximum(draft, 0.0),
             verify=np.maximum(self.verify + self.kv_verify * moved, 0.0),
             baseline=self.baseline + self.kv_verify * moved,
+            passes=None,
             context=float(context),
             precision=None,
         ).derived(methodcaller("at", context), self)
@@ -321,10 +326,8 @@ class CostModel:
                 f"cost {self.name!r} prices drafts up to {self.K}, "
                 f"a round computed {rounds.computed.max()}"
             )
-        seconds: np.ndarray = chain_seconds(
-            self.tables, rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
-        )
-        return seconds
+        held = rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
+        return np.asarray(chain_seconds(self.tables, *held))
 
     def seconds_tree(self, rounds: Any, rows: Any, backlog: Any) -> np.ndarray:
         """float64[R]: seconds of rounds that draft trees: `round_seconds` + node (rows - computed).
@@ -340,8 +343,7 @@ class CostModel:
             if len(tokens) and int(tokens.max()) > priced:
                 raise ValueError(
                     f"cost {self.name!r} prices {priced} {kind} tokens, a round has "
-                    f"{tokens.max()}: "
-                    "measure with more rows"
+                    f"{tokens.max()}: measure with more rows"
                 )
         seconds: np.ndarray = levels_seconds(
             self.tables,
@@ -358,7 +360,7 @@ class CostModel:
         values = {
             k: v
             for k, v in values.items()
-            if k not in _OPTIONAL or v or (k == "predictor" and v is not None)
+            if k not in _OPTIONAL or (v is not None if k in ("predictor", "passes") else v)
         }
         for name in ("origin", "precision"):
             if values.get(name) is not None:
@@ -384,9 +386,9 @@ class CostModel:
         check_keys(data, (name for name in names if name not in _OPTIONAL or name in data))
         for key, value in data.items():
             kind: Any = str if key in _TEXTS else (int, float)
-            items = value if key in _LISTS and isinstance(value, list) else [value]
+            items = value if key in _ARRAYS and isinstance(value, list) else [value]
             valid = all(isinstance(item, kind) and not isinstance(item, bool) for item in items)
-            if isinstance(value, list) != (key in _LISTS) or not valid:
+            if isinstance(value, list) != (key in _ARRAYS) or not valid:
                 raise ValueError(
                     f"{key} is {value!r}, expected {'text' if key in _TEXTS else 'seconds'}"
                 )

@@ -1,8 +1,8 @@
 """Sizes of decoders, and published figures of devices."""
 
 import math
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import TypeAlias, TypeVar
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,11 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         routed = type(self.experts) is int and type(self.topk) is int
-        if not routed or not 0 <= self.topk <= self.experts or (self.topk > 0) != (self.experts > 0):
+        if (
+            not routed
+            or not 0 <= self.topk <= self.experts
+            or (self.topk > 0) != (self.experts > 0)
+        ):
             raise ValueError(
                 f"model {self.name!r}: {self.topk!r} of {self.experts!r} experts, expected 0 of 0, "
                 "or at least one of them"
@@ -188,3 +192,51 @@ def look_up(table: dict[str, T], kind: str, name: str) -> T:
     if name not in table:
         raise ValueError(f"{kind} {name!r} is unknown, expected one of {', '.join(table)}")
     return table[name]
+
+
+DRAFT_VOCAB = 32000
+"""Tokens that published EAGLE-3 heads predict (draft_vocab_size of SpecForge's configs)."""
+EAGLE_HIDDEN = {"qwen3-30b-a3b": 6144, "qwen3-235b-a22b": 24576}
+"""intermediate_size of the dense EAGLE-3 heads of sparse targets (SpecForge, configs/)."""
+HEADS = "eagle", "eagle3"
+
+
+@dataclass(frozen=True)
+class DraftHead:
+    """A drafter on the target's hidden states: `shape` is its one layer and its head.
+
+    | field | meaning |
+    | --- | --- |
+    | fused | hidden states that its first product joins |
+    | always | this product is in every pass (EAGLE), else in a round's first alone (EAGLE-3) |
+    | inputs | widths that enter its query, key and value product |
+    """
+
+    shape: ModelShape
+    fused: int
+    always: bool
+    inputs: int
+
+
+Drafter: TypeAlias = ModelShape | DraftHead | None
+"""None: prompt lookup, which has no pass."""
+
+
+def draft_head(target: ModelShape, kind: str) -> DraftHead:
+    """The EAGLE or EAGLE-3 head of a target; ValueError for other kinds, and for a sparse target
+    whose head is not published.
+    """
+    if kind not in HEADS:
+        raise ValueError(f"draft head {kind!r} is unknown, expected {' or '.join(HEADS)}")
+    if target.experts and target.name not in EAGLE_HIDDEN:
+        raise ValueError(
+            f"no published head of {target.name!r}, expected a dense target or one of "
+            f"{', '.join(EAGLE_HIDDEN)}"
+        )
+    hidden = EAGLE_HIDDEN.get(target.name, target.hidden)
+    vocab = DRAFT_VOCAB if kind == "eagle3" else target.vocab
+    shape = replace(
+        target, name=kind, layers=1, hidden=hidden, experts=0, topk=0, vocab=vocab, tied=True,
+        weight_bytes=2.0,
+    )  # fmt: skip
+    return DraftHead(shape, *((3, False, 2) if kind == "eagle3" else (2, True, 1)))
