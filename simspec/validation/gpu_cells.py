@@ -16,7 +16,7 @@ from simspec.validation.published_costs import iid_acceptance
 Array = NDArray[np.float64]
 
 TERMS = ("kernels", "step", "round", "draft", "row")
-"""What a second is spent on: kernels, and the constants of `simspec.validation.gpu_exam`."""
+"""Parts of a second: kernels, and the constants of `simspec.validation.gpu_exam`."""
 
 CHUNK = 16384
 """Prompt tokens of a pass: vLLM's default max_num_batched_tokens of offline runs on an H100."""
@@ -101,7 +101,7 @@ class GpuCell:
 
 @dataclass(frozen=True)
 class Spent:
-    """Where the time of a cell goes; seconds are `plain` or `drafted` @ (1, constants).
+    """The parts of a cell's time; seconds are `plain` or `drafted` @ (1, constants).
 
     | field | shape | meaning |
     | --- | --- | --- |
@@ -145,7 +145,7 @@ def spent(cell: GpuCell, kernels: tuple[str, str]) -> Spent:
 
 
 def _step(cell: GpuCell, kernels: tuple[str, str], batch: int, drafted: int) -> Array:
-    """float64[5]: of a step in which every sequence drafts so many tokens."""
+    """float64[5]: of a step whose sequences all draft `drafted` tokens."""
     cost = cost_of(cell.target, cell.drafter, cell.K, kernels, batch, cell.context, cell.gpus)
     passes = drafted * (cell.drafter != "ngram")
     seconds = float(cost.verify[drafted] + cost.draft[drafted])

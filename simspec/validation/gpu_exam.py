@@ -56,7 +56,7 @@ ENGINES = {
 """Rows differ between batch sizes alone; at one batch size the second constant is of a round."""
 
 WAYS = ("kernels alone", "no fit", "other engines", "fitted")
-"""What the constants of a round are.
+"""Ways to set the constants of a round.
 
 | way | constants |
 | --- | --- |

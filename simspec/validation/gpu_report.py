@@ -59,7 +59,7 @@ def signs(result: Exam) -> list[dict[str, Any]]:
 
 
 def reason(cell: GpuCell) -> str:
-    """What is known about a cell that is predicted badly."""
+    """The known cause of a cell's error, or a dash."""
     if cell.target == "qwen3-30b-a3b":
         return "kernel times spread rows over experts: plain steps too are 0.7 of their kernels"
     if cell.fixed > 0.1 * cell.plain_step > 0:

@@ -64,7 +64,7 @@ STOPPED = 8192
 def specdecode_bench(recordings: Mapping[str, Mapping[str, Trace]] | None = None) -> list[GpuCell]:
     """Figure 1's cells of Llama-3.1-8B; recordings: {task: {eagle, ngram: Trace}}, of its files.
 
-    Of a task without recordings the package's means stand for one request.
+    A task without recordings has one request, of the package's means.
     """
     cells = []
     replayed: dict[tuple[str, str, int], Copies] = {}
@@ -108,7 +108,7 @@ PROMPTS = {"mt_bench": 80}
 
 
 def audit_waves(batch: int, task: str) -> Waves:
-    """The run behind a row: its script asks for 64 prompts, 96 at batch 64 and 4 at batch 16.
+    """The run of a row: its script asks for 64 prompts, 96 at batch 64 and 4 at batch 16.
 
     64 tokens each (findings.md, and the tokens in its JSON files); the first wave is its warm-up.
     Prompts are taken as 100 tokens.
