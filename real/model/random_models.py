@@ -47,11 +47,12 @@ def read_shape(text: str, vocab: int | None = None) -> ModelShape:
         )
     if text.endswith(".json"):
         return read_json(text, lambda data: _shape(data, Path(text).stem), "model shape")
-    return look_up(SHAPES, "shape", text)
+    dense = {name: shape for name, shape in SHAPES.items() if not shape.experts}
+    return look_up(dense, "shape", text)
 
 
 def _shape(data, name: str) -> ModelShape:
-    names = {f.name for f in fields(ModelShape)}
+    names = {f.name for f in fields(ModelShape)} - {"experts", "topk"}
     sizes = names - {"name", "tied", "weight_bytes", "cache_bytes"}
     if not isinstance(data, dict) or not sizes <= set(data) <= names:
         raise ValueError(

@@ -231,7 +231,7 @@ def _groups(table: str, frame: pd.DataFrame) -> dict[Any, tuple[np.ndarray, np.n
         )
     if frame.empty:
         return {}
-    # sorted by all columns, a key is one run of rows: pandas' groups of so many keys are slow
+    # sorted by all columns, a key is one run of rows: pandas groups thousands of keys slowly
     codes = [pd.factorize(frame[column])[0] for column in columns[:-free]]
     order = np.lexsort([*(frame[c].to_numpy() for c in reversed(columns[-free:])), *codes])
     changed = np.any([np.diff(code[order]) != 0 for code in codes], axis=0)

@@ -47,7 +47,7 @@ class SpeedCell:
 
     @property
     def figure(self) -> float:
-        """What is published: seconds, or a ratio."""
+        """The published seconds, or ratio."""
         return float(self.seconds or self.ratio or 0.0)
 
 

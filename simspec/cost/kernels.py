@@ -1,7 +1,7 @@
 """Costs of a GPU from measured times of its kernels, and constants of an engine.
 
 A pass is the sum of its matrix products, attention, experts and all-reduces. Embedding, norms,
-rotary embedding, sampling and the host are no part of the tables: EngineConstants stand for them.
+rotary embedding, sampling and the host are no part of the tables: EngineConstants price them.
 """
 
 from collections.abc import Iterable
@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True)
 class KernelPrices:
-    """What a pass is priced with.
+    """Times and constants that price a pass.
 
     | field | meaning |
     | --- | --- |
