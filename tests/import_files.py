@@ -6,6 +6,7 @@ from pathlib import Path
 FIXTURES = Path(__file__).parent / "import_fixtures"
 FORMAT_OF = {
     "specdecode-bench.jsonl": "specdecode-bench",
+    "specdecode-bench-ngram.jsonl": "specdecode-bench",
     "vllm-requests.jsonl": "vllm-requests",
     "vllm-requests-summary.jsonl": "vllm-requests",
     "vllm-prometheus.txt": "vllm-prometheus",

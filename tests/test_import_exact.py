@@ -1,7 +1,9 @@
 """Accepted lengths from every position: the recording recordings of them, against slow replays."""
 
+import json
 from dataclasses import replace
 
+import naive_engine
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ import simspec.policies
 from simspec import load_trace, replay, sweep
 from simspec.engines.formats import read_import
 from simspec.engines.import_report import length_at
+from simspec.engines.ngram import ngram_rule
 from simspec.engines.source import ImportOptions
 
 SIGNALLESS = [policy for policy in EXAM if not policy.reads][:8]
@@ -133,7 +136,7 @@ def test_rows_are_those_of_the_list_and_tokens_those_of_its_own_text():
 
 
 def test_a_text_of_another_length_is_told():
-    (note,) = read_import("specdecode-bench", FIXTURES / "specdecode-bench.jsonl").notes
+    note, _ = read_import("specdecode-bench", FIXTURES / "specdecode-bench.jsonl").notes
     assert note.startswith("eagle: requests whose list and text differ in length")
     assert note.endswith(": 1")
 
@@ -261,3 +264,74 @@ def test_written_recording_is_swept_and_shown(tmp_path):
     policy = ("--policy", "confidence:0.5")
     words = "feature 'confidence' is not in this trace"
     refused(tmp_path, "sweep", "run-eagle.parquet", *policy, words=words)
+
+
+def ngram_file(path, rule, requests=12, seed=0):
+    """(path, rows of (prompt, text)): lengths by the slow twin's drafts, of texts that repeat."""
+    rng = np.random.default_rng(seed)
+    rows, texts = [], []
+    for _ in range(requests):
+        words = [rng.integers(0, 40, int(rng.integers(3, 12))) for _ in range(6)]
+        text = np.concatenate([words[i] for i in rng.integers(0, 6, 18)]).tolist()
+        prompt, output = text[:60], text[60:]
+        emitted = []
+        for i in range(len(output)):
+            draft = naive_engine.draft(prompt + output[:i], 20, rule)
+            agreed = next(
+                (n for n, (a, b) in enumerate(zip(draft, output[i:])) if a != b),
+                min(len(draft), len(output) - i),
+            )
+            emitted.append(agreed + 1)
+        rows.append((prompt, output, emitted))
+        texts.append((prompt, output))
+    return written(path, positions(rows, "ngram")), texts
+
+
+@pytest.mark.parametrize("text", ["vllm:3,7", "vllm:5", "vllm_v2:3", "prompt_lookup:1,3"])
+def test_the_rule_of_an_ngram_drafter_comes_out_of_its_tokens(tmp_path, text):
+    rule = replace(ngram_rule(text), pads=False)
+    path, texts = ngram_file(tmp_path / "ngram.jsonl", rule)
+    result = read_import("specdecode-bench", path)
+    trace = result.traces["ngram"]
+    sizes = f" to {rule.least} tokens, the {rule.match} match"
+    assert any(note.endswith(sizes) for note in result.notes)
+    for s, (prompt, output) in enumerate(texts):
+        depth = [
+            len(naive_engine.draft(prompt + output[:i], trace.K, rule)) for i in range(len(output))
+        ]
+        rows = slice(trace.offset[s], trace.offset[s + 1])
+        assert trace.depth[rows].tolist() == depth
+    assert (trace.depth == 0).any()
+    rounds = replay(trace, simspec.policies.fixed(3))
+    assert (rounds.drafted == 0).any()
+
+
+def test_control_lengths_of_no_rule_keep_whole_drafts(tmp_path):
+    path, _ = ngram_file(tmp_path / "ngram.jsonl", ngram_rule("vllm:3,7"))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["acc_ngram"]["acc_len"][5:9] = [4, 3, 2, 1]
+    result = read_import("specdecode-bench", written(path, rows))
+    assert (result.traces["ngram"].depth == result.traces["ngram"].K).all()
+    assert any("no n-gram rule" in note for note in result.notes)
+
+
+def test_one_length_in_a_thousand_may_be_another(tmp_path):
+    """SpecDecode-Bench's ShareGPT has one such row; its draft is as deep as what was accepted."""
+    path, _ = ngram_file(tmp_path / "ngram.jsonl", ngram_rule("vllm:3,7"), requests=40)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    place = next(i for i, n in enumerate(rows[0]["acc_ngram"]["acc_len"][:-9]) if n == 1)
+    rows[0]["acc_ngram"]["acc_len"][place] = 3
+    trace = read_import("specdecode-bench", written(path, rows)).traces["ngram"]
+    assert trace.run[place] == 2
+    assert trace.depth[place] >= 2
+    assert (trace.depth == 0).mean() > 0.2
+
+
+def test_only_an_ngram_drafter_is_matched(tmp_path):
+    path, _ = ngram_file(tmp_path / "ngram.jsonl", ngram_rule("vllm:3,7"))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        row["acc_eagle"] = row.pop("acc_ngram")
+    trace = imported(written(path, rows))["eagle"]
+    assert (trace.depth == trace.K).all()

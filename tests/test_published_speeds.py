@@ -157,7 +157,7 @@ def test_files_are_in_the_package_and_their_licence_beside_them():
     shipped = {path for pattern in patterns for path in (ROOT / "simspec").glob(pattern)}
     here = {path for path in FOLDER.iterdir() if path.suffix in (".json", ".md")}
     assert {path.name for path in here} == {
-        "speed.json", "specbundle.json", "lengths.json", "batches.json", "SOURCES.md",
+        "speed.json", "specbundle.json", "lengths.json", "batches.json", "gpu.json", "SOURCES.md",
         "tree-eagle-25.json", "tree-medusa-63.json",
     }  # fmt: skip
     assert here <= shipped

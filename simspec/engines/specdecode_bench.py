@@ -1,11 +1,13 @@
 """SpecDecode-Bench: accepted lengths from every position, which make an exact recording."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from simspec.engines.documents import Fields, json_rows
 from simspec.engines.import_kinds import ExactImport, Origin
+from simspec.engines.ngram import MATCHES, DraftedText, NgramRule, drafted_text
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 from simspec.trace.meta import TraceMeta
 from simspec.trace.trace import Trace
@@ -13,6 +15,10 @@ from simspec.trace.trace import Trace
 TOKENS = 1 << 31
 UNKNOWN = -1
 """The token of a row whose text is not in the file."""
+MOST_LEAST, MOST_NGRAM = 5, 8
+"""Longest shortest and longest suffix of the n-gram rules that are tried."""
+MOST_OTHER = 1e-3
+"""Largest share of rows in which a rule may give another accepted length than the file."""
 
 
 def read_positions(source: Source, options: ImportOptions) -> ExactImport:
@@ -25,6 +31,7 @@ def read_positions(source: Source, options: ImportOptions) -> ExactImport:
     | length of acc_len       | rows of the sequence, whatever the length of the text           |
     | generated_token_ids     | tokens, if as many as acc_len; else unknown, -1                 |
     | largest acc_len - 1     | K: some draft was that deep, so min(run, K) is the outcome      |
+    | tokens of acc_ngram     | depth: 0 where its rule has no match, see `matching_rule`        |
 
     The budget is the sequence's length, except where it ends with one of `end_tokens`.
     """
@@ -74,6 +81,7 @@ def _trace(
                 "right": emitted - 1,
                 "left": left,
                 "ended": ended,
+                "known": known,
             }
         )
     if not parts:
@@ -81,7 +89,15 @@ def _trace(
     for part in parts:
         if max(part["token"].max(), part["prompt"].max(initial=0)) >= TOKENS:
             raise ValueError(f"request {part['id'][:40]}: a token is over {TOKENS - 1}")
-    return _assembled(source, options, _drafter(key), parts), [
+    rule, notes = None, []
+    if key == "acc_ngram":
+        rule = matching_rule(parts)
+        notes = [
+            f"its drafts: suffixes of {rule.most} to {rule.least} tokens, the {rule.match} match"
+            if rule
+            else "no n-gram rule gives the accepted lengths: offers taken as K deep everywhere"
+        ]
+    return _assembled(source, options, _drafter(key), parts, rule), notes + [
         f"{note}: {count}"
         for count, note in (
             (empty, "requests left out, without positions"),
@@ -104,8 +120,41 @@ def _emitted(row: Fields, key: str) -> np.ndarray:
     return emitted
 
 
+def matching_rule(parts: list[dict[str, Any]]) -> NgramRule | None:
+    """The n-gram rule that gives the accepted lengths of the requests with a text, if one does.
+
+    Tried: suffixes of 1 to 5 tokens and more, up to 8, first or last match. The rule with the
+    fewest other lengths is taken if these are at most 1 in 1,000; of equals that of the longest
+    suffixes, which drafts least. Lengths are compared up to the file's deepest.
+    """
+    texts = [part for part in parts if part["known"]]
+    deepest = min(max((int(part["right"].max()) for part in texts), default=0), 255)
+    if not deepest:
+        return None
+    found, fewest = None, MOST_OTHER * sum(len(part["token"]) for part in texts)
+    sizes = [(n, m) for n in range(MOST_LEAST, 0, -1) for m in range(MOST_NGRAM, n - 1, -1)]
+    for (least, most), match in product(sizes, MATCHES):
+        rule, other = NgramRule("ngram", least, most, match), 0
+        for part in texts:
+            run = np.minimum(np.minimum(part["right"], part["left"]), deepest)
+            other += int((_drafts(part, rule, deepest).run != run).sum())
+            if other > fewest or (found and other == fewest):
+                break
+        else:
+            found, fewest = rule, other
+    return found
+
+
+def _drafts(part: dict[str, Any], rule: NgramRule, K: int) -> DraftedText:
+    return drafted_text(part["prompt"], part["token"], rule, K, len(part["token"]))
+
+
 def _assembled(
-    source: Source, options: ImportOptions, name: str, parts: list[dict[str, Any]]
+    source: Source,
+    options: ImportOptions,
+    name: str,
+    parts: list[dict[str, Any]],
+    rule: NgramRule | None,
 ) -> Trace:
     def joined(key: str) -> np.ndarray:
         return np.concatenate([part[key] for part in parts])
@@ -122,13 +171,19 @@ def _assembled(
     ended = np.array([part["ended"] for part in parts])
     stops = np.repeat(ended, lengths) & (right >= left)  # the end token itself was drafted
     run = np.minimum(np.minimum(right, left), K)
+    offered = [
+        _drafts(part, rule, K).depth if rule and part["known"] else np.full(len(part["token"]), K)
+        for part in parts
+    ]
     offset = np.concatenate(([0], np.cumsum(lengths)))
     prompts = np.concatenate(([0], np.cumsum([len(part["prompt"]) for part in parts])))
     return Trace(
         offset=offset,
         budget=lengths + np.where(ended, K + 1, 0),
         token=joined("token").astype(np.int32),
-        depth=np.where(stops, np.minimum(left, K), K).astype(np.uint8),
+        depth=np.where(stops, np.minimum(left, K), np.maximum(np.concatenate(offered), run)).astype(
+            np.uint8
+        ),
         run=run.astype(np.uint8),
         prompt_offset=prompts,
         prompt=joined("prompt").astype(np.int32),
@@ -144,8 +199,13 @@ def _assembled(
             ids=tuple(part["id"] for part in parts),
             device="unknown",
             dtype="unknown",
-            notes=f"imported from {source.format}: no signals of the drafter, offers taken as K "
-            "deep, rows as long as acc_len, tokens -1 where list and text differ in length",
+            notes=f"imported from {source.format}: no signals of the drafter, "
+            + (
+                f"offers of {rule.text} by the {rule.match} match"
+                if rule
+                else "offers taken as K deep"
+            )
+            + ", rows as long as acc_len, tokens -1 where list and text differ in length",
         ),
     )
 

@@ -213,18 +213,18 @@ def _costs(
 
 
 def _predicted(cost: CostModel | CostTable, batch: int, row: SpeedRow, seed: int) -> float:
-    trace = iid(_acceptance(row), 48, 200, row.K, seed)
+    trace = iid(iid_acceptance(row.accepted_length, row.K), 48, 200, row.K, seed)
     context = cost.context if isinstance(cost, CostModel) else 0
     rounds = replay(trace, fixed(row.K), cost=CostModel.from_ratio(0.1, row.K))
     plain = plain_steps(trace, cost, batch, context)
     return float(plain.share.sum() / policy_steps(trace, rounds, cost, batch, context).share.sum())
 
 
-def _acceptance(row: SpeedRow) -> float:
-    """The i.i.d. acceptance of the row's accepted length, by bisection."""
+def iid_acceptance(accepted_length: float, K: int) -> float:
+    """The i.i.d. acceptance whose rounds of K drafted tokens have this mean, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        below = expected_committed(middle, row.K) < row.accepted_length
+        below = expected_committed(middle, K) < accepted_length
         low, high = (middle, high) if below else (low, middle)
     return high
