@@ -122,8 +122,25 @@ def roofline(  # noqa: PLR0913
     if as_json:
         print(json.dumps(cost.to_dict()))
     else:
-        print_text("\n".join((*table.describe(), *notes)))
+        print_text("\n".join((*table.describe(), *_break_even(table), *notes)))
         print_text(f"wrote {out}")
+
+
+def _break_even(table: Any) -> list[str]:
+    """Lines of the tokens a round above which drafts pay: its cost in plain steps."""
+    lengths = [k for k in (1, 3, 5, 7) if k <= table.K] or [table.K]
+    found = []
+    for size, row in zip(table.batch, table.cells):
+        for tokens, cell in zip(table.context, row):
+            if cell is not None:
+                spent = [cell.overhead + cell.draft[k] + cell.verify[k] for k in lengths]
+                costs = ", ".join(f"{seconds / cell.baseline:.2f}" for seconds in spent)
+                drafts = ", ".join(map(str, lengths))
+                found.append(
+                    f"batch {size}, context {tokens}: drafts of {drafts} pay above {costs} tokens "
+                    "a round"
+                )
+    return found
 
 
 def _bound(names: Any, priced: tuple[float, float], sizes: Any) -> tuple[Any, list[str]]:
