@@ -1,7 +1,12 @@
 """Drafters written for engines: read back they draft the same, and the rest is refused by name."""
 
 import json
+import os
 import shutil
+import sys
+from dataclasses import replace
+from importlib.util import module_from_spec, spec_from_file_location
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,7 +20,11 @@ from toy_checkpoint import qwen2_checkpoint
 from transformers import AutoModelForCausalLM
 
 from real.drafters import BUILTIN
-from real.engines.adapter import served_form
+from real.engines import RELEASED, EngineSettings, ModelDraft, Request
+from real.engines.adapter import WORKERS, served_form
+from real.engines.compare import accepted_by_position
+from real.engines.messages import Finished
+from real.engines.rows import Row
 from real.jobs import export_drafter
 from real.jobs.convert import SERVED, UNSERVED, drafter_of
 from real.model.draft_vocabulary import DraftVocabularyHead
@@ -25,6 +34,7 @@ CASES = {
     "model of some tokens": ("model", {"layers": 2, "vocabulary": DRAFT_TOKENS}),
     "eagle": ("eagle", {"bias": False}),
     "eagle of two layers": ("eagle", {"bias": False, "layers": 2, "norm_eps": 1e-3}),
+    "eagle of all tokens": ("eagle", {"bias": False, "vocabulary": torch.arange(VOCAB)}),
     "medusa": ("medusa", {"heads": 3, "blocks": 2}),
     "medusa with heads": ("medusa", {"heads": 2, "own_head": True}),
     "medusa of some tokens": ("medusa", {"heads": 3, "vocabulary": DRAFT_TOKENS}),
@@ -156,7 +166,7 @@ def test_control_rows_of_zeros_draft_outside_where_every_logit_is_negative():
         ({"bias": False, "inputs": "feature"}, "takes no head with inputs=feature: train"),
         (
             {"bias": False, "vocabulary": DRAFT_TOKENS},
-            "a draft vocabulary: simspec train eagle --from FOLDER --steps 0",
+            "a draft vocabulary: simspec train eagle --from FOLDER --steps 0 --draft-vocab 48",
         ),
     ],
 )
@@ -240,3 +250,109 @@ def test_a_damaged_export_is_refused_when_it_is_read(world, written, tmp_path):
     (broken / "config.json").write_text("[]")
     with pytest.raises(ValueError, match="is no Medusa checkpoint"):
         world.record("medusa", broken, random_prompts(1))
+
+
+def test_the_engine_side_reads_the_method_from_the_folder(world, written):
+    vllm, forms = RELEASED["vllm"], {}
+    for case in ("model", "eagle", "medusa"):
+        out = written[case][2]
+        settings = EngineSettings(world.target, ModelDraft(3, out))
+        forms[case] = vllm.start(settings)["draft"]["form"]
+        for other in ("transformers", "llamacpp", "openvino"):
+            if case == "model":
+                continue
+            with pytest.raises(ValueError, match=f"{case} heads, which {other} does not load"):
+                RELEASED[other].start(settings)
+    assert forms == {"model": "draft_model", "eagle": "eagle", "medusa": "medusa"}
+
+
+def test_what_vllm_would_load_wrongly_does_not_start(world, written, tmp_path):
+    out = written["medusa"][2]
+    settings = EngineSettings(world.target, ModelDraft(3, out), batch=2)
+    start = RELEASED["vllm"].start
+    with pytest.raises(ValueError, match="has 3 heads and 4 draft tokens"):
+        start(replace(settings, draft=ModelDraft(4, out)))
+    with pytest.raises(ValueError, match="medusa drafts one length"):
+        start(replace(settings, schedule=((1, 1, 3), (2, 2, 1))))
+    silent = shutil.copytree(out, tmp_path / "silent")
+    config = json.loads((silent / "config.json").read_text())
+    (silent / "config.json").write_text(json.dumps(config | {"medusa_fc_bias": False}))
+    with pytest.raises(ValueError, match="without which vLLM drops the biases"):
+        start(replace(settings, draft=ModelDraft(3, silent)))
+    for case in ("model", "medusa", "eagle"):
+        named = shutil.copytree(written[case][2], tmp_path / f"eagle-{case}")
+        asked = replace(settings, draft=ModelDraft(3, named))
+        if case == "eagle":
+            assert start(asked)["draft"]["form"] == "eagle"
+            continue
+        with pytest.raises(ValueError, match="for another method, since its path holds 'eagle-'"):
+            start(asked)
+
+
+def test_the_worker_gives_vllm_that_method(world, written):
+    worker = module_of("vllm_worker")
+    for case in ("model", "eagle", "medusa"):
+        settings = EngineSettings(world.target, ModelDraft(3, written[case][2]), batch=2)
+        options, engine = RELEASED["vllm"].start(settings), object.__new__(worker.VllmEngine)
+        engine.options, engine.draft, engine.form = options, options["draft"], None
+        engine.form = worker.form_of(options["draft"])
+        config = engine._speculation()
+        assert config["method"] == {"model": "draft_model"}.get(case, case)
+        assert config["model"] == str(written[case][2])
+        assert config["num_speculative_tokens"] == 3
+        scheduled = config.get("num_speculative_tokens_per_batch_size")
+        assert scheduled == (None if case == "medusa" else [(1, 2, 3)])
+
+
+def module_of(name):
+    """A worker's file as a module; vLLM itself is imported by its functions only."""
+    with patch.dict(os.environ), patch.object(sys, "path", [str(WORKERS), *sys.path]):
+        spec = spec_from_file_location(name, WORKERS / f"{name}.py")
+        module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module
+
+
+def engine_row(trace, s, k, budget):
+    """A row of vLLM's passes over a recorded text, by the definition: K drafts from row 1 on."""
+    run = trace.run[trace.offset[s] : trace.offset[s + 1]].tolist()
+    prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]].tolist()
+    tokens = trace.token[trace.offset[s] : trace.offset[s + 1]].tolist()[:budget]
+    passes, at = [(1, 0, 0)], 1
+    while at < budget:
+        accepted = min(run[at], k)
+        passes.append((accepted + 1, k, accepted))
+        at += accepted + 1
+    done = Finished(
+        trace.meta.ids[s], tuple(tokens), tuple(passes), (0.0,) * len(passes), 0, 0, None, "length"
+    )
+    return Row(0, 0, k, None, Request(trace.meta.ids[s], tuple(prompt), budget), done)
+
+
+def test_acceptance_by_position_counts_drafts_within_the_text(world, written):
+    name, folder, _ = written["model"]
+    trace, budget = world.record(name, folder, random_prompts(6), 3, 20), 16
+    about = {
+        "engine": "vllm",
+        "draft": {"method": "model", "model": "d"},
+        "plan": {"ks": [0, 2, 3]},
+    }
+    rows = [engine_row(trace, s, k, budget) for k in (2, 3) for s in range(6)]
+    counted = accepted_by_position(about, rows, trace)
+    for k in (2, 3):
+        drafts, held = 0, [0] * k
+        for row in (row for row in rows if row.k == k):
+            at = 1
+            for emitted, _, accepted in row.finished.passes[1:]:
+                drafts += 1
+                within = min(accepted, budget - at)
+                held = [count + (j < within) for j, count in enumerate(held)]
+                at += emitted
+        assert counted[k] == [(drafts, count, count) for count in held]
+        assert 0 < held[-1] < drafts
+    passes = list(rows[0].finished.passes)
+    place = next(i for i, (_, _, accepted) in enumerate(passes) if accepted == 2)
+    passes[place] = (3, 2, 1)  # control: the engine accepts one less than the replay
+    rows[0] = replace(rows[0], finished=replace(rows[0].finished, passes=tuple(passes)))
+    drafts, engine, predicted = accepted_by_position(about, rows, trace)[2][1]
+    assert engine == predicted - 1

@@ -29,8 +29,8 @@ def export_drafter(
     vLLM loads model, eagle and medusa; transformers and llama.cpp load model. A draft vocabulary
     becomes a head of all tokens with the same best token, where the drafter has its own head.
 
-    vLLM's EAGLE has no bias and no draft vocabulary: train it with --set bias=false, and simspec
-    train eagle --from FOLDER --steps 0 removes a draft vocabulary.
+    vLLM's EAGLE has no bias and no draft vocabulary: train it with --set bias=false. A draft
+    vocabulary goes by --from FOLDER --steps 0 --draft-vocab N, for N tokens of the target.
 
     Example: simspec export-drafter models/mine/eagle --target models/mine/target --engine vllm
     --out served/eagle; simspec engine run vllm --model models/mine/target --drafter served/eagle

@@ -184,9 +184,9 @@ def publish(head: EagleHead, target: Decoder, folder: Path) -> None:
         "a bias of FC": (head.fc.bias is not None, "train with --set bias=false"),
         "a first norm": (settings["first_norm"], "train with --set first_norm=false"),
         "a draft vocabulary": (
-            head.draft_token is not None,
-            "simspec train eagle --from FOLDER --steps 0 keeps the weights and drafts from all "
-            "tokens",
+            head.draft_token is not None and len(head.draft_token) < s.vocab,
+            f"simspec train eagle --from FOLDER --steps 0 --draft-vocab {s.vocab} keeps the "
+            "weights, and drafts from all tokens",
         ),
         "layers with biases or head norms": (
             s.qkv_bias or s.output_bias or s.qk_norm,

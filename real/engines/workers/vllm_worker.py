@@ -34,6 +34,11 @@ def start(options):
     return VllmEngine(options)
 
 
+def form_of(draft):
+    """How vLLM drafts: ngram, policy, draft_model, eagle or medusa; "" for plain decoding."""
+    return draft.get("form", draft["method"]) if draft else ""
+
+
 class VllmEngine:
     """One engine of vLLM; its draft length is set for each run, up to the start's.
 
@@ -49,7 +54,7 @@ class VllmEngine:
 
         self.draft, self.options, self.on_cpu = options["draft"], options, current_platform.is_cpu()
         self.most = self.draft["k"] if self.draft else 0
-        self.form = self.draft.get("form", self.draft["method"]) if self.draft else ""
+        self.form = form_of(self.draft)
         if options["temperature"] and self.draft and self.on_cpu:
             raise ValueError(
                 f"vLLM on a CPU samples wrongly with drafts (temperature is "
