@@ -331,25 +331,23 @@ def engine_row(trace, s, k, budget):
 
 def test_acceptance_by_position_counts_drafts_within_the_text(world, written):
     name, folder, _ = written["model"]
-    trace, budget = world.record(name, folder, random_prompts(6), 3, 20), 16
-    about = {
-        "engine": "vllm",
-        "draft": {"method": "model", "model": "d"},
-        "plan": {"ks": [0, 2, 3]},
-    }
-    rows = [engine_row(trace, s, k, budget) for k in (2, 3) for s in range(6)]
-    counted = accepted_by_position(about, rows, trace)
-    for k in (2, 3):
-        drafts, held = 0, [0] * k
-        for row in (row for row in rows if row.k == k):
-            at = 1
-            for emitted, _, accepted in row.finished.passes[1:]:
-                drafts += 1
-                within = min(accepted, budget - at)
-                held = [count + (j < within) for j, count in enumerate(held)]
-                at += emitted
-        assert counted[k] == [(drafts, count, count) for count in held]
-        assert 0 < held[-1] < drafts
+    trace, past = world.record(name, folder, random_prompts(6), 3, 20), 0
+    about = {"engine": "vllm", "draft": {"method": "model", "model": "d"}}
+    for budget in range(9, 18):
+        rows = [engine_row(trace, s, k, budget) for k in (2, 3) for s in range(6)]
+        counted = accepted_by_position(about, rows, trace)
+        for k in (2, 3):
+            drafts, held = 0, [0] * k
+            for row in (row for row in rows if row.k == k):
+                at = 1
+                for emitted, _, accepted in row.finished.passes[1:]:
+                    drafts, within = drafts + 1, min(accepted, budget - at)
+                    past += within < accepted
+                    held = [count + (j < within) for j, count in enumerate(held)]
+                    at += emitted
+            assert counted[k] == [(drafts, count, count) for count in held]
+            assert 0 < held[0] < drafts
+    assert past
     passes = list(rows[0].finished.passes)
     place = next(i for i, (_, _, accepted) in enumerate(passes) if accepted == 2)
     passes[place] = (3, 2, 1)  # control: the engine accepts one less than the replay
