@@ -126,7 +126,7 @@ UNSERVED = {
 
 
 def drafter_of(folder: Path) -> str:
-    """The name of the drafter that a folder, or a drafter's own name, stands for; "" if unknown."""
+    """The drafter of a folder, or of a name in a folder's place; "" if unknown."""
     files = {"eagle": "eagle.json", "medusa": "medusa.json"}
     files |= {name: file for name, (file, _) in UNSERVED.items()}
     if not folder.is_dir():
