@@ -32,6 +32,9 @@ def compare(  # noqa: PLR0913
             "predicts the drafts of a model."
         ),
     ] = None,
+    positions: Annotated[
+        bool, typer.Option(help="Acceptance by position too, of a model's or a head's drafts.")
+    ] = False,
     shown: Annotated[int, typer.Option(help="Exceptions listed.")] = 20,
     plot: Annotated[
         Path | None, typer.Option(help="Write a PNG of several runs: speedups by draft length.")
@@ -47,10 +50,10 @@ def compare(  # noqa: PLR0913
 
     Example: simspec engine compare vllm.rows.jsonl llamacpp.rows.jsonl
     """
-    from real.engines.compare import compare_rows
+    from real.engines.compare import accepted_by_position, compare_rows
     from real.engines.measure import speedup_table
     from real.engines.rows import read_rows
-    from real.engines.summary import arm_text, length_name, speedups_shown
+    from real.engines.summary import arm_text, length_name, positions_shown, speedups_shown
     from simspec import load_trace
     from simspec.cost.table import load_cost
     from simspec.output.table import markdown_table, print_table
@@ -62,17 +65,23 @@ def compare(  # noqa: PLR0913
         (path,) = locate([recording]).values()
         trace = load_trace(path)
     if len(rows) > 1:
+        if positions:
+            raise ValueError("--positions is for one file of rows")
         compare_several(rows, (cost, trace, plot), as_json, markdown)
     if plot is not None:
         raise ValueError("--plot draws several runs: name two or more files of rows")
+    if positions and trace is None:
+        raise ValueError("--positions compares with the drafter's recording: give --recording")
     about, held = read_rows(rows[0])
     result = compare_rows(about, held, trace)
     table = None
     if cost is not None:
         table = speedup_table(about, held, load_cost(cost), trace)
+    held_at = accepted_by_position(about, held, trace) if positions and trace is not None else None
     if as_json:
         speedups = None if table is None else table.to_dict()
-        print(json.dumps({"about": about, "passes": result.to_dict(), "speedups": speedups}))
+        values = {"about": about, "passes": result.to_dict(), "speedups": speedups}
+        print(json.dumps(values if held_at is None else values | {"positions": held_at}))
         raise typer.Exit(0 if result.equal else 1)
     scheduled = bool(about.get("schedule"))
     counted = [
@@ -91,6 +100,8 @@ def compare(  # noqa: PLR0913
     parts: list[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = [(title, headings, counted)]
     if table is not None:
         parts.append(speedups_shown(table))
+    if held_at is not None:
+        parts.append(positions_shown(held_at))
     for heading, names, cells in parts:
         if markdown:
             print(f"{heading}\n\n{markdown_table(names, cells)}\n")

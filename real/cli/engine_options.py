@@ -22,7 +22,12 @@ Recording = Annotated[
     str, typer.Option(help="Recording whose prompts run; its texts are the target's own.")
 ]
 Draft = Annotated[
-    str, typer.Option("--drafter", help="ngram:LEAST,MOST, model:PATH, or none for plain decoding.")
+    str,
+    typer.Option(
+        "--drafter",
+        help="ngram:LEAST,MOST; none for plain decoding; or the path of a draft model, for vLLM "
+        "also of a head that `simspec export-drafter` wrote.",
+    ),
 ]
 Count = Annotated[
     int,
@@ -70,10 +75,10 @@ def engine_settings(
     sizes = rest.split(",") if rest else ["1", "3"]
     if method == "ngram" and len(sizes) <= 2 and all(s.isdecimal() for s in sizes):
         draft = NgramDraft(max(k, 1), int(sizes[0]), int(sizes[-1]))
-    elif method == "model" and rest:
-        draft = ModelDraft(max(k, 1), Path(rest))
+    elif (method == "model" and rest) or Path(drafter).exists():
+        draft = ModelDraft(max(k, 1), Path(rest if method == "model" and rest else drafter))
     elif drafter != "none":
-        raise ValueError(f"--drafter is {drafter!r}, expected ngram:1,3, model:PATH or none")
+        raise ValueError(f"--drafter is {drafter!r}, expected ngram:1,3, a path or none")
     return EngineSettings(model, draft, threads, dtype, batch=batch, exact=exact)
 
 

@@ -26,7 +26,7 @@ def export_gguf(
     """Write a target or a model drafter as a GGUF file for llama.cpp or OpenVINO GenAI.
 
     The tokenizer is copied from the target's GGUF file, because engines compare the tokenizers of
-    both. A draft vocabulary becomes a head with zero rows outside it.
+    both. A draft vocabulary becomes a head of all tokens with the same best token.
 
     Example: simspec export-gguf models/mine/model --tokenizer-of target.gguf --out draft.gguf
     """

@@ -23,7 +23,9 @@ from real.model.draft_head import (
     fill,
     load_draft_head,
     read_state,
+    write_published,
 )
+from real.model.draft_vocabulary import DraftVocabularyHead, head_rows
 from real.model.full_pass import TargetPass
 from real.model.hf_config import WeightsError
 from real.model.runner import depths
@@ -84,21 +86,25 @@ class MedusaHeads(StackedHeads):
 
 
 def published(folder: Path, target: Decoder) -> MedusaHeads:
-    """MedusaHeads from a checkpoint of FasterDecoding/Medusa.
+    """MedusaHeads from a checkpoint of FasterDecoding/Medusa, or of vLLM's form (`publish`).
 
     | file | content |
     | --- | --- |
-    | config.json | "medusa_num_layers": the number of blocks |
+    | config.json | "medusa_num_layers", in vLLM's form "num_hidden_layers": the number of blocks |
     | medusa_lm_head.safetensors, or model.safetensors | the tensors below |
     | tensor H.B.linear.weight, H.B.linear.bias | block B of head H |
     | tensor H.<blocks>.weight | the vocabulary head of head H |
+    | tensors blocks.H.layers.B.weight, lm_heads.H.weight | the same in vLLM's form |
 
     A leading "medusa_head." or "heads." is dropped. Heads are counted in the tensors, since
-    released configs say 2 with files of 5. WeightsError for anything else or other sizes.
+    released configs say 2 with files of 5. With "original_lm_head" all share lm_heads.0.
+    WeightsError for anything else or other sizes.
     """
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        blocks = block_count(config["medusa_num_layers"], f"{folder / 'config.json'}")
+        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        served = config.get("model_type") == "medusa" and "num_heads" in config
+        name = "num_hidden_layers" if served else "medusa_num_layers"
+        blocks = block_count(config[name], f"{folder / 'config.json'}")
     except WeightsError:
         raise
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
@@ -121,14 +127,49 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
             ours = f"head.{match[1]}.weight" if int(match[2]) == blocks else ours
         elif re.fullmatch(r"\d+\.\d+\.linear\.(weight|bias)", ours):
             ours = f"stacks.{ours}"
-        state[ours] = value
+        ours = re.sub(r"^blocks\.(\d+)\.layers\.(\d+)\.", r"stacks.\1.\2.linear.", ours)
+        state[re.sub(r"^lm_heads\.", "head.", ours)] = value
     count = len([name for name in state if name.startswith("head.")])
+    if served and config.get("original_lm_head") and "head.0.weight" in state:
+        count = len({name.split(".")[1] for name in state if name.startswith("stacks.")})
+        state |= {f"head.{i}.weight": state["head.0.weight"] for i in range(count)}
     try:
         heads = MedusaHeads(target, count, blocks, own_head=True)
     except ValueError as error:
         raise WeightsError(f"{folder} is no Medusa checkpoint: {error}") from error
     fill(heads, state, str(folder))
     return heads.requires_grad_(False).eval()
+
+
+def publish(heads: MedusaHeads, target: Decoder, folder: Path) -> None:
+    """Writes config.json and model.safetensors of vLLM's method `medusa`; `published` reads them.
+
+    Heads that share a vocabulary head have it once, as lm_heads.0. A draft vocabulary becomes a
+    head of all tokens with the same argmax (`DraftVocabularyHead.whole`), since vLLM 0.32 fails on
+    a `token_map`. vLLM loads as many heads as it drafts tokens: the first K.
+    """
+    settings, s = heads.settings, target.config
+    own, count = settings["own_head"], settings["heads"]
+    config = {
+        "architectures": ["MedusaModel"],
+        "model_type": "medusa",
+        "hidden_size": s.width,
+        "vocab_size": s.vocab,
+        "num_heads": count,
+        "num_hidden_layers": settings["blocks"],
+        "medusa_fc_bias": True,
+        "original_lm_head": not own,
+        "dtype": "float32",
+    }
+    state = {}
+    for name, value in heads.stacks.state_dict().items():
+        stack, block, _, kind = name.split(".")
+        state[f"blocks.{stack}.layers.{block}.{kind}"] = value
+    for i in range(count if own else 1):
+        head = heads.output(target, i)
+        head = head.whole() if isinstance(head, DraftVocabularyHead) else head
+        state[f"lm_heads.{i}.weight"] = head_rows(head)[0].detach()
+    write_published(folder, config, state)
 
 
 class MedusaDrafter(Drafter):
@@ -249,7 +290,7 @@ RECIPE = TrainingRecipe(
 )
 
 
-__all__ = ["KIND", "MedusaDrafter", "MedusaHeads", "published"]
+__all__ = ["KIND", "MedusaDrafter", "MedusaHeads", "publish", "published"]
 
 KIND = DrafterKind(
     MedusaDrafter,

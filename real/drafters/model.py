@@ -1,6 +1,7 @@
 """Vanilla drafting: a smaller language model with the target's tokenizer."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import language_model_loss
-from real.model.checkpoint import load_decoder
+from real.model.checkpoint import load_decoder, save_decoder
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder, initialize
 from real.model.draft_head import load_vocabulary
@@ -126,6 +127,19 @@ class ModelDrafter(Drafter):
         return passes.run(f"{self.name} {head}", lm, body, [tokens], span, self.cache)
 
 
+def publish(drafter: ModelDrafter, context: int, end: int | None, folder: Path) -> None:
+    """Writes a Llama checkpoint that vLLM and transformers load; gives the drafter its head.
+
+    A draft vocabulary becomes an untied head of all tokens with the same argmax
+    (`DraftVocabularyHead.whole`). context: of a checkpoint that states none. WeightsError for
+    another family.
+    """
+    lm = drafter.lm
+    if isinstance(lm.head, DraftVocabularyHead):
+        lm.head, lm.config = lm.head.whole(), replace(lm.config, tied=False)
+    save_decoder(lm, folder, end, lm.context or context, torch.float32)
+
+
 class SmallModel(Decoder):
     """A decoder that can be restricted to a draft vocabulary while it trains; tied."""
 
@@ -188,7 +202,7 @@ RECIPE = TrainingRecipe(
 )
 
 
-__all__ = ["KIND", "ModelDrafter", "small_model"]
+__all__ = ["KIND", "ModelDrafter", "publish", "small_model"]
 
 
 def _shape(argument: str, target: ModelShape) -> ModelShape:

@@ -1,10 +1,13 @@
 """An engine's adapter: its package, its worker script, and settings that the worker starts with."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 import simspec
 
@@ -16,6 +19,23 @@ DTYPES = "float32", "bfloat16", "float16"
 NGRAM_PROPOSER = "simspec.engines.vllm_proposer.PolicyProposer"
 MODEL_PROPOSER = "real.engines.hosted_proposer.ModelProposer"
 """Classes that vLLM loads by name."""
+DRAFT_MODEL = "draft_model"
+
+
+def served_form(path: Path) -> str:
+    """How vLLM loads a drafter's folder: its method medusa, eagle or draft_model.
+
+    config.json of a Medusa has the model type medusa. That of an EAGLE head is a Llama's, as
+    released; its tensor fc.weight tells it from a draft model.
+    """
+    try:
+        config = dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        if config.get("model_type") == "medusa" or "medusa_num_layers" in config:
+            return "medusa"
+        with safe_open(path / "model.safetensors", "numpy") as file:
+            return "eagle" if "fc.weight" in file.keys() else DRAFT_MODEL  # noqa: SIM118
+    except (OSError, TypeError, ValueError, RecursionError, SafetensorError):
+        return DRAFT_MODEL  # a GGUF file, or what the engine itself refuses
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,7 @@ class NgramDraft:
 
 @dataclass(frozen=True)
 class ModelDraft:
-    """Drafts of a small model: k tokens, each the likeliest, up to a probability below p_min."""
+    """Drafts of a small model or a head: k tokens, each the likeliest, up to one below p_min."""
 
     k: int
     model: Path
@@ -171,6 +191,7 @@ class Engine:
     | tested | first version that was tested, and the first one after those |
     | worker | file name of its worker script in `WORKERS` |
     | methods | how it can draft: "ngram", "model", "policy" |
+    | forms | of `served_form`: what "model" may be |
     | matches | n-gram occurrences that it can take: "first", "last" |
     | ngrams | (least, most) tokens of the n-grams that `simspec advise` tries |
     | longest_draft | most tokens of a draft |
@@ -187,6 +208,7 @@ class Engine:
     worker: str
     methods: tuple[str, ...]
     convention: str
+    forms: tuple[str, ...] = (DRAFT_MODEL,)
     matches: tuple[str, ...] = ("first",)
     ngrams: tuple[tuple[int, int], ...] = ((1, 3), (2, 4), (3, 5))
     longest_draft: int = 32
@@ -215,8 +237,8 @@ class Engine:
             )
         if isinstance(draft, NgramDraft | PolicyDraft):
             self._check_ngram(draft)
-        if isinstance(draft, ModelDraft) and not 0 <= draft.p_min < 1:
-            raise ValueError(f"p_min is {draft.p_min!r}; expected at least 0 and below 1")
+        if isinstance(draft, ModelDraft):
+            self._check_model(draft)
         self._check_schedule(settings)
         if settings.batch > 1 and not self.batches:
             raise ValueError(
@@ -264,6 +286,15 @@ class Engine:
             raise ValueError(
                 f"{self.name} takes the {' or '.join(self.matches)} occurrence of an n-gram, "
                 f"match is {match!r}"
+            )
+
+    def _check_model(self, draft: ModelDraft) -> None:
+        if not 0 <= draft.p_min < 1:
+            raise ValueError(f"p_min is {draft.p_min!r}; expected at least 0 and below 1")
+        if (form := served_form(draft.model)) not in self.forms:
+            raise ValueError(
+                f"{draft.model} holds {form} heads, which {self.name} does not load; expected a "
+                "draft model, or the engine vllm"
             )
 
     def was_tested(self, version: str) -> bool:

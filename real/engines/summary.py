@@ -127,6 +127,24 @@ def speedups_shown(table: SpeedupTable) -> tuple[str, Sequence[str], Sequence[Se
     return title, ("K", "predicted [95%]", "measured [95%]", "error"), cells
 
 
+def positions_shown(
+    positions: Mapping[int, Sequence[tuple[int, int, int]]],
+) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
+    """(title, headings, cells) of `accepted_by_position`: shares of drafts, by draft length."""
+    longest = max(positions, default=0)
+    cells = []
+    for k, counts in positions.items():
+        shares = [
+            f"{a / n:.3f}" if a == b else f"{a / n:.3f}, predicted {b / n:.3f}"
+            for n, a, b in counts
+            if n
+        ]
+        drafts = str(counts[0][0])
+        cells.append((str(k), drafts, *shares, *["-"] * (longest - len(shares))))
+    headings = ("K", "drafts", *(f"accepted to {j}" for j in range(1, longest + 1)))
+    return "drafts whose first tokens are all accepted", headings, cells
+
+
 def _figure(value: float, interval: Any, digits: int = 2) -> str:
     limits = f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]" if interval else ""
     return f"{value:.{digits}f}{limits}"

@@ -1,7 +1,7 @@
 """Whole jobs, from model folders and recordings to results: what each command does."""
 
 from real.jobs.audit import ForcedRun, audit_run, force_recording
-from real.jobs.convert import export_gguf, import_gguf, quantize_drafter
+from real.jobs.convert import export_drafter, export_gguf, import_gguf, quantize_drafter
 from real.jobs.emulate import EmulationSettings, LatencyFiles, emulate_recording, measure_latency
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.models import RULES, ModelSettings, dtype_of, open_recording, policy_cost_of
@@ -48,6 +48,7 @@ __all__ = [
     "dtype_of",
     "emulate_recording",
     "exits_of_recording",
+    "export_drafter",
     "export_gguf",
     "force_recording",
     "import_gguf",

@@ -1,22 +1,29 @@
-"""Converting weights: a checkpoint from a GGUF file and back, a drafter stored as int8."""
+"""Converting weights: a checkpoint from a GGUF file and back, drafters for engines and as int8."""
 
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from real.decode.acceptance_predictor import PREDICTOR_NAMES
+from real.drafters import BUILTIN, eagle, medusa, model
+from real.engines.adapter import served_form
 from real.files import replace_json, replacing
 from real.jobs.models import dtype_of
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.draft_head import read_state
+from real.model.draft_head import load_vocabulary, read_state
 from real.model.gguf import check_packages, convert, read_summary
 from real.model.gguf_export import write_gguf
+from real.model.hf_config import end_tokens
 from real.model.stored_weights import from_int8, sha256, to_int8, tokenizer_sha256, weight_files
+from real.pair import load_pair
 from real.progress import Progress, quiet
 from real.provenance import versions
 
@@ -42,10 +49,7 @@ def import_gguf(file: Path, out: Path, dtype: str = "float32", progress: Progres
     progress(label, 1, STEPS)
     summary = read_summary(file)
     progress(label, 2, STEPS)
-    part = out.with_name(f".{out.name}.part")  # a killed import leaves it; the next one starts anew
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
+    with _whole_folder(out) as part:
         parameters = convert(file, summary, part, number_type)
         progress(label, 3, STEPS)
         load_decoder(part)
@@ -61,13 +65,23 @@ def import_gguf(file: Path, out: Path, dtype: str = "float32", progress: Progres
             "versions": versions(),
         }
         replace_json(part / CARD, card)
+    progress(label, STEPS, STEPS)
+    return card
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out`, missing or empty until then, at the end or not at all."""
+    part = out.with_name(f".{out.name}.part")  # a killed job leaves it; the next one starts anew
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
         if out.is_dir():
             out.rmdir()  # it is empty
         os.replace(part, out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    progress(label, STEPS, STEPS)
-    return card
 
 
 def _finished(out: Path, digest: str, dtype: str) -> dict | None:
@@ -95,6 +109,93 @@ def export_gguf(folder: Path, tokenizer_of: Path, out: Path, dtype: str = "float
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; expected a transformers checkpoint")
     return asdict(write_gguf(folder, tokenizer_of, out, dtype)) | {"sha256": sha256(out)}
+
+
+SERVED = {"model": ("vllm", "transformers", "llamacpp"), "eagle": ("vllm",), "medusa": ("vllm",)}
+"""Engines that load a drafter of ours as it drafts, by the drafter's name."""
+UNSERVED = {
+    "early_exit": ("exit.json", "engines have no head after one of the target's own layers"),
+    "glide": ("glide.json", "engines have no draft layer that reads the target's KV cache"),
+    "hydra": ("hydra.json", "vLLM's method medusa has no heads that read drafted tokens"),
+    "lookahead": ("lookahead.json", "engines have no Jacobi window in the target's pass"),
+    "prompt_lookup": ("prompt_lookup.json", "it has no weights; engines draft n-grams themselves"),
+    "self_skip": ("self_skip.json", "engines do not leave out layers of the target"),
+    "sorted": ("sorted.json", "engines have no exits within a draft model"),
+}
+"""Files that name the other drafters, and why no engine loads them."""
+
+
+def drafter_of(folder: Path) -> str:
+    """The drafter of a folder, or of a name in a folder's place; "" if unknown."""
+    files = {"eagle": "eagle.json", "medusa": "medusa.json"}
+    files |= {name: file for name, (file, _) in UNSERVED.items()}
+    if not folder.is_dir():
+        return folder.name if str(folder) in BUILTIN else ""
+    held = [name for name, file in files.items() if (folder / file).exists()]
+    if held or not (folder / "config.json").exists():
+        return held[0] if held else ""
+    return {"draft_model": "model"}.get(form := served_form(folder), form)
+
+
+def export_drafter(folder: Path, target: Path, engine: str, out: Path) -> dict:
+    """Writes a trained drafter in the form that an engine loads, and returns what it wrote.
+
+    | drafter | engine | written |
+    | --- | --- | --- |
+    | model | vllm, transformers | `out`: a Llama checkpoint |
+    | model | llamacpp | `out`: a GGUF file, with the tokenizer of the GGUF file `target` |
+    | eagle, medusa | vllm | `out`: config.json and model.safetensors |
+
+    ValueError for a drafter that the engine does not load, by name, an `out` that holds files, and
+    as loading the drafter raises it.
+    """
+    name = drafter_of(folder)
+    engines = sorted({engine for held in SERVED.values() for engine in held})
+    if engine not in engines:
+        raise ValueError(f"engine is {engine!r}, expected one of {', '.join(engines)}")
+    if not name:
+        raise ValueError(f"{folder} holds no drafter; expected a folder of simspec train")
+    if engine not in SERVED.get(name, ()):
+        _refuse(name, engine)
+    written = {"drafter": name, "engine": engine}
+    if engine == "llamacpp":
+        return written | export_gguf(folder, target, out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} holds files already; name a new folder by --out")
+    if not target.is_dir():
+        raise ValueError(f"{target} is no folder; expected the target's transformers checkpoint")
+    pair = load_pair(folder, name, target=target, weights=folder)
+    decoder, drafter = pair.target.decoder, cast(Any, pair.drafter)
+    with _whole_folder(out) as part:
+        if name == "model":
+            token = load_vocabulary(folder, decoder.config.vocab)
+            ends = end_tokens(folder, decoder.config.vocab)
+            model.publish(drafter, decoder.context or 2048, ends[0] if ends else None, part)
+        else:
+            token = drafter.head.draft_token
+            publish = eagle.publish if name == "eagle" else medusa.publish
+            publish(drafter.head, decoder, part)
+    return written | {
+        "draft_vocab": None if token is None else len(token),
+        "bytes": (out / "model.safetensors").stat().st_size,
+        "sha256": sha256(out),
+    }
+
+
+def _refuse(name: str, engine: str) -> NoReturn:
+    """ValueError saying why the engine does not load the drafter, and what does instead."""
+    if name in SERVED:
+        raise ValueError(
+            f"{engine} loads no {name} heads, only draft models: give --engine "
+            f"{' or '.join(SERVED[name])}, or train the drafter model"
+        )
+    if name == "prompt_lookup":
+        raise ValueError(f"{name}: {UNSERVED[name][1]}: simspec engine run --drafter ngram:1,3")
+    why = UNSERVED[name][1] if name in UNSERVED else "engines have no such method"
+    raise ValueError(
+        f"{engine} loads no {name} drafter: {why}. A subclass of simspec's PolicyProposer can run "
+        "it inside vLLM (real/engines/hosted_proposer.py), or train model, eagle or medusa"
+    )
 
 
 def quantize_drafter(folder: Path, out: Path) -> dict:

@@ -108,6 +108,16 @@ def save_draft_head(
     replace_json(folder / f"{name}.json", content)
 
 
+def write_published(
+    folder: Path, config: Mapping[str, object], state: Mapping[str, Tensor]
+) -> None:
+    """Writes config.json and model.safetensors, in float32, as other libraries load a head."""
+    held = {name: value.float().cpu().contiguous().clone() for name, value in state.items()}
+    with replacing(folder / "model.safetensors") as path:
+        save_file(held, path, {"format": "pt"})
+    replace_json(folder / "config.json", config)
+
+
 def check_settings(settings: Mapping[str, object]) -> None:
     """ValueError for a setting that is no size of a head: a fraction, or so large that it hangs."""
     for name, value in settings.items():

@@ -59,6 +59,19 @@ drafter's own |
             linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
         return linear
 
+    def whole(self) -> nn.Linear:
+        """A head of all tokens, as engines load it: outside, every row is the mean of the N rows.
+
+        A mean of logits is below the largest, unless all are equal: the argmax stays the restricted
+        one for every hidden state. Rows of zeros would need a best logit above 0.
+        """
+        rows, _ = self.rows()
+        weight = rows.detach().double().mean(0).to(rows).repeat(len(self.place), 1)
+        weight[self.token] = rows.detach()
+        head = nn.Linear(rows.shape[1], len(self.place), bias=False, device="meta")
+        head.weight = nn.Parameter(weight, requires_grad=False)
+        return head
+
     def compact(self, x: Tensor) -> Tensor:
         """Logits `[..., N]` of rows `x [..., width]`."""
         return F.linear(x, *self.rows()) if self.product is None else self.product(x)

@@ -14,6 +14,7 @@ from real.model.checkpoint import load_decoder
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.draft_head import load_vocabulary
+from real.model.draft_vocabulary import DraftVocabularyHead
 from real.model.gguf import read_summary
 from real.model.hf_config import WeightsError
 from real.model.layer import frequencies
@@ -47,8 +48,8 @@ def write_gguf(folder: Path, tokenizer_of: Path, out: Path, dtype: str = "float3
     """Writes the Llama checkpoint `folder` to `out` with the tokenizer of another GGUF file.
 
     Engines compare the tokenizers of target and drafter, so that every `tokenizer.*` field is
-    copied from the target's GGUF file. A draft vocabulary becomes a head whose other rows are zero:
-    its argmax is the restricted one while the best logit is above 0.
+    copied from the target's GGUF file. A draft vocabulary becomes a head of all tokens with the
+    same argmax (`DraftVocabularyHead.whole`).
 
     WeightsError for another family, scaled rotary positions, a tokenizer of another size, float16
     weights out of range; ValueError for another dtype.
@@ -129,16 +130,14 @@ def _write_sizes(writer: Any, decoder: Decoder) -> None:
 
 
 def _tensors(decoder: Decoder, token: Tensor | None) -> Iterator[tuple[str, Tensor]]:
-    """GGUF name and values of each tensor; the head of a draft vocabulary has zero rows."""
+    """GGUF name and values of each tensor, with the whole head of a draft vocabulary."""
     s, state = decoder.config, decoder.state_dict()
     for name, values in state.items():
         if name == "head.weight" and (s.tied or token is not None):
             continue
         yield _gguf_name(name), _paired(name, values, s)
     if token is not None:
-        rows = torch.zeros_like(state["head.weight"])
-        rows[token] = state["head.weight"][token]
-        yield "output.weight", rows
+        yield "output.weight", DraftVocabularyHead(decoder.head, token).whole().weight
 
 
 def _gguf_name(name: str) -> str:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from real.draft import DrafterKind, RandomInit
 from real.drafters.eagle.drafter import RECIPE, EagleDrafter, ParallelEagle, eagle_loss
-from real.drafters.eagle.head import INPUTS, EagleHead
+from real.drafters.eagle.head import INPUTS, EagleHead, publish
 
-__all__ = ["INPUTS", "KIND", "EagleDrafter", "EagleHead", "eagle_loss"]
+__all__ = ["INPUTS", "KIND", "EagleDrafter", "EagleHead", "eagle_loss", "publish"]
 
 KIND = DrafterKind(
     EagleDrafter,

@@ -10,14 +10,17 @@ from torch import Tensor, nn
 
 from real.model.config import MAX_THETA
 from real.model.decoder import Decoder
-from real.model.draft_head import DraftHead, check_settings, fill, read_state
-from real.model.hf_config import WeightsError, from_hf_name
+from real.model.draft_head import DraftHead, check_settings, fill, read_state, write_published
+from real.model.hf_config import WeightsError, from_hf_name, to_hf_name
 from real.model.kv_cache import KVCache, StaticKVCache
 from real.model.layer import DecoderLayer, frequencies
 from simspec.output.names import one_note
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} or f_i."""
+
+MOST_POSITIONS = 1 << 15
+"""Positions of an exported head whose target states no context."""
 
 
 class EagleHead(DraftHead):
@@ -166,6 +169,60 @@ def published(folder: Path, target: Decoder) -> EagleHead:
         ) from error
     fill(head, state, str(folder))
     return head.requires_grad_(False).eval()
+
+
+def publish(head: EagleHead, target: Decoder, folder: Path) -> None:
+    """Writes config.json and model.safetensors of vLLM's method `eagle`; `published` reads them.
+
+    vLLM 0.32 (model_executor/models/llama_eagle.py) has an FC without a bias, no norm in front of
+    the first layer, Llama layers, and the target's own embedding and head; any tensor `.bias` is
+    dropped without a word. WeightsError, one line, naming what else this head needs.
+    """
+    s, settings = target.config, head.settings
+    unserved = {
+        f"inputs={head.inputs}": (head.inputs != INPUTS[0], f"train with --set inputs={INPUTS[0]}"),
+        "a bias of FC": (head.fc.bias is not None, "train with --set bias=false"),
+        "a first norm": (settings["first_norm"], "train with --set first_norm=false"),
+        "a draft vocabulary": (
+            head.draft_token is not None and len(head.draft_token) < s.vocab,
+            f"simspec train eagle --from FOLDER --steps 0 --draft-vocab {s.vocab} keeps the "
+            "weights, and drafts from all tokens",
+        ),
+        "layers with biases or head norms": (
+            s.qkv_bias or s.output_bias or s.qk_norm,
+            "expected a target of the Llama family",
+        ),
+        "scaled rotary positions": (
+            target.scaling != 1 or not torch.equal(target.frequency, frequencies(s)),
+            "expected a target with plain ones",
+        ),
+    }
+    for what, (given, remedy) in unserved.items():
+        if given:
+            raise WeightsError(f"vLLM's method eagle takes no head with {what}: {remedy}")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": s.vocab,
+        "hidden_size": s.width,
+        "intermediate_size": s.hidden,
+        "num_hidden_layers": len(head.layers),
+        "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": settings["norm_eps"] or s.norm_eps,
+        "rope_theta": s.rope_theta,
+        "max_position_embeddings": target.context or MOST_POSITIONS,
+        "tie_word_embeddings": False,
+        "bias": False,
+        "dtype": "float32",
+    }
+    state = {
+        to_hf_name(name).removeprefix("model.") if name.startswith("layers.") else name: value
+        for name, value in head.state_dict().items()
+    }
+    write_published(folder, config, state)
 
 
 def _config(folder: Path, target: Decoder) -> dict:

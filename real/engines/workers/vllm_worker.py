@@ -22,7 +22,6 @@ os.environ["VLLM_NO_USAGE_STATS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; unset, a share of all memory
-METHODS = {"ngram": "ngram", "model": "draft_model"}
 LEAST_TOKENS_A_PASS, MOST_PROMPT_TOKENS = 2048, 1 << 14
 """Tokens of a pass: all prompts of a batch are read in one, up to the second number."""
 FIRST_JUNK, LAST_JUNK = 100, 1000
@@ -33,6 +32,11 @@ def start(options):
     """Loads the models; ValueError for what this device cannot run."""
     os.environ["OMP_NUM_THREADS"] = str(options["threads"])
     return VllmEngine(options)
+
+
+def form_of(draft):
+    """How vLLM drafts: ngram, policy, draft_model, eagle or medusa; "" for plain decoding."""
+    return draft.get("form", draft["method"]) if draft else ""
 
 
 class VllmEngine:
@@ -50,6 +54,7 @@ class VllmEngine:
 
         self.draft, self.options, self.on_cpu = options["draft"], options, current_platform.is_cpu()
         self.most = self.draft["k"] if self.draft else 0
+        self.form = form_of(self.draft)
         if options["temperature"] and self.draft and self.on_cpu:
             raise ValueError(
                 f"vLLM on a CPU samples wrongly with drafts (temperature is "
@@ -86,7 +91,9 @@ class VllmEngine:
             raise ValueError("vLLM uses its V2 runner although VLLM_USE_V2_MODEL_RUNNER is 0")
         if self.draft:
             runner = core.model_executor.driver_worker.worker.model_runner
-            self.drafter = runner.drafter
+            self.drafter, used = runner.drafter, runner.speculative_config.method
+            if self.draft["method"] == "model" and used != self.form:
+                raise ValueError(f"vLLM drafts by {used}, expected {self.form}: rename the drafter")
             if runner.effective_drafter_max_model_len < length:
                 raise ValueError(
                     f"the draft model reads {runner.effective_drafter_max_model_len} tokens, "
@@ -103,8 +110,10 @@ class VllmEngine:
                 "model": self.draft["class"],
                 "num_speculative_tokens": k,
             }
+        if self.form == "medusa":  # drafts one length: as many heads are loaded
+            return {"method": "medusa", "model": self.draft["model"], "num_speculative_tokens": k}
         config = {
-            "method": METHODS[self.draft["method"]],
+            "method": self.form,
             "num_speculative_tokens": k,
             # a schedule, so that the scheduler reads K before each pass
             "num_speculative_tokens_per_batch_size": self.options.get(
@@ -138,8 +147,8 @@ class VllmEngine:
             "engine": "vllm",
             "version": vllm.__version__.partition("+")[0],
             "device": current_platform.get_device_name() + threads,
-            "sets_k": bool(self.draft),
-            "forces_drafts": bool(self.draft) and self.draft["method"] != "policy",
+            "sets_k": bool(self.draft) and self.form != "medusa",
+            "forces_drafts": bool(self.draft) and self.form not in ("policy", "medusa"),
             "notes": notes,
         }
 
@@ -151,7 +160,7 @@ class VllmEngine:
         self._check(requests, concurrent, k, force)
         if self.draft and self.draft["method"] == "policy":
             self.drafter.use(policy or f"fixed:{self.most if k is None else k}")
-        elif self.draft:
+        elif self.draft and self.form != "medusa":
             self._set_draft_length(self.most if k is None else k, force)
         if arrivals is not None and len(arrivals) != len(requests):
             raise ValueError(f"{len(requests)} requests, {len(arrivals)} arrivals: give each one")
@@ -193,6 +202,8 @@ class VllmEngine:
         for name, value in (("k", k), ("force", force)):
             if value is not None and not 0 <= value <= self.most:
                 raise ValueError(f"{name} is {value}; expected 0 to {self.most}, as at the start")
+        if self.form == "medusa" and k not in (None, self.most):
+            raise ValueError(f"k is {k}; Medusa was started with {self.most} heads: start it anew")
         for request in requests:
             tokens = len(request["prompt"]) + request["max_tokens"]
             if not request["prompt"] or tokens > self.options["longest"]:
@@ -219,7 +230,7 @@ class VllmEngine:
         scheduled = "schedule" in self.options and force is None and k == self.most
         self.scheduler.dynamic_sd_lookup = self.lengths if scheduled else [k] * len(self.lengths)
         self.drafter.__dict__.pop("propose", None)
-        by_model = self.draft["method"] == "model"
+        by_model = self.draft["method"] == "model"  # or by an EAGLE head, with the same arguments
         if force is not None or (by_model and k == 0):  # at K = 0 a draft model reads on
             make = _junk_tensor if by_model else _junk_lists
             self.drafter.propose = make(k, random.Random(self.options["seed"]))
