@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.batch import StepSeconds
-from simspec.policy.policy import PolicyError
+from simspec.numerics.rng import POLICY, uniform
+from simspec.policy.policy import Policy, PolicyError
 
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
@@ -92,6 +94,48 @@ class BatchPolicy:
                 "lower it, or record and measure deeper"
             )
         return K if self.K is None else self.K
+
+
+def shared(policy: Policy) -> BatchPolicy:
+    """A policy of a request with one state and one draft length for the whole batch, as engines
+    run it.
+
+    It decides before drafting, so that it reads no features, and observes the outcome of each
+    request in turn, with the step's seconds. PolicyError for a policy that reads features.
+    """
+    if policy.reads:
+        raise PolicyError(
+            f"shared:{policy.name} reads {policy.reads[0]!r}, expected a policy that decides "
+            "before drafting: give it without shared:"
+        )
+    return BatchPolicy(
+        f"shared:{policy.name}", partial(_Shared, policy), policy.K, (), policy.random
+    )
+
+
+class _Shared(BatchRule):
+    def __init__(self, policy: Policy, start: BatchStart) -> None:
+        super().__init__(start)
+        self.draft_more, self.told = policy.compiled()
+        self.params, self.state = policy.start()
+        self.random, self.steps = policy.random, 0
+        self.features = np.empty((start.K, 0))
+
+    def length(self, requests: int) -> int:
+        self.steps += 1
+        for slot in range(self.start.K + 1):
+            address = self.start.seed, 0, self.steps, slot, POLICY
+            u = uniform(*address) if self.random else np.nan
+            go, keep = self.draft_more(self.params, self.state, slot, self.features, u)
+            if not go:
+                return slot if keep or slot == 0 else slot - 1
+        return self.start.K
+
+    def observe(
+        self, step: BatchStep, drafted: Integers, accepted: Integers, seconds: float
+    ) -> None:
+        for d, a in zip(drafted.tolist(), accepted.tolist()):
+            self.told(self.params, self.state, d, d, a, self.features, seconds)
 
 
 class Lagged:

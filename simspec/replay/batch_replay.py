@@ -1,6 +1,6 @@
 """Replay of a batch policy: lock steps in which one rule decides for all active requests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,17 +61,12 @@ def batch_replay(  # noqa: PLR0913
     feature that the trace lacks, ValueError for what cannot be priced.
     """
     prices = StepPrices(cost, batch, rules or BatchRules(), context, policy.reads)
-    if trace.ratio is not None and policy.reads:
-        raise PolicyError(
-            f"policy {policy.name!r} reads {policy.reads[0]!r}, and a recording of the rejection "
-            "rule replays in distribution only: take a greedy or coupled recording"
-        )
+    K = check_batch_policy(trace, cost, policy)
     if batch * trace.rows > MOST_ROUNDS:
         raise ValueError(
             f"{batch} slots of {trace.rows} tokens are more than {MOST_ROUNDS} rounds: "
             "take a smaller batch, or fewer prompts"
         )
-    K = policy.longest(min(trace.K, cost.K))
     seconds = step_seconds(trace, prices, K)
     rule = policy.rule(BatchStart(batch, K, seconds, int(check_seed(seed))))
     slots, steps = _Slots(trace, prices), []
@@ -92,6 +87,31 @@ def batch_replay(  # noqa: PLR0913
         steps.append((slots.lane(active), row, computed, drafted, accepted, *slots.about(active)))
         slots.advance(active, accepted + 1)
     return _run(trace, prices, [np.concatenate(column) for column in zip(*steps)])
+
+
+def check_batch_policy(trace: Trace, cost: CostModel | CostTable, policy: BatchPolicy) -> int:
+    """Its longest draft on this trace at these costs; the errors of `batch_replay`."""
+    if trace.ratio is not None and policy.reads:
+        raise PolicyError(
+            f"policy {policy.name!r} reads {policy.reads[0]!r}, and a recording of the rejection "
+            "rule replays in distribution only: take a greedy or coupled recording"
+        )
+    trace.features(policy.reads)
+    return policy.longest(min(trace.K, cost.K))
+
+
+def supported_batch_policies(
+    trace: Trace, cost: CostModel | CostTable, policies: Sequence[BatchPolicy]
+) -> tuple[list[BatchPolicy], list[str]]:
+    """(those that this recording can serve, one note on each other)."""
+    supported, notes = [], []
+    for policy in policies:
+        try:
+            check_batch_policy(trace, cost, policy)
+            supported.append(policy)
+        except ValueError as error:
+            notes.append(f"{policy.name} is left out: {error}")
+    return supported, notes
 
 
 def step_seconds(trace: Trace, prices: StepPrices, K: int) -> StepSeconds:
