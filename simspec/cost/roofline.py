@@ -195,6 +195,11 @@ def roofline_memory(
             f"expected 1 to 255, at least 1 and at least {MAX_BACKLOG}"
         )
     rows = context + K + 1
+    if sparse := [m.name for m in (target, drafter) if isinstance(m, ModelShape) and m.experts]:
+        raise ValueError(
+            f"{sparse[0]} routes rows to experts, expected a dense model: --engine prices its "
+            "measured kernels"
+        )
     if isinstance(drafter, ModelShape):
         shared_layers(target, drafter)
         return memory(target, batch, rows) + memory(drafter, batch, rows)
