@@ -78,7 +78,7 @@ class AcceptanceEstimator:
         if not self.slope + moved >= 0.0:
             moved = 0.0
         self.slope = float(self.slope + moved)
-        self.bias = self.bias + np.nan_to_num((h - B * moved) / c * n / (n + self.damping))
+        self.bias = self.bias + (h - B * moved) / c * n / (n + self.damping)
 
 
 class _Adaptive(BatchRule):
@@ -146,7 +146,7 @@ def adaptive_verification(  # noqa: PLR0913
     _check_k("adaptive_verification", k)
     check_integer("adaptive_verification", "lag", lag, 0, 16)
     check_integer("adaptive_verification", "interval", interval, 1, 10**6)
-    check_number("adaptive_verification", "damping", damping, 0, 1e9)
+    check_number("adaptive_verification", "damping", damping, 1e-9, 1e9)
     check_number("adaptive_verification", "ridge", ridge, 1e-9, 1e9)
     check_flag("adaptive_verification", "overhead", overhead)
     settings = {

@@ -36,7 +36,8 @@ class _Dspark(BatchRule):
         self.stale = Lagged(start.batch, start.K, settings["lag"])
         self.temperature, self.form = settings["temperature"], settings["form"]
         rows = len(start.seconds.verify) - 1
-        self.probes = np.minimum(settings["probed"], rows)
+        # Larger probes are never reached; with none below, the first is as flat as the last row.
+        self.probes = np.array([p for p in settings["probed"] if p <= rows] or [rows])
 
     def submit(self, step: BatchStep) -> Integers:
         confidence = step.confidence.astype(np.float32)  # and so their products, as released

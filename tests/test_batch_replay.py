@@ -1,0 +1,460 @@
+"""Batch policies: the loop and vLLM's rule against slow twins, budgets by hand, and laws."""
+
+from dataclasses import replace
+from itertools import product
+
+import naive_batch
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import costs, traces
+
+from simspec import CostModel, PolicyError, TraceError, policies, replay, synthetic
+from simspec.cost.batch import BatchCost, StepLoad, StepSeconds, TokenCost, captured_rows
+from simspec.cost.table import CostTable
+from simspec.policies import BATCH_KINDS, parse, parse_batch
+from simspec.policies.adaptive_verification import AcceptanceEstimator
+from simspec.policy.batch import (
+    BatchPolicy,
+    BatchRule,
+    BatchStart,
+    BatchStep,
+    Lagged,
+    admit,
+    best_budget,
+    shared,
+    survival,
+)
+from simspec.replay import batch_replay as loop
+from simspec.replay import metrics
+from simspec.replay.batch_replay import batch_replay, step_seconds
+from simspec.replay.lock_step import ENDS, BatchRules, StepPrices, plain_steps, policy_steps
+from simspec.trace.quantization import LOG_ODDS
+
+COST = TokenCost(8.0, 0.25, kv=0.01, step=1.0, draft=0.5, draft_row=0.01, overhead=1.0).cost(6, 3.0)
+EXAMPLES = [text for kind in BATCH_KINDS.values() for text in kind.examples]
+
+
+def as_texts(trace):
+    """What the twin reads: [(budget, [(depth, run, [confidence])])]."""
+    column = trace.features(("confidence",))[0]
+    shown = LOG_ODDS[trace.feature[:, :, column]].tolist()
+    rows = list(zip(trace.depth.tolist(), trace.run.tolist(), shown))
+    return [
+        (int(budget), rows[first:last])
+        for budget, first, last in zip(trace.budget, trace.offset, trace.offset[1:])
+    ]
+
+
+def listed(run):
+    """[plays][(row within the sequence, computed, drafted, accepted)]."""
+    offset = np.concatenate(([0], np.cumsum(np.diff(run.start))))
+    columns = run.rounds.row, run.rounds.computed, run.rounds.drafted, run.rounds.accepted
+    rounds = list(zip(*(column.tolist() for column in columns)))
+    ends = run.rounds.offset
+    return [
+        [(row - int(start), *rest) for row, *rest in rounds[first:last]]
+        for start, first, last in zip(offset, ends, ends[1:])
+    ]
+
+
+class Started:
+    """A run with the first rows of its plays."""
+
+    def __init__(self, trace, run):
+        self.rounds, self.sequence, self.steps = run.rounds, run.sequence, run.steps
+        self.start = np.concatenate(([0], np.cumsum(np.diff(trace.offset)[run.sequence])))
+
+
+def both(trace, batch, ends, text, **options):
+    """(our run, the twin's rounds, plays and steps, the twin) of vLLM's rule."""
+    rules = BatchRules(ends)
+    policy = parse_batch(text)
+    run = batch_replay(trace, policy, COST, batch, rules=rules)
+    K = policy.longest(min(trace.K, COST.K))
+    table = step_seconds(trace, StepPrices(COST, batch, rules, None, policy.reads), K)
+    twin = naive_batch.Adaptive(
+        K, lambda R, x: table.draft[K, R] + max(table.verify[R + x], 1e-9), **options
+    )
+    return run, *naive_batch.batch_rounds(as_texts(trace), K, batch, ends, twin.choose), twin
+
+
+RULE = st.fixed_dictionaries(
+    {
+        "lag": st.integers(0, 3), "interval": st.sampled_from((1, 2, 5, 100)),
+        "damping": st.sampled_from((0.01, 50.0)), "ridge": st.sampled_from((0.001, 0.5)),
+    }
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=40)
+@given(traces(max_rows=14), st.integers(1, 5), st.sampled_from(ENDS), RULE)
+def test_rounds_and_steps_equal_the_slow_twin(trace, batch, ends, options):
+    text = "adaptive_verification:" + ",".join(f"{key}={value}" for key, value in options.items())
+    run, rounds, sequence, steps, _ = both(trace, batch, ends, text, **options)
+    assert run.sequence.tolist() == sequence[: len(run.sequence)]
+    assert listed(Started(trace, run)) == [play for play in rounds if play][: len(run.sequence)]
+    prompts = np.diff(trace.prompt_offset)
+    assert run.steps.load.active.tolist() == [len(step) for step in steps]
+    assert run.steps.load.computed.tolist() == [sum(c for *_, c, _ in step) for step in steps]
+    assert run.steps.load.drafted.tolist() == [sum(d for *_, d in step) for step in steps]
+    cached = [sum(prompts[s] + row for s, row, *_ in step) for step in steps]
+    assert run.steps.load.cached.tolist() == cached
+    chosen = trace.select(run.sequence)
+    figures = metrics.summary(run.rounds, chosen, COST)  # refuses rounds of another trace
+    assert figures.tokens == chosen.rows
+
+
+def many(seed=3, K=4, sequences=9):
+    return synthetic.iid(0.7, sequences, 40, K, seed=seed, confidence=True)
+
+
+@pytest.mark.parametrize("change", ["lag=2", "lag=0", "ridge=50.0", "interval=7", "damping=5.0"])
+def test_control_another_rule_makes_other_rounds(change):
+    trace, name = many(), "adaptive_verification:interval=5"
+    told = {"interval": 5}
+    run, rounds, *_ = both(trace, 4, "refill", name, **told)
+    assert listed(Started(trace, run)) == rounds[: len(run.sequence)]
+    key, value = change.split("=")
+    other, twin, *_ = both(trace, 4, "refill", f"adaptive_verification:{change}", **told)
+    assert listed(Started(trace, other)) != twin[: len(other.sequence)]
+
+
+def test_budgets_by_hand():
+    """Two requests, confidences 0.9 and 0.5, K = 2; a pass costs 10 and each row 3.
+
+    Survivals 0.9, 0.81 and 0.5, 0.25. tokens(x) = 2, 2.9, 3.71, 4.21, 4.46 at 16 + 3 x seconds
+    (2 rows, and nothing for drafting): .125, .1526, .1686, .1684, .1593, so the budget is 2. The
+    first step weighs every token as certain: 2 + x over 16 + 3 x grows, so all 4.
+    """
+    p = np.array([[0.9, 0.9], [0.5, 0.5]])
+    table = StepSeconds(np.zeros((3, 3)), 10.0 + 3.0 * np.arange(7), 0.0)
+    rule = parse_batch("adaptive_verification").rule(BatchStart(2, 2, table, 0))
+    odds = (np.log(p / (1 - p)) + 0.2) / 0.5  # so that the untrained estimator says p
+    step = BatchStep(np.arange(2), np.ones(2, bool), np.full(2, 2), 1 / (1 + np.exp(-odds)))
+    assert rule.submit(step).tolist() == [2, 2]
+    assert rule.submit(step._replace(new=np.zeros(2, bool))).tolist() == [2, 0]
+    turned = step._replace(new=np.zeros(2, bool), confidence=step.confidence[::-1])
+    assert rule.submit(turned).tolist() == [0, 2]  # the budget of before, today's order
+    # With overhead 20 each row costs less of a step: .0556, .0744, .0883, .0936, .0929.
+    dear = StepSeconds(np.zeros((3, 3)), table.verify, 20.0)
+    rules = {
+        text: parse_batch(f"adaptive_verification:lag=0{text}").rule(BatchStart(2, 2, dear, 0))
+        for text in ("", ",overhead=true")
+    }
+    assert [rules[text].submit(step).sum() for text in rules] == [2, 3]
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(1, 4), st.integers(1, 3), st.data())
+def test_admitted_tokens_are_the_best_prefixes(n, K, data):
+    """Of all ways to verify `budget` tokens, by enumeration."""
+    codes = st.lists(st.integers(100, 255), min_size=n * K, max_size=n * K)
+    confidence = LOG_ODDS[np.array(data.draw(codes)).reshape(n, K)]
+    computed = np.array(data.draw(st.lists(st.integers(0, K), min_size=n, max_size=n)))
+    chances = survival(confidence, computed)
+    for budget in range(int(computed.sum()) + 1):
+        found = admit(chances, budget)
+        assert found.sum() == budget
+        assert (found <= computed).all()
+        gains = {
+            counts: sum(chances[i, :count].sum() for i, count in enumerate(counts))
+            for counts in product(*(range(c + 1) for c in computed))
+            if sum(counts) == budget
+        }
+        assert gains[tuple(found.tolist())] == pytest.approx(max(gains.values()))
+
+
+def test_ties_go_to_the_smaller_position_then_to_the_earlier_request():
+    chances = survival(np.array([[0.5, 1.0], [0.5, 0.5], [0.9, 0.2]]), np.full(3, 2))
+    assert [admit(chances, budget).tolist() for budget in range(1, 5)] == [
+        [0, 0, 1], [1, 0, 1], [1, 1, 1], [2, 1, 1]
+    ]  # fmt: skip
+    assert admit(chances, 99).tolist() == [2, 2, 2]
+
+
+def test_the_first_best_budget():
+    assert best_budget(np.array([1.0, 0.5]), 1, np.array([1.0, 2.0, 2.5])) == 0
+    assert best_budget(np.array([1.0, 0.5]), 1, np.array([1.0, 1.5, 2.5])) == 1
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from((1e-3, 0.3)))
+def test_an_undamped_refit_is_one_newton_step(seed, K, ridge):
+    """The gradient of the penalized log-likelihood around the old coefficients, numerically."""
+    random = np.random.default_rng(seed)
+    estimator = AcceptanceEstimator(K, interval=1, damping=1e-12, ridge=ridge)
+    feature = random.normal(0, 2, (30, K))
+    predicted = estimator.predict(feature)
+    verified = random.integers(0, K + 1, 30)
+    accepted = np.minimum((random.random((30, K)) < 0.7).cumprod(axis=1).sum(axis=1), verified)
+    seen = [(i, k) for i in range(30) for k in range(min(verified[i], accepted[i] + 1))]
+    design = np.array([[feature[i, k], *np.eye(K)[k]] for i, k in seen]).reshape(-1, K + 1)
+    y = np.array([float(k < accepted[i]) for i, k in seen])
+    p = np.array([predicted[i, k] for i, k in seen])
+    matrix = design.T @ (design * (p * (1 - p))[:, None]) + ridge * np.eye(K + 1)
+    step = np.linalg.solve(matrix, design.T @ (y - p))
+    estimator.step(feature, predicted, accepted, verified)
+    if 0.5 + step[0] >= 0:
+        assert estimator.slope == pytest.approx(0.5 + step[0])
+        counted = np.bincount([k for _, k in seen], minlength=K) > 0
+        np.testing.assert_allclose((estimator.bias + 0.2)[counted], step[1:][counted], atol=1e-9)
+        assert (estimator.bias[~counted] == -0.2).all()
+    else:
+        assert estimator.slope == 0.5
+
+
+def test_the_estimator_finds_the_acceptance_of_its_data():
+    """100 refits of calibrated drafts: predictions within 0.02 of the truth, started 0.2 off."""
+    random = np.random.default_rng(5)
+    estimator = AcceptanceEstimator(3)
+    f = random.normal(0, 2, (4000, 3))
+    truth = 1 / (1 + np.exp(-(0.9 * f + np.array([0.8, 0.3, -0.6]))))
+    for start in range(0, 4000, 4):
+        part = slice(start, start + 4)
+        hits = (random.random((4, 3)) < truth[part]).cumprod(axis=1).sum(axis=1)
+        estimator.step(f[part], estimator.predict(f[part]), hits, np.full(4, 3))
+    assert abs(AcceptanceEstimator(3).predict(f) - truth).mean() > 0.1
+    assert abs(estimator.predict(f) - truth).mean() < 0.03
+
+
+@settings(deadline=None, max_examples=25)
+@given(traces(), st.integers(1, 5), st.integers(0, 4), st.sampled_from(ENDS), st.booleans())
+def test_one_length_for_all_is_the_lock_step_of_that_length(trace, batch, K, ends, padded):
+    K, rules = min(K, trace.K), BatchRules(ends, padded, captured=8)
+    rounds = replay(trace, parse(f"fixed:{K}"))
+    steps = policy_steps(trace, rounds, COST, batch, rules=rules)
+    for policy in (parse_batch(f"batch_schedule:1={K}"), shared(parse(f"fixed:{K}"))):
+        run = batch_replay(trace, policy, COST, batch, rules=rules)
+        assert run.steps.seconds.tolist() == steps.seconds.tolist()
+        np.testing.assert_allclose(run.steps.share, steps.share)
+        assert run.rounds == rounds.select(run.sequence, trace)
+
+
+@settings(deadline=None, max_examples=25)
+@given(traces(max_rows=30), costs(), st.sampled_from(("hf_heuristic", "ema_tiers:interval=1")))
+def test_a_batch_of_one_is_the_replay_of_a_stream(trace, cost, name):
+    policy = replace(policies.make(name, trace, cost), scope="stream")
+    run = batch_replay(trace, shared(policy), cost, 1)
+    assert run.rounds == replay(trace, policy, cost=cost)
+    slots = parse_batch("ema_slots:interval=1,delay=0,1=1/3/5/7")
+    tiers = replace(parse("ema_tiers:interval=1"), scope="stream")
+    assert batch_replay(trace, slots, cost, 1).rounds == replay(trace, tiers, cost=cost)
+
+
+def test_slots_by_batch_hold_one_average_each():
+    """By hand: batches of 4 take the slot of 4, whose mean of 1.5 lifts it from 1 to 3."""
+    table = StepSeconds(np.zeros((8, 9)), np.arange(64.0), 0.0)
+    text = "ema_slots:interval=1,warmup=0,weight=1.0,delay=1,1=1/3/5,4=1/3"
+    rule = parse_batch(text).rule(BatchStart(8, 7, table, 0))
+    assert [rule.length(n) for n in (1, 3, 4, 8)] == [3, 3, 3, 3]
+    step = BatchStep(np.arange(4), np.zeros(4, bool), np.full(4, 3), np.empty((4, 0)))
+    low, high = np.array([0, 0, 1, 0]), np.array([3, 3, 3, 3])
+    lengths = []
+    for accepted in (low, low, high, high):
+        rule.observe(step, step.computed, accepted, 1.0)
+        lengths.append((rule.length(3), rule.length(4)))
+    assert lengths == [(3, 3), (3, 1), (3, 1), (3, 3)]  # the outcome counts one step later
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 4), st.sampled_from(("sum", "sps")))
+def test_dspark_is_its_definition(seed, n, K, form):
+    random = np.random.default_rng(seed)
+    rows = n * (K + 1) + 1
+    table = StepSeconds(random.random((K + 1, n + 1)), 1 + random.random(rows).cumsum(), 0.5)
+    text = f"dspark:form={form},probes=2/3/7"
+    rule = parse_batch(text).rule(BatchStart(n, K, table, 0))
+    past = [np.ones((n, K))] * 2
+    for i in range(6):
+        confidence = random.choice([1e-4, 0.5, 0.9, 0.97], (n, K))
+        computed = random.integers(0, K + 1, n)
+        confidence[np.arange(K) >= computed[:, None]] = np.nan
+        step = BatchStep(np.arange(n), np.full(n, i == 0), computed, confidence)
+        old, today = (
+            [
+                (-np.float32(chance), k, j)
+                for j in range(n)
+                for k, chance in enumerate(np.cumprod(of[j].astype(np.float32)))
+                if k < computed[j] and chance >= 1e-6
+            ]
+            for of in (past[-2], confidence)
+        )
+        known = sorted(-float(score) for score, _, _ in old)[::-1]
+
+        def seconds(x):
+            pass_rows = n + x
+            if form == "sps":
+                pass_rows = max([2, *(p for p in (2, 3, 7) if p <= n + x)])
+            return 0.5 + table.draft[K, n] + table.verify[min(pass_rows, rows - 1)]
+
+        rates = [(n + sum(known[:x])) / seconds(x) for x in range(len(known) + 1)]
+        chosen = [0] * n
+        for _, _, j in sorted(today)[: int(np.argmax(rates))]:
+            chosen[j] += 1
+        assert rule.submit(step).tolist() == chosen
+        past.append(np.nan_to_num(confidence, nan=1.0))
+
+
+def test_dspark_divides_log_odds_by_its_temperature():
+    table = StepSeconds(np.zeros((2, 3)), np.array([1, 1, 1, 1.7, 2.5]), 0.0)
+    step = BatchStep(np.arange(2), np.zeros(2, bool), np.ones(2, int), np.array([[0.8], [0.6]]))
+    budgets = []
+    for text in ("dspark:lag=1", "dspark:lag=1,temperature=0.1"):
+        rule = parse_batch(text).rule(BatchStart(2, 1, table, 0))
+        rule.submit(step)
+        budgets.append(rule.submit(step).sum())
+    assert budgets == [0, 0]
+    cheap = StepSeconds(table.draft, np.array([1, 1, 1, 1.45, 1.9]), 0.0)
+    rule = parse_batch("dspark:lag=1,temperature=0.1").rule(BatchStart(2, 1, cheap, 0))
+    rule.submit(step)
+    assert rule.submit(step).tolist() == [1, 1]  # 0.8 and 0.6 count as 1 and 0.98
+
+
+def test_a_fixed_budget_verifies_so_many_tokens():
+    trace = many()
+    run = batch_replay(trace, parse_batch("top_survival:budget=1.5"), COST, 4)
+    whole = run.steps.load.computed >= 6
+    assert set(run.steps.load.drafted[whole]) == {6}
+    assert whole.mean() > 0.9
+
+
+def test_the_bandit_settles_on_the_best_length():
+    trace = synthetic.iid(0.8, 40, 60, 4, seed=1)
+    for cost, best in ((TokenCost(8.0, 0.01).cost(4), 4), (TokenCost(0.1, 1.0).cost(4), 0)):
+        rule = parse_batch("load_bandit:hold=5")
+        runs = [batch_replay(trace, rule, cost, 8, seed=seed) for seed in (0, 0, 1)]
+        last = runs[0].steps.load.drafted[len(runs[0].steps.seconds) // 2 :]
+        assert (np.round(last / 8) == best).mean() > 0.6
+        assert runs[0].rounds == runs[1].rounds
+        assert runs[0].rounds != runs[2].rounds
+
+
+def test_lagged_confidences_start_anew_with_a_request():
+    held, slot = Lagged(2, 1, 2), np.arange(2)
+    shown = []
+    for i, new in enumerate(([1, 1], [0, 0], [0, 1], [0, 0], [0, 0])):
+        step = BatchStep(slot, np.array(new, bool), np.ones(2, int), np.full((2, 1), 0.1 * (i + 1)))
+        shown.append(held.replace(step, step.confidence)[:, 0].round(1).tolist())
+    assert shown == [[1, 1], [1, 1], [0.1, 1], [0.2, 1], [0.3, 0.3]]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 6), st.integers(1, 4), st.sampled_from((0, 8)), st.sampled_from((0.0, 9.0)))
+def test_planned_seconds_are_those_of_the_step(batch, K, captured, context):
+    cost = replace(TokenCost(8.0, 0.25, 0.01, 1.0, 0.5, draft_kv=0.001, draft_row=0.01,
+                             overhead=1.0).cost(6, 3.0), feature=0.125)  # fmt: skip
+    reads = ("confidence",)
+    table = BatchCost(cost).by_rows(batch, K, context, reads, captured)
+    prices = StepPrices(cost, batch, BatchRules(captured=captured), None, reads)
+    for drafted in range(1, batch * K + 1):
+        one = [batch * K, K, drafted, 1]
+        sums = (batch * context, batch * context * K)
+        load = StepLoad(
+            *(np.array([v]) for v in (batch, *one)), *np.array([[0.0], *[[v] for v in sums]])
+        )
+        spent, _ = prices.seconds(load)
+        assert table.of(batch, K, batch + drafted) == pytest.approx(spent[0])
+    assert (np.diff(table.verify) >= 0).all()
+    measured = CostTable((batch,), (0,), ((cost.truncate(4),),)) if batch > 1 else None
+    if measured is not None:
+        assert len(BatchCost(cost, batch).by_rows(batch, 4, 0.0).verify) == batch * 5 + 1
+
+
+def test_passes_are_padded_to_captured_sizes():
+    rows = np.arange(1, 600)
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+    expected = [min((size for size in sizes if size >= n), default=n) for n in rows]
+    assert captured_rows(rows, 512).tolist() == expected
+    assert captured_rows(rows, 0).tolist() == rows.tolist()
+    trace = many()
+    padded = plain_steps(trace, COST, 3, rules=BatchRules(captured=512))
+    assert (padded.seconds - plain_steps(trace, COST, 3).seconds).round(9).tolist()[0] == 0.25
+
+
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_names_read_back_and_every_policy_runs_compiled_or_not(text):
+    policy = parse_batch(text)
+    again = parse_batch(policy.name)
+    assert (again.name, again.K, again.reads) == (policy.name, policy.K, policy.reads)
+    trace = many()
+    for ends in ENDS:
+        run = batch_replay(trace, policy, COST, 3, rules=BatchRules(ends))
+        assert (np.bincount(run.sequence) == (3 if ends == "refill" else 1)).all()
+        assert (run.rounds.accepted <= run.rounds.drafted).all()
+    with pytest.raises(PolicyError, match="simspec batch --policy"):
+        parse(text)
+
+
+def test_shares_sum_to_the_steps_that_count():
+    trace = many(sequences=6)
+    run = batch_replay(trace, parse_batch("adaptive_verification"), COST, 3)
+    assert run.steps.share.sum() <= run.steps.seconds.sum()
+    assert run.steps.share.sum() > 0.9 * run.steps.seconds.sum()
+    run = batch_replay(trace, parse_batch("adaptive_verification"), COST, 3, None,
+                       BatchRules("shrink"))  # fmt: skip
+    assert run.steps.share.sum() == pytest.approx(run.steps.seconds.sum())
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("adaptive_verification:lag=-1", "lag is -1"),
+        ("adaptive_verification:ridge=0", "ridge is 0"),
+        ("adaptive_verification:overhead=2", "overhead is 2"),
+        ("adaptive_verification:depth=2", "unexpected keyword"),
+        ("adaptive_verification:k=9", "here recording and costs reach 4"),
+        ("top_survival:budget=x", "budget is 'x'"),
+        ("dspark:probes=8/4", "ascending rows"),
+        ("dspark:form=table", "expected one of sum, sps"),
+        ("batch_schedule", "nothing is given"),
+        ("batch_schedule:0=3", "numbers of requests"),
+        ("batch_schedule:1=x", "1 is 'x'"),
+        ("ema_slots:one=1/3", "batch sizes such as"),
+        ("ema_slots:1=3/1", "expected ascending lengths"),
+        ("load_bandit:hold=0", "hold is 0"),
+    ],
+)
+def test_wrong_policies_are_one_line(text, words):
+    with pytest.raises(PolicyError, match=words):
+        batch_replay(many(), parse_batch(text), COST, 2)
+
+
+class _Greedy(BatchRule):
+    def submit(self, step):
+        return step.computed + 1
+
+
+class _Long(BatchRule):
+    def length(self, requests):
+        return self.start.K + 1
+
+
+def test_what_cannot_run_is_one_line(monkeypatch):
+    trace, adaptive = many(), parse_batch("adaptive_verification")
+    with pytest.raises(PolicyError, match="submits other tokens than it drafted"):
+        batch_replay(trace, BatchPolicy("greedy", _Greedy), COST, 2)
+    with pytest.raises(PolicyError, match="drafts 5, expected 0 to 4"):
+        batch_replay(trace, BatchPolicy("long", _Long), COST, 2)
+    with pytest.raises(ValueError, match="batch is 0"):
+        batch_replay(trace, adaptive, COST, 0)
+    with pytest.raises(TraceError, match="'confidence' is not in this trace"):
+        batch_replay(synthetic.iid(0.5, 2, 9, 2), adaptive, COST, 2)
+    with pytest.raises(PolicyError, match="shared:confidence:0.5 reads 'confidence'"):
+        shared(parse("confidence:0.5"))
+    with pytest.raises(PolicyError, match="prices|reach"):
+        batch_replay(trace, parse_batch("batch_schedule:1=4"), CostModel.from_ratio(0.1, 3), 2)
+    monkeypatch.setattr(loop, "MOST_ROUNDS", 100)
+    with pytest.raises(ValueError, match="take a smaller batch"):
+        batch_replay(trace, adaptive, COST, 2)
+    monkeypatch.undo()
+    ratio = np.full((trace.rows, trace.K), 0.5, np.float32)
+    drawn = replace(
+        trace, run=np.zeros_like(trace.run), rank=None, ratio=ratio,
+        meta=replace(trace.meta, rule="rejection", temperature=1.0),
+    )  # fmt: skip
+    with pytest.raises(PolicyError, match="in distribution only"):
+        batch_replay(drawn, adaptive, COST, 2)
+    runs = [batch_replay(drawn, parse_batch("batch_schedule:1=3"), COST, 2, seed=s) for s in (1, 2)]
+    assert runs[0].rounds != runs[1].rounds
