@@ -14,8 +14,9 @@ from simspec.cost.batch import TokenCost
 from simspec.cost.table import CostTable
 from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import ratio
+from simspec.replay.batch_replay import batch_replay
 from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
-from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
+from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings, speed_table
 from simspec.validation.published_costs import published_batches
 
 TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
@@ -159,6 +160,41 @@ def test_command_prints_rows_and_the_crossing(tmp_path):
     assert recording["crossings"][0]["first"]["batch"] <= 64
 
 
+def test_command_shows_policies_of_a_whole_batch(tmp_path):
+    TRACE.save(tmp_path / "t.parquet")
+    synthetic.iid(0.7, 12, 60, 4, seed=4).save(tmp_path / "blind.parquet")
+    COST.to_json(tmp_path / "c.json")
+    options = ("batch", "t.parquet", "-b", 8, "--cost", "c.json", "--captured", 16)
+    chosen = ("adaptive_verification:k=3", "shared:goodput", "fixed:2")
+    asked = [word for text in chosen for word in ("--policy", text)]
+    out, _ = simspec(*options, *asked, cwd=tmp_path)
+    assert "t.parquet: tokens a second" in out
+    out, _ = simspec(*options, *asked, "--json", cwd=tmp_path)
+    report = json.loads(out)
+    (row,) = report["recordings"][0]["rows"]
+    assert report["captured"] == 16
+    assert list(row["speedup"])[-2:] == ["shared:goodput", "adaptive_verification:k=3"]
+    committed, verified = row["verified"]["adaptive_verification:k=3"]
+    policy = policies.parse_batch("adaptive_verification:k=3")
+    run = batch_replay(TRACE, policy, COST, 8, rules=BatchRules(captured=16))
+    assert verified == run.rounds.drafted.mean()
+    assert committed == pytest.approx(1 + run.rounds.accepted.mean(), abs=0.05)
+    plain = plain_steps(TRACE, COST, 8, rules=BatchRules(captured=16))
+    found = row["speedup"]["adaptive_verification:k=3"]
+    assert found["value"] == pytest.approx(plain.share.sum() / run.steps.share.sum())
+    assert found["low"] < found["value"] < found["high"]
+    (tokens,) = (line for line in str(speed_table("t", batch_rows(
+        TRACE, COST, BatchPlan((8,), policies=[policy], rules=BatchRules(captured=16))
+    )).rows).split("'") if "of " in line)  # fmt: skip
+    speed = 8 * len(plain.seconds) / plain.seconds.sum() * found["value"]
+    assert tokens.startswith(f"{speed:.0f} [")
+    both = ("batch", "t.parquet", "blind.parquet", *options[2:], "--policy", "top_survival")
+    out, error = simspec(*both, cwd=tmp_path)
+    assert "blind.parquet: top_survival is left out: feature 'confidence'" in error
+    refused(tmp_path, "batch", "blind.parquet", *both[3:], words="'confidence' is not in this")
+    refused(tmp_path, "sweep", "t.parquet", "--policy", "dspark", words="simspec batch --policy")
+
+
 def test_trees_are_refused():
     tree = policies.parse("dynamic_tree:4")
     with pytest.raises(ValueError, match="expected a policy of chains"):
@@ -175,6 +211,10 @@ def test_trees_are_refused():
         (("--published",), "--published reads no recording"),
         (("--cost", "absent.json"), "absent.json: not a cost model"),
         (("--draft-row", "-1"), "node is -1"),
+        (("--captured", "-1"), "captured is -1"),
+        (("--policy", "dspark:lag=0"), "lag is 0"),
+        (("--policy", "shared:confidence:0.5"), "decides before drafting"),
+        (("--policy", "shared:nothing"), "no policy is named"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path, options, words):
