@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from simspec.policy.arguments import check_flag, check_integer, check_number, policy_name
 from simspec.policy.batch import (
@@ -51,9 +52,8 @@ class AcceptanceEstimator:
 
     def predict(self, feature: Array) -> Array:
         """float64[n, K]: the probability that each token is accepted if all before it are."""
-        odds = self.slope * feature + self.bias
-        predicted: Array = (1.0 / (1.0 + np.exp(-odds))).astype(np.float32).astype(np.float64)
-        return predicted
+        predicted: Array = expit(self.slope * feature + self.bias).astype(np.float32)
+        return predicted.astype(np.float64)
 
     def step(
         self, feature: Array, predicted: Array, accepted: Integers, verified: Integers

@@ -112,7 +112,9 @@ def main(path, seed, steps, fit):
                 made._confidence_probs, mapping[slots], capacity, budget, K
             )
         admitted = capacity.numpy().astype(np.int64)
-        hits = (random.random((len(slots), K)) < 0.6).cumprod(axis=1).sum(axis=1)
+        odds = 0.8 * estimator.features.numpy()[slots] + 0.3
+        chance = 1 / (1 + np.exp(-odds))
+        hits = (random.random((len(slots), K)) < chance).cumprod(axis=1).sum(axis=1)
         accepted = np.minimum(hits, admitted)
         row = {"feature": estimator.features.numpy(), "predicted": estimator.predictions.numpy(),
                "active": alive, "new": alive & ~held, "budget": budget}  # fmt: skip
