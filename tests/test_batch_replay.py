@@ -205,6 +205,19 @@ def test_an_undamped_refit_is_one_newton_step(seed, K, ridge):
         assert estimator.slope == 0.5
 
 
+def test_one_rejection_of_a_certain_token_moves_its_intercept_by_hundreds():
+    """As the released kernel, executed: -853.143. With v near 0 the ridge is all of c: -1 / ridge
+    of a step, damped by 300 / 350, and the depth is never verified again."""
+    estimator = AcceptanceEstimator(2)
+    estimator.slope, estimator.bias = 1.2, np.array([1.4, 4.0])
+    feature = np.full((3, 2), 12.0)
+    predicted = estimator.predict(feature)
+    for i in range(100):
+        estimator.step(feature, predicted, np.array([2 - (i == 50), 2, 2]), np.full(3, 2))
+    assert estimator.bias[1] == pytest.approx(-853.143, abs=0.001)
+    assert estimator.predict(feature)[:, 1].max() == 0.0
+
+
 def test_the_estimator_finds_the_acceptance_of_its_data():
     """100 refits of calibrated drafts: predictions within 0.02 of the truth, started 0.2 off."""
     random = np.random.default_rng(5)
