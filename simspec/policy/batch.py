@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 
 class BatchStart(NamedTuple):
-    """What a rule starts with: slots, longest draft, the seconds that it plans with, a seed."""
+    """A rule's slots, longest draft, planned seconds and seed."""
 
     batch: int
     K: int
@@ -47,7 +47,7 @@ class BatchRule:
 
     | method | asked | answers |
     | --- | --- | --- |
-    | length | before drafting | tokens to draft, for each of so many requests |
+    | length | before drafting | tokens to draft, the same number for each request |
     | submit | after drafting | int64[n], tokens of each draft to verify, at most `computed` |
     | observe | after verification | nothing; it is told the outcome and the modelled seconds |
     """
