@@ -183,7 +183,9 @@ def _rename(frame: pd.DataFrame, table: str, columns: Iterable[str], path: Path)
     return frame[list(COLUMNS[table])].assign(seconds=seconds)
 
 
-def kernel_times(frames: dict[str, pd.DataFrame], about: tuple[str, str, str, str]) -> KernelTimes:
+def kernel_times(
+    frames: dict[str, pd.DataFrame], about: tuple[str, str, str, str]
+) -> KernelTimes:
     """The times of tables with the columns of COLUMNS; about: device, engine, version, source.
 
     ValueError, one line, for missing columns, sizes that are no positive numbers, and times that

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from simspec.cost.kernels import TERMS, Drafter, EngineConstants, KernelPrices, kernel_cost
+from simspec.cost.kernels import (
+    TERMS,
+    Drafter,
+    EngineConstants,
+    KernelPrices,
+    kernel_cost,
+)
 from simspec.cost.shapes import ModelShape
 
 PASSES = 20

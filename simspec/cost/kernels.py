@@ -251,10 +251,7 @@ def kernel_cost(
     attention around `context`, so that other contexts are priced. nodes > 0 prices trees: verify
     up to `nodes` tokens. ValueError for sizes, and for what does not fit the device.
     """
-    needed, memory = (
-        needed_memory(prices, target, drafter, K, batch, context),
-        device_memory(prices),
-    )
+    needed, memory = needed_memory(prices, target, drafter, K, batch, context), device_memory(prices)
     if needed > memory:
         raise ValueError(
             f"{_label(target, drafter)} needs {needed / 1e9:.1f} GB on each of {prices.tp} GPUs at "
@@ -332,9 +329,7 @@ def needed_memory(
         shapes.append(drafter.shape if isinstance(drafter, DraftHead) else drafter)
     if isinstance(drafter, DraftHead):
         s = drafter.shape
-        more = drafter.fused * s.width + (drafter.inputs - 1) * s.head_dim * (
-            s.heads + 2 * s.kv_heads
-        )
+        more = drafter.fused * s.width + (drafter.inputs - 1) * s.head_dim * (s.heads + 2 * s.kv_heads)
         weights = s.width * more * s.weight_bytes
     weights += sum(parameters(s) * s.weight_bytes for s in shapes)
     return (weights + batch * (context + K + 1) * sum(map(cache_bytes, shapes))) / prices.tp

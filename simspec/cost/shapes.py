@@ -100,11 +100,7 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         routed = type(self.experts) is int and type(self.topk) is int
-        if (
-            not routed
-            or not 0 <= self.topk <= self.experts
-            or (self.topk > 0) != (self.experts > 0)
-        ):
+        if not routed or not 0 <= self.topk <= self.experts or (self.topk > 0) != (self.experts > 0):
             raise ValueError(
                 f"model {self.name!r}: {self.topk!r} of {self.experts!r} experts, expected 0 of 0, "
                 "or at least one of them"
