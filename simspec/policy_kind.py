@@ -1,6 +1,7 @@
 """PolicyKind: what the package knows of a built-in policy; DeferredPolicy, made for one trace.
 
-A file of `simspec.policies` declares its policies in `POLICIES`. The names that `parse` knows, the
+A file of `simspec.policies` declares its policies in `POLICIES`, and those that decide for a whole
+batch in `BATCH_POLICIES`. The names that `parse` knows, the
 exam of the tests, what `simspec tune` looks for and the tables of `simspec policies` follow from
 it.
 """
@@ -55,6 +56,7 @@ GROUPS = {
     "outcomes": "By outcomes of earlier rounds",
     "costs": "By outcomes and modeled costs",
     "features": "By features of the drafted tokens",
+    "batches": "For all requests of a batch",
     "bounds": "Bounds",
     "trees": "Trees",
 }

@@ -9,13 +9,14 @@ from documents import ROOT, printed_by
 from numba.core import config
 from shell import refused, simspec
 
-from simspec import CostModel, policies, replay, synthetic
-from simspec.cost.batch import TokenCost
+from simspec import CostModel, load_trace, policies, replay, synthetic
+from simspec.cost.batch import TokenCost, parse_terms
 from simspec.cost.table import CostTable
 from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import ratio
+from simspec.replay.batch_replay import batch_replay
 from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
-from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
+from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings, speed_table
 from simspec.validation.published_costs import published_batches
 
 TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
@@ -159,6 +160,41 @@ def test_command_prints_rows_and_the_crossing(tmp_path):
     assert recording["crossings"][0]["first"]["batch"] <= 64
 
 
+def test_command_shows_policies_of_a_whole_batch(tmp_path):
+    TRACE.save(tmp_path / "t.parquet")
+    synthetic.iid(0.7, 12, 60, 4, seed=4).save(tmp_path / "blind.parquet")
+    COST.to_json(tmp_path / "c.json")
+    options = ("batch", "t.parquet", "-b", 8, "--cost", "c.json", "--captured", 16)
+    chosen = ("adaptive_verification:k=3", "shared:goodput", "fixed:2")
+    asked = [word for text in chosen for word in ("--policy", text)]
+    out, _ = simspec(*options, *asked, cwd=tmp_path)
+    assert "t.parquet: tokens a second" in out
+    out, _ = simspec(*options, *asked, "--json", cwd=tmp_path)
+    report = json.loads(out)
+    (row,) = report["recordings"][0]["rows"]
+    assert report["captured"] == 16
+    assert list(row["speedup"])[-2:] == ["shared:goodput", "adaptive_verification:k=3"]
+    committed, verified = row["verified"]["adaptive_verification:k=3"]
+    policy = policies.parse_batch("adaptive_verification:k=3")
+    run = batch_replay(TRACE, policy, COST, 8, rules=BatchRules(captured=16))
+    assert verified == run.rounds.drafted.mean()
+    assert committed == pytest.approx(1 + run.rounds.accepted.mean(), abs=0.05)
+    plain = plain_steps(TRACE, COST, 8, rules=BatchRules(captured=16))
+    found = row["speedup"]["adaptive_verification:k=3"]
+    assert found["value"] == pytest.approx(plain.share.sum() / run.steps.share.sum())
+    assert found["low"] < found["value"] < found["high"]
+    (tokens,) = (line for line in str(speed_table("t", batch_rows(
+        TRACE, COST, BatchPlan((8,), policies=[policy], rules=BatchRules(captured=16))
+    )).rows).split("'") if "of " in line)  # fmt: skip
+    speed = 8 * len(plain.seconds) / plain.seconds.sum() * found["value"]
+    assert tokens.startswith(f"{speed:.0f} [")
+    both = ("batch", "t.parquet", "blind.parquet", *options[2:], "--policy", "top_survival")
+    out, error = simspec(*both, cwd=tmp_path)
+    assert "blind.parquet: top_survival is left out: feature 'confidence'" in error
+    refused(tmp_path, "batch", "blind.parquet", *both[3:], words="'confidence' is not in this")
+    refused(tmp_path, "sweep", "t.parquet", "--policy", "dspark", words="simspec batch --policy")
+
+
 def test_trees_are_refused():
     tree = policies.parse("dynamic_tree:4")
     with pytest.raises(ValueError, match="expected a policy of chains"):
@@ -175,6 +211,10 @@ def test_trees_are_refused():
         (("--published",), "--published reads no recording"),
         (("--cost", "absent.json"), "absent.json: not a cost model"),
         (("--draft-row", "-1"), "node is -1"),
+        (("--captured", "-1"), "captured is -1"),
+        (("--policy", "dspark:lag=0"), "lag is 0"),
+        (("--policy", "shared:confidence:0.5"), "decides before drafting"),
+        (("--policy", "shared:nothing"), "no policy is named"),
     ],
 )
 def test_wrong_options_are_refused(tmp_path, options, words):
@@ -197,3 +237,32 @@ def test_page_shows_todays_output(tmp_path):
     for line in (stated, batches):
         words = line.replace("h100.cost.json", path).split()[1:]
         assert printed_by(*words).replace(f"{tmp_path}/", "").strip() in PAGE
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="replays take minutes when interpreted")
+@pytest.mark.docs
+def test_page_shows_todays_policies_of_a_batch():
+    terms = (
+        "pass=5.886,token=0.02101,kv=3.926e-5,draft_round=2.135,draft_row=0.00084,overhead=1.207"
+    )
+    trace, tokens = load_trace(ROOT / "traces" / "tiny-eagle-coupled.parquet"), parse_terms(terms)
+    heading = "| batch | best fixed | fixed:7 | adaptive"
+    (start,) = (i for i, line in enumerate(PAGE.splitlines()) if line.startswith(heading))
+    head, _, *lines = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.splitlines()[start : start + 7]
+    )
+    names = [cell.split()[0] for cell in head[3:]]
+    made = [policies.parse_batch(name) or name for name in names]
+    for line in (lines[1], lines[3]):  # of 8 and 64
+        plan = BatchPlan((int(line[0]),), (1024,), made)
+        (row,) = batch_rows(trace, tokens.cost(8, 1024), plan)
+        shown = (row.fixed(row.best), row.fixed(7), *(row.speedup[name] for name in names))
+        assert line[1:] == [e.text(".2f", "[" in cell) for e, cell in zip(shown, line[1:])]
+    cost = tokens.cost(16, 1024)
+    trace = load_trace(ROOT / "traces" / "tiny-model-greedy.parquet")
+    fixed = replay(trace, policies.parse("fixed:16"))
+    run = batch_replay(trace, policies.parse_batch("adaptive_verification"), cost, 64, 1024.0)
+    gain = policy_steps(trace, fixed, cost, 64, 1024.0).share.sum() / run.steps.share.sum()
+    lengths = trace.rows / len(fixed), 64 * trace.rows / len(run.rounds)
+    assert f"here +{gain - 1:.0%}, {lengths[0]:.2f} to {lengths[1]:.2f}" in PAGE.replace("\n", " ")

@@ -17,7 +17,7 @@ HEADINGS = ("policy", "source", "signal", "rule", "defaults", "as released or co
 
 def policies(
     group: Annotated[
-        str, typer.Option(help="outcomes, costs, features, bounds or trees; default: all.")
+        str, typer.Option(help="outcomes, costs, features, batches, bounds or trees; default: all.")
     ] = "",
     as_json: Json = False,
     as_markdown: Markdown = False,
@@ -27,12 +27,14 @@ def policies(
     Example: simspec policies --group features
     """
     from simspec.output.table import print_table
-    from simspec.policies import KINDS
+    from simspec.policies import BATCH_KINDS, KINDS
     from simspec.policy_kind import GROUPS
 
     if group and group not in GROUPS:
         raise ValueError(f"group {group!r} is unknown: expected one of {', '.join(GROUPS)}")
-    kinds = [kind for kind in KINDS.values() if group in ("", kind.group)]
+    every = (KINDS | BATCH_KINDS).values()
+    kinds = [kind for heading in GROUPS for kind in every if kind.group == heading]
+    kinds = [kind for kind in kinds if group in ("", kind.group)]
     if as_json:
         print(json.dumps({kind.name: _data(kind) for kind in kinds}))
     elif as_markdown:

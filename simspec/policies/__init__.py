@@ -34,6 +34,7 @@ from simspec.policies.throughput_aware import throughput_aware
 from simspec.policies.tree_oracle import tree_oracle
 from simspec.policies.trees import beams, cape, dynamic_tree, sets, static
 from simspec.policies.ucb import ucb
+from simspec.policy.batch import BatchPolicy
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import GROUPS, DeferredPolicy, PolicyKind
 from simspec.trace.trace import Trace
@@ -83,18 +84,21 @@ __all__ = [
 ]
 
 
-def _declared() -> dict[str, PolicyKind]:
+def _declared(under: str) -> dict[str, PolicyKind]:
     """{name: kind} of all files of this folder, in the order of GROUPS and of their names."""
-    files = plugins(__name__, "POLICIES").values()
+    files = plugins(__name__, under).values()
     found = sorted(
-        (kind for file in files for kind in file.POLICIES),
+        (kind for file in files for kind in getattr(file, under)),
         key=lambda kind: ([*GROUPS].index(kind.group), kind.name),
     )
     return {kind.name: kind for kind in found}
 
 
-KINDS = _declared()
-"""Every built-in policy."""
+KINDS = _declared("POLICIES")
+"""Every built-in policy of a request."""
+
+BATCH_KINDS = _declared("BATCH_POLICIES")
+"""Every built-in policy that decides for all requests of a batch, see `simspec.policy.batch`."""
 
 BUILTIN: dict[str, Callable[..., Any]] = {
     name: kind.make for name, kind in KINDS.items() if kind.group != "trees"
@@ -118,8 +122,13 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
     """
     name, _, rest = text.partition(":")
     known = BUILTIN | TREES
+    if name in BATCH_KINDS:
+        raise PolicyError(
+            f"policy {text!r} decides for all requests of a batch, expected one of a request: "
+            "replay it with `simspec batch --policy`"
+        )
     if name not in known:
-        near = get_close_matches(name, known, n=1)
+        near = get_close_matches(name, [*known, *BATCH_KINDS], n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise PolicyError(
             f"policy {text!r}: no policy is named {name!r}: {hint}expected one of "
@@ -132,14 +141,27 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
                 f"policy {text!r}: {name} takes no arguments, it reads the trace and the cost"
             )
         return entry
+    policy: Policy | TreePolicy | DeferredPolicy = _called(entry, text, rest)
+    return policy
+
+
+def parse_batch(text: str) -> BatchPolicy | None:
+    """The policy of a whole batch written as `parse` takes them; None where the name is no such."""
+    name, _, rest = text.partition(":")
+    if name not in BATCH_KINDS:
+        return None
+    policy: BatchPolicy = _called(BATCH_KINDS[name].make, text, rest)
+    return policy
+
+
+def _called(entry: Callable[..., Any], text: str, rest: str) -> Any:
     positional, named = read_arguments(rest)
     try:
-        policy: Policy | TreePolicy | DeferredPolicy = entry(*positional, **named)
+        return entry(*positional, **named)
     except TypeError as error:
         raise PolicyError(
             f"policy {text!r}: {str(error).replace('()', '')}: expected name:arg,key=value"
         ) from None
-    return policy
 
 
 def make(policy: Any, trace: Trace, cost: CostModel) -> Policy | TreePolicy:

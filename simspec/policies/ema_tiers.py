@@ -1,9 +1,14 @@
 """Draft lengths in tiers that follow an average of the accepted length (SGLang)."""
 
 import math
+from functools import partial
+from typing import Any
+
+import numpy as np
 
 from simspec.numerics.compile import cached_njit
 from simspec.policy.arguments import (
+    changed_settings,
     check_flag,
     check_integer,
     check_lengths,
@@ -11,6 +16,7 @@ from simspec.policy.arguments import (
     check_scope,
     policy_name,
 )  # fmt: skip
+from simspec.policy.batch import BatchPolicy, BatchRule, BatchStart, BatchStep
 from simspec.policy.policy import Array, Go, Policy, PolicyError
 from simspec.policy.threshold import averaged
 from simspec.policy_kind import LENGTHS, ROUNDS, SCOPE, Option, PolicyKind, Real
@@ -55,7 +61,7 @@ def _observe(
     state: Array,
     computed: int,
     drafted: int,
-    accepted: int,
+    accepted: float,
     features: Array,
     cost: float,
 ) -> None:
@@ -129,6 +135,78 @@ def ema_tiers(  # noqa: PLR0913
     return Policy(name, _draft_more, _observe, params, state0, scope=scope)
 
 
+SLOTS = {"1": "1/3/5/7", "8": "0/1/3", "32": "0/1", "64": "0"}
+"""SGLang's tiers by batch size; `down` is -0.25 in the first slot and 0 in the others."""
+
+
+class _Slots(BatchRule):
+    def __init__(self, slots: dict[int, Array], delay: int, start: BatchStart) -> None:
+        super().__init__(start)
+        self.params, self.delay = slots, delay
+        middle = {key: (len(params) - _HEAD) // 2 for key, params in slots.items()}
+        self.state = {
+            key: np.array([middle[key], params[_HEAD + middle[key]] - 1.0, 0.0, 0.0])
+            for key, params in slots.items()
+        }
+        self.waiting: list[tuple[int, float]] = []
+
+    def length(self, requests: int) -> int:
+        key = max((key for key in self.params if key <= requests), default=min(self.params))
+        return min(int(self.params[key][_HEAD + int(self.state[key][0])]), self.start.K)
+
+    def observe(self, step: BatchStep, drafted: Any, accepted: Any, seconds: float) -> None:
+        requests = len(accepted)
+        key = max((key for key in self.params if key <= requests), default=min(self.params))
+        self.waiting.append((key, sum(accepted.tolist()) / requests))
+        if len(self.waiting) > self.delay:
+            key, mean = self.waiting.pop(0)
+            _observe(self.params[key], self.state[key], 0, 0, mean, np.empty((0, 0)), 0.0)
+
+
+def ema_slots(
+    weight: float = 0.2, interval: int = 5, warmup: int = 10, delay: int = 1, **tiers: str
+) -> BatchPolicy:
+    """SGLang's adaptive steps of a batch: `ema_tiers` with tiers and an average by batch size.
+
+    ema_slots:1=1/3/5/7,8=0/1/3 gives a batch the slot of the largest size that it reaches; default:
+    SLOTS, as released. Each slot has its average, of the mean accepted length of its batches.
+    delay: 1, as with SGLang's overlapped scheduler, which launches the next batch before it reads
+    the outcome; 0 without. Slots start at their middle tier. PolicyError for values outside their
+    ranges.
+
+    Source: sgl-project/sglang, srt/speculative/adaptive_spec_params.py at 015c872.
+    """
+    check_number("ema_slots", "weight", weight, 0, 1)
+    check_integer("ema_slots", "interval", interval, 1, 10**6)
+    check_integer("ema_slots", "warmup", warmup, 0, 10**6)
+    check_integer("ema_slots", "delay", delay, 0, 16)
+    if not all(key.isascii() and key.isdigit() and int(key) for key in tiers):
+        raise PolicyError(
+            f"ema_slots: {', '.join(tiers)} is given, expected batch sizes such as 1=1/3/5/7"
+        )
+    lengths = {
+        int(key): check_lengths("ema_slots", key, value)
+        for key, value in sorted((tiers or SLOTS).items(), key=lambda item: int(item[0]))
+    }
+    slots = {
+        key: np.array((weight, interval, warmup, -0.25 * (i == 0), 0, 0, 0, *values), np.float64)
+        for i, (key, values) in enumerate(lengths.items())
+    }
+    settings = {"weight": weight, "interval": interval, "warmup": warmup, "delay": delay}
+    stated = [f"{key}={'/'.join(map(str, values))}" for key, values in lengths.items()]
+    changed = changed_settings(settings, ema_slots) + (stated if tiers else [])
+    name = f"ema_slots:{','.join(changed)}" if changed else "ema_slots"
+    return BatchPolicy(name, partial(_Slots, slots, delay))
+
+
+BATCH_POLICIES = (
+    PolicyKind(
+        ema_slots, "batches", "SGLang", "mean accepted length of the batch",
+        "tiers up and down, with thresholds, by batch size",
+        "1/3/5/7 from 1, 0/1/3 from 8, 0/1 from 32, 0 from 64", "as released",
+        examples=("ema_slots", "ema_slots:interval=1,warmup=1,delay=0,1=0/1/3,4=0/1"),
+    ),
+)  # fmt: skip
 POLICIES = (
     PolicyKind(
         ema_tiers, "outcomes", "SGLang", "average accepted length",

@@ -1,13 +1,13 @@
 """Sequences that are decoded together, one round of each a step."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost.batch import BatchCost, StepLoad, batch_cost
+from simspec.cost.batch import BatchCost, StepLoad, batch_cost, captured_rows
 from simspec.cost.model import CostModel
 from simspec.cost.rounds import next_backlog
 from simspec.cost.table import CostTable
@@ -32,18 +32,22 @@ class BatchRules:
     | ends | refill | a slot takes the next sequence at once: the batch is always full |
     | ends | shrink | sequences of a batch start together, in file order; it waits for the last |
     | padded | bool | every sequence of a step pays for the longest draft in it |
+    | captured | rows | passes are padded up to vLLM's captured sizes as far as this one; 0: none |
 
     With refill slot i of B starts at sequence i S // B of the S, and walks once around the file, so
     that every slot meets every sequence and all end in the same step. With shrink the last batch is
-    filled up from the start of the file. ValueError for other ends.
+    filled up from the start of the file. ValueError for other ends, and for captured below 0.
     """
 
     ends: str = "refill"
     padded: bool = False
+    captured: int = 0
 
     def __post_init__(self) -> None:
         if self.ends not in ENDS:
             raise ValueError(f"ends is {self.ends!r}, expected one of {', '.join(ENDS)}")
+        if self.captured < 0:
+            raise ValueError(f"captured is {self.captured}, expected rows >= 0")
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ def policy_steps(  # noqa: PLR0913
     every sequence; None: its prompt and what it has committed. reads: the features that the policy
     reads. ValueError for a batch below 1 or above 4096, or one that the costs lack.
     """
-    return _steps(trace, rounds, _Prices(cost, batch, context, tuple(reads)), rules)
+    rules = rules or BatchRules()
+    return _steps(trace, rounds, StepPrices(cost, batch, rules, context, tuple(reads)))
 
 
 def plain_steps(
@@ -94,17 +99,27 @@ def plain_steps(
     """Plain decoding of the same sequences in the same slots; arguments as of `policy_steps`."""
     none = np.zeros(trace.rows, np.int64)
     rounds = Rounds(trace.offset, np.arange(trace.rows), none, none, none)
-    return _steps(trace, rounds, _Prices(cost, batch, context, None), rules)
+    return _steps(trace, rounds, StepPrices(cost, batch, rules or BatchRules(), context, None))
 
 
 @dataclass(frozen=True)
-class _Prices:
-    """Costs by the size of the batch; reads None: plain decoding."""
+class StepPrices:
+    """Prices of the steps of a batch; reads None: plain decoding.
+
+    ValueError for a batch below 1 or above 4096.
+    """
 
     cost: CostModel | CostTable
     batch: int
+    rules: BatchRules
     context: float | None
     reads: tuple[str, ...] | None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch, bool) or not isinstance(self.batch, (int, np.integer)):
+            raise ValueError(f"batch is {self.batch!r}, expected a whole number")
+        if not 1 <= self.batch <= LARGEST:
+            raise ValueError(f"batch is {self.batch}, expected 1 to {LARGEST} sequences")
 
     def of(self, active: int) -> BatchCost:
         return batch_cost(self.cost, active, self.context)
@@ -121,32 +136,41 @@ class _Prices:
     def seconds(self, load: StepLoad) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(seconds of each step, seconds of a plain step of the same sequences) float64[T]."""
         seconds, plain = np.empty(len(load.active)), np.empty(len(load.active))
+        rows = captured_rows(load.active + load.drafted, self.rules.captured)
+        load = replace(load, drafted=rows - load.active)
         for cost, steps in self.parts(load.active):
             part = StepLoad(*(getattr(load, field.name)[steps] for field in fields(StepLoad)))
-            plain[steps] = cost.plain_seconds(part.active, part.cached)
+            alone = captured_rows(part.active, self.rules.captured)
+            plain[steps] = cost.plain_seconds(alone, part.cached)
             if self.reads is not None:
                 seconds[steps] = cost.seconds(part, self.reads)
         return plain if self.reads is None else seconds, plain
 
+    def lanes(
+        self, start: Any, length: Any, rounds: Rounds, context: NDArray[np.float64]
+    ) -> tuple[StepLoad, NDArray[np.float64], NDArray[np.float64]]:
+        """(load and seconds of each step, the share of each round in its steps).
 
-def _steps(trace: Trace, rounds: Rounds, prices: _Prices, rules: BatchRules | None) -> Steps:
-    rules, batch = rules or BatchRules(), prices.batch
-    if isinstance(batch, bool) or not isinstance(batch, (int, np.integer)):
-        raise ValueError(f"batch is {batch!r}, expected a whole number")
-    if not 1 <= batch <= LARGEST:
-        raise ValueError(f"batch is {batch}, expected 1 to {LARGEST} sequences")
-    start, length = _lanes(rounds.offset, int(batch), rules.ends)
-    backlog = _backlogs(rounds.offset, rounds.computed, rounds.accepted)
-    catch_up = prices.of(int(batch)).cost.catch_up
-    caught = np.where(rounds.computed > 0, catch_up[np.minimum(backlog, len(catch_up) - 1)], 0.0)
-    context = _contexts(trace, rounds, prices.context)
-    load = StepLoad(*_totals(start, length, rounds.computed, rounds.drafted, caught, context))
-    computed = load.computed
-    load = load.padded() if rules.padded else load
-    seconds, plain = prices.seconds(load)
-    equal, more = seconds / load.active, seconds - plain
-    of_round = _shares(start, length, rounds.computed, (equal, more, computed, load.active))
+        start, length: int64[batches, batch], the rounds of each slot; context: float64[R], cached
+        tokens before each round.
+        """
+        backlog = _backlogs(rounds.offset, rounds.computed, rounds.accepted)
+        catch_up = self.of(int(self.batch)).cost.catch_up
+        caught = np.where(rounds.computed > 0, catch_up[np.minimum(backlog, len(catch_up) - 1)], 0)
+        load = StepLoad(*_totals(start, length, rounds.computed, rounds.drafted, caught, context))
+        computed = load.computed
+        load = load.padded() if self.rules.padded else load
+        seconds, plain = self.seconds(load)
+        equal, more = seconds / load.active, seconds - plain
+        shares = _shares(start, length, rounds.computed, (equal, more, computed, load.active))
+        return load, seconds, shares
+
+
+def _steps(trace: Trace, rounds: Rounds, prices: StepPrices) -> Steps:
+    start, length = _lanes(rounds.offset, int(prices.batch), prices.rules.ends)
     sequence = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
+    context = contexts(trace, sequence, rounds.row, prices.context)
+    load, seconds, of_round = prices.lanes(start, length, rounds, context)
     share = np.asarray(np.bincount(sequence, of_round, trace.sequences), np.float64)
     return Steps(load, seconds, share)
 
@@ -162,13 +186,14 @@ def _lanes(offset: Any, batch: int, ends: str) -> tuple[Any, Any]:
     return offset[chosen], np.diff(offset)[chosen]
 
 
-def _contexts(trace: Trace, rounds: Rounds, context: float | None) -> NDArray[np.float64]:
-    """float64[R]: cached tokens before each round."""
+def contexts(
+    trace: Trace, sequence: Any, row: Any, context: float | None = None
+) -> NDArray[np.float64]:
+    """float64[R]: cached tokens before rounds at these rows of these sequences."""
     if context is not None:
-        return np.full(len(rounds), float(context))
-    sequence = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
+        return np.full(len(row), float(context))
     prompt = np.diff(trace.prompt_offset)[sequence]
-    tokens: NDArray[np.float64] = (prompt + rounds.row - trace.offset[sequence]).astype(np.float64)
+    tokens: NDArray[np.float64] = (prompt + row - trace.offset[sequence]).astype(np.float64)
     return tokens
 
 

@@ -1,7 +1,7 @@
 """Draft lengths and policies by batch size and context, and where drafting stops paying."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,17 @@ from simspec.cost.table import CostTable
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
 from simspec.output.table import Table
 from simspec.policies.fixed import fixed
+from simspec.policy.batch import BatchPolicy, shared
 from simspec.policy.policy import Policy, PolicyError
+from simspec.replay.batch_replay import batch_replay
 from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
 from simspec.replay.replay import replay
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace
 
 Array = NDArray[np.float64]
+SHARED = "shared:"
+"""Start of the text of a policy of requests that decides once a step for the whole batch."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -33,7 +37,8 @@ class BatchPlan:
     | batch | sizes; default those of a table that has several, else 1, 2, 4 .. 128 |
     | context | cached tokens of every sequence; default those of a table that has several, else \
 each sequence's own prompt and output |
-    | policies | as `simspec.policies.parse` takes them; chains alone |
+    | policies | as `simspec.policies.parse` takes them; chains alone; BatchPolicy, or \
+shared:TEXT of a policy with one state and length for all requests |
     | rules | BatchRules |
     | replicates, seed, level | of policies that draw, of all draws, of the intervals |
     """
@@ -58,6 +63,7 @@ class BatchRow:
     | drafting | the same among lengths from 1 on |
     | speedup | {policy: Estimate} over plain decoding of the same batch, fixed lengths included |
     | plain_tokens_per_second | of the whole batch |
+    | verified | {batch policy: (tokens committed, drafted tokens verified) a round} |
     """
 
     batch: int
@@ -66,6 +72,7 @@ class BatchRow:
     drafting: int
     speedup: dict[str, Estimate]
     plain_tokens_per_second: float
+    verified: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def fixed(self, K: int) -> Estimate:
         """The speedup of this draft length."""
@@ -186,6 +193,34 @@ def batch_table(
     return Table(headings, cells, names=2, title=name, notes=below)
 
 
+def speed_table(name: str, rows: Sequence[BatchRow]) -> Table:
+    """Tokens a second of the whole batch, and what the batch policies verify."""
+    lengths = [policy for policy in rows[0].speedup if policy.startswith("fixed:")]
+    others = [policy for policy in rows[0].speedup if policy not in lengths]
+    cells = []
+    for row in rows:
+        context = "own" if row.context is None else f"{row.context:g}"
+        shown = (f"fixed:{row.best}", lengths[-1], *others)
+        speeds = (_speed_text(row, policy) for policy in shown)
+        cells.append((row.batch, context, f"{row.plain_tokens_per_second:.0f}", *speeds))
+    notes = (
+        "tokens a second of the whole batch: plain decoding's times the speedup; "
+        "(tokens committed of drafted tokens verified, a round)",
+    )
+    headings = ("batch", "context", "plain", "best fixed", lengths[-1], *others)
+    return Table(headings, cells, names=2, title=f"{name}: tokens a second", notes=notes)
+
+
+def _speed_text(row: BatchRow, policy: str) -> str:
+    speedup, unit = row.speedup[policy], row.plain_tokens_per_second
+    ends = {part: getattr(speedup, part) * unit for part in ("value", "low", "high")}
+    text = replace(speedup, **ends).text(".0f")
+    if policy not in row.verified:
+        return text
+    committed, drafted = row.verified[policy]
+    return f"{text} ({committed:.2f} of {drafted:.2f})"
+
+
 def _crossing_text(crossing: Crossing) -> str:
     last, first = crossing.last, crossing.first
     where = "" if crossing.context is None else f" at context {crossing.context:g}"
@@ -261,12 +296,19 @@ class _Replays:
         drafting = min(range(1, self.longest + 1), key=lambda K: lengths[K].sum())
         best = min((0, drafting), key=lambda K: lengths[K].sum())
         seconds = {f"fixed:{K}": share for K, share in lengths.items()}
+        verified = {}
         for policy in self.plan.policies:
-            name, share = self._policy(policy, batch, context)
-            seconds[name] = share
+            if isinstance(policy, str) and policy.startswith(SHARED):
+                policy = shared(self._made(policy.removeprefix(SHARED), batch, context)[0])
+            if isinstance(policy, BatchPolicy):
+                name = policy.name
+                seconds[name], verified[name] = self._batch_policy(policy, batch, context)
+            else:
+                name, share = self._policy(policy, batch, context)
+                seconds[name] = share
         tokens = float(plain.load.active.sum() / plain.seconds.sum())
         speedup = {name: self._estimate(plain.share, share) for name, share in seconds.items()}
-        return BatchRow(batch, context, best, drafting, speedup, tokens)
+        return BatchRow(batch, context, best, drafting, speedup, tokens, verified)
 
     def drafting(self, batch: int, context: float | None) -> BatchSpeedup:
         """The best fixed length from 1 on."""
@@ -286,7 +328,8 @@ class _Replays:
             shares.append(self._share(self._fixed[K, i], policy, batch, context))
         return np.mean(shares, axis=0)
 
-    def _policy(self, policy: Any, batch: int, context: float | None) -> tuple[str, Array]:
+    def _made(self, policy: Any, batch: int, context: float | None) -> tuple[Policy, CostModel]:
+        """The policy, and the costs that it plans with."""
         tokens = self._mean if context is None else context
         planned = batch_cost(self.cost, batch, context).alike(batch, tokens)
         made = policy_names.make(policy, self.trace, planned)
@@ -295,11 +338,32 @@ class _Replays:
                 f"{getattr(made, 'name', made)!r} drafts trees, expected a policy of chains: "
                 "batches of trees are not priced"
             )
+        return made, planned
+
+    def _policy(self, policy: Any, batch: int, context: float | None) -> tuple[str, Array]:
+        made, planned = self._made(policy, batch, context)
         shares = [
             self._share(replay(self.trace, made, self.plan.seed + i, planned), made, batch, context)
             for i in range(self._count(made))
         ]
         return made.name, np.mean(shares, axis=0)
+
+    def _batch_policy(
+        self, policy: BatchPolicy, batch: int, context: float | None
+    ) -> tuple[Array, tuple[float, float]]:
+        """(seconds of each sequence, (tokens committed, drafted tokens verified) a round)."""
+        draws = policy.random or self.trace.ratio is not None
+        runs = [
+            batch_replay(
+                self.trace, policy, self.cost, batch, context, self.plan.rules, self.plan.seed + i
+            )
+            for i in range(self.plan.replicates if draws else 1)
+        ]
+        rounds = [run.rounds for run in runs]
+        tokens = self.trace.select(runs[0].sequence).rows
+        counts = np.mean([(tokens / len(each), each.drafted.mean()) for each in rounds], axis=0)
+        share: Array = np.mean([run.steps.share for run in runs], axis=0)
+        return share, (float(counts[0]), float(counts[1]))
 
     def _share(self, rounds: Rounds, policy: Policy, batch: int, context: float | None) -> Array:
         rules, reads = self.plan.rules, policy.reads

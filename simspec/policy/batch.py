@@ -1,0 +1,206 @@
+"""BatchPolicy: one decision a step for all active requests, and the rules that make it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simspec.cost.batch import StepSeconds
+from simspec.numerics.rng import POLICY, uniform
+from simspec.policy.policy import Policy, PolicyError
+
+Array = NDArray[np.floating]
+Integers = NDArray[np.int64]
+
+
+class BatchStart(NamedTuple):
+    """A rule's slots, longest draft, planned seconds and seed."""
+
+    batch: int
+    K: int
+    seconds: StepSeconds
+    seed: int
+
+
+class BatchStep(NamedTuple):
+    """The active requests of a step, after drafting.
+
+    | field | dtype, shape | meaning |
+    | --- | --- | --- |
+    | slot | int64[n] | the slot of each request, ascending |
+    | new | bool[n] | the slot's first round of this request |
+    | computed | int64[n] | tokens drafted |
+    | confidence | float64[n, K] | the feature that the policy reads; NaN past the draft |
+    """
+
+    slot: Integers
+    new: NDArray[np.bool_]
+    computed: Integers
+    confidence: Array
+
+
+class BatchRule:
+    """The state of a batch policy; as it is, it drafts K tokens and submits them all.
+
+    | method | asked | answers |
+    | --- | --- | --- |
+    | length | before drafting | tokens to draft, the same number for each request |
+    | submit | after drafting | int64[n], tokens of each draft to verify, at most `computed` |
+    | observe | after verification | nothing; it is told the outcome and the modelled seconds |
+    """
+
+    def __init__(self, start: BatchStart) -> None:
+        self.start = start
+
+    def length(self, requests: int) -> int:
+        return self.start.K
+
+    def submit(self, step: BatchStep) -> Integers:
+        return step.computed
+
+    def observe(
+        self, step: BatchStep, drafted: Integers, accepted: Integers, seconds: float
+    ) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class BatchPolicy:
+    """Decides once a step for all active requests; `simspec.replay.batch_replay` replays it.
+
+    | field | meaning |
+    | --- | --- |
+    | name | label in tables; a built-in policy's name reads back as itself |
+    | rule | a fresh BatchRule from BatchStart |
+    | K | longest draft; None: the recording's, as far as the costs reach |
+    | reads | the feature that its rule sees as confidence; at most one |
+    | random | whether its rule draws |
+    """
+
+    name: str
+    rule: Callable[[BatchStart], BatchRule]
+    K: int | None = None
+    reads: tuple[str, ...] = ()
+    random: bool = False
+
+    def longest(self, K: int) -> int:
+        """Longest draft where recording and costs reach K; PolicyError for a policy of more."""
+        if self.K is not None and self.K > K:
+            raise PolicyError(
+                f"policy {self.name!r} drafts up to {self.K}, here recording and costs reach {K}: "
+                "lower it, or record and measure deeper"
+            )
+        return K if self.K is None else self.K
+
+
+def shared(policy: Policy) -> BatchPolicy:
+    """A policy of a request with one state and one draft length for the whole batch, as engines
+    run it.
+
+    It decides before drafting, so that it reads no features, and observes the outcome of each
+    request in turn, with the step's seconds. PolicyError for a policy that reads features.
+    """
+    if policy.reads:
+        raise PolicyError(
+            f"shared:{policy.name} reads {policy.reads[0]!r}, expected a policy that decides "
+            "before drafting: give it without shared:"
+        )
+    return BatchPolicy(
+        f"shared:{policy.name}", partial(_Shared, policy), policy.K, (), policy.random
+    )
+
+
+class _Shared(BatchRule):
+    def __init__(self, policy: Policy, start: BatchStart) -> None:
+        super().__init__(start)
+        self.draft_more, self.told = policy.compiled()
+        self.params, self.state = policy.start()
+        self.random, self.steps = policy.random, 0
+        self.features = np.empty((start.K, 0))
+
+    def length(self, requests: int) -> int:
+        self.steps += 1
+        for slot in range(self.start.K + 1):
+            address = self.start.seed, 0, self.steps, slot, POLICY
+            u = uniform(*address) if self.random else np.nan
+            go, keep = self.draft_more(self.params, self.state, slot, self.features, u)
+            if not go:
+                return slot if keep or slot == 0 else slot - 1
+        return self.start.K
+
+    def observe(
+        self, step: BatchStep, drafted: Integers, accepted: Integers, seconds: float
+    ) -> None:
+        for d, a in zip(drafted.tolist(), accepted.tolist()):
+            self.told(self.params, self.state, d, d, a, self.features, seconds)
+
+
+class Lagged:
+    """Confidences of each slot's draft `lag` drafts ago; 1 where another request held the slot."""
+
+    def __init__(self, batch: int, K: int, lag: int) -> None:
+        self._held = [np.ones((batch, K)) for _ in range(lag)]
+
+    def replace(self, step: BatchStep, confidence: Array) -> Array:
+        """The confidences to plan with, float64[n, K]; holds those of this step for later ones.
+
+        Tokens that were not drafted have confidence 1.
+        """
+        known = np.where(np.isnan(confidence), 1.0, confidence)
+        if not self._held:
+            return known
+        for held in self._held:
+            held[step.slot[step.new]] = 1.0
+        oldest = self._held.pop(0)
+        stale: Array = oldest[step.slot]
+        newest = (self._held[-1] if self._held else oldest).copy()
+        newest[step.slot] = known
+        self._held.append(newest)
+        return stale
+
+
+def survival(confidence: Array, computed: Integers) -> Array:
+    """float64[n, K]: the probability that each token and all before it are accepted; -inf past the
+    draft.
+    """
+    product = np.cumprod(confidence, axis=1)
+    return np.where(np.arange(confidence.shape[1]) < computed[:, None], product, -np.inf)
+
+
+def best_budget(scores: Array, requests: int, seconds: Array) -> int:
+    """The first x of most expected tokens a second: argmax (R + scores[:x].sum()) / seconds[x].
+
+    scores: survivals, descending, of all tokens that may be verified; seconds, float64[X + 1], of a
+    step that verifies x of them.
+    """
+    tokens = requests + np.concatenate(([0.0], np.cumsum(scores)))
+    return int(np.argmax(tokens / seconds))
+
+
+def admit(chosen: Array, budget: int) -> Integers:
+    """int64[n]: tokens of each request among the `budget` largest survivals, -inf never.
+
+    Ties go to the smaller position, then to the earlier request. Survival never grows along a
+    draft, so that these are the first tokens of each.
+    """
+    n, K = chosen.shape
+    order = np.argsort(-chosen.T.ravel(), kind="stable")
+    order = order[: min(budget, int(np.isfinite(chosen).sum()))]
+    counts: Integers = np.bincount(order % n, minlength=n).astype(np.int64)
+    return counts
+
+
+def check_rule(name: str, submitted: Any, step: BatchStep) -> Integers:
+    """The answer of `submit`; PolicyError unless it is 0 to `computed` tokens of each request."""
+    found = np.asarray(submitted)
+    shaped = found.shape == step.computed.shape and found.dtype.kind in "iu"
+    if not shaped or (found < 0).any() or (found > step.computed).any():
+        raise PolicyError(
+            f"policy {name!r} submits other tokens than it drafted, expected 0 to `computed` "
+            "of each request, int64[n]"
+        )
+    answer: Integers = found.astype(np.int64)
+    return answer
