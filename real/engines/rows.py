@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from real.engines.messages import Finished, Request, read_finished
+from simspec.engines.vllm_proposer import suffix_rule
 from simspec.output.files import check_output
 
 try:
@@ -220,6 +221,7 @@ def _check_about(about: Mapping[str, Any]) -> None:
         _whole(plan["group"])
         if not (draft["cost"] is None or isinstance(draft["cost"], dict)):
             raise ValueError("the costs of its policies are no object")
+        suffix_rule({} if draft.get("suffix") is None else draft["suffix"], 1)
     if draft["method"] not in ("ngram", "policy"):
         return
     if not 1 <= _whole(draft["ngram_min"]) <= _whole(draft["ngram_max"]) <= MOST_NGRAM:
