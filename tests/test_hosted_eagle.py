@@ -162,6 +162,25 @@ def test_a_request_met_in_the_middle_is_not_drafted_for(tmp_path):
     assert list(drafter.steps("x", np.zeros(3, np.int32), ())) == []
 
 
+def test_rows_that_a_preemption_undid_are_forgotten():
+    """A prompt of five tokens in parts; between two of them the request starts anew."""
+    proposer = EagleProposer.__new__(EagleProposer)
+    proposer.rows, whole = {}, torch.arange(5.0)[:, None]
+    for place, end in ((0, 3), (0, 2), (2, 4), (4, 5)):
+        request = SimpleNamespace(num_computed_tokens=place)
+        runner = SimpleNamespace(
+            input_batch=SimpleNamespace(req_ids=["a"]), requests={"a": request}
+        )
+        scheduled = SimpleNamespace(num_scheduled_tokens={"a": end - place})
+        shown = {"self": runner, "scheduler_output": scheduled, "hidden_states": whole[place:end]}
+        proposer.look(shown)
+        first, rows = proposer.rows["a"]
+        assert (first, rows.tolist()) == (0, whole[:end].tolist())
+    request.num_computed_tokens = 9  # a prefix cache held what is before
+    proposer.look(shown)
+    assert proposer.rows["a"][0] == 9
+
+
 def test_a_head_of_another_target_is_refused(tmp_path):
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(num_speculative_tokens=K),

@@ -1,11 +1,14 @@
 """Suffix decoding: drafts equal counting by definition; recorded and replayed as proposed."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from fake_engine import END, prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shell import simspec
 from test_checkpoint import refused
 from test_vllm_proposer import COST, SETTINGS, K, config, run
 from toy_lm import RULES, policy_from, run_all, toy_cost, toy_prompts, toy_target
@@ -22,7 +25,7 @@ from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
-from simspec import replay
+from simspec import load_trace, replay
 from simspec.engines.suffix import SuffixRule, suffix_draft, suffix_text
 from simspec.engines.text import WrittenText, record_texts
 from simspec.engines.vllm_proposer import PolicyProposer
@@ -181,6 +184,15 @@ def test_a_recording_along_texts_shows_shares_as_confidence():
     assert trace.run.tolist() == [1, 2, 2, 1]
     shown = grid.decode(trace.feature[:, :, 0], grid.TABLES["confidence"])
     assert shown[0, 0] == pytest.approx(1 / 2, abs=0.01)  # of two 1s one goes on
+
+
+def test_the_command_records_it_along_texts(tmp_path):
+    line = {"id": "a", "prompt": [1, 2, 1], "output": [2, 1, 2, 1]}
+    (tmp_path / "t.jsonl").write_text(json.dumps(line) + "\n")
+    asked = "record", "--from-text", "t.jsonl", "--drafter", "suffix", "-k", 3, "--out", "t.parquet"
+    simspec(*asked, cwd=tmp_path)
+    trace = load_trace(tmp_path / "t.parquet")
+    assert (trace.meta.drafter, trace.depth.tolist()) == ("suffix:24,1,0.1,3", [1, 2, 2, 2])
 
 
 WRONG = [

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step
+from real.draft import Drafter, DrafterKind, Pick, Step
 from real.draft.protocol import load_configured
 from real.model.decoder import Decoder
 from simspec.engines.suffix import SuffixRule, suffix_draft
@@ -50,10 +50,4 @@ class SuffixDrafter(Drafter):
         self.sequence += tokens
 
 
-KIND = DrafterKind(
-    SuffixDrafter,
-    SuffixDrafter.load,
-    random_init=RandomInit(
-        lambda argument, target, shape, depth, seed: SuffixDrafter(), lambda argument, target: []
-    ),
-)
+KIND = DrafterKind(SuffixDrafter, SuffixDrafter.load)
