@@ -311,3 +311,9 @@ ALLOWED = (
     "exp3:arms=0/1/2",
     "tapout",
 )
+NAMED = {text.split(":")[0] for text in ALLOWED}
+ALLOWED += tuple(
+    kind.examples[0]
+    for name, kind in policies.KINDS.items()
+    if not (name in NAMED or kind.clairvoyant or kind.group == "trees")
+)

@@ -41,7 +41,8 @@ class FakeRunner:
         self.seconds = seconds or (lambda drafted, k: 1.0 + 0.1 * drafted)
         self.sets_k, self.forces = options.get("sets_k", True), options.get("forces", True)
         self.clock, self.fails = options.get("clock", True), options.get("fails")
-        self.name, self.started, self.closed, self.served = rules, [], 0, 0
+        self.started, self.closed, self.served = [], 0, 0
+        self.name, self.stops = options.get("name", rules), options.get("stops", EngineError)
         self.step_seconds = options.get("step_seconds", lambda active, drafted, k: 1.0)
         self.k, self.schedule, self.late = 0, (), options.get("late", False)
 
@@ -74,7 +75,7 @@ class FakeRunner:
                 answers = (self.answer(request, length, force) for request in wave)
             for finished in answers:
                 if self.fails is not None and self.served >= self.fails:
-                    raise EngineError("fake 1.0 was ended by signal 9")
+                    raise self.stops("fake 1.0 was ended by signal 9")
                 self.served += 1
                 total += finished.seconds
                 keep(finished)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from fake_engine import FakeRunner, prompts
 from shell import command, simspec
+from test_report_page import faults_of
 
 import real.cli.advise
 import real.engines
@@ -77,6 +78,7 @@ def test_the_advice_is_confirmed_and_written(engine):
     page = (folder / "report.html").read_text()
     assert "Verified on held-out prompts" in page
     assert "prompt_lookup_max" in page
+    assert faults_of(page) == []
     assert json.loads((folder / "advice.json").read_text()) == found
 
 

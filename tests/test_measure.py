@@ -346,7 +346,7 @@ def test_invalid_measurements_are_refused(machine):
         settings = MeasureSettings(*sizes, 4, 1)
         return measure_table(target, drafter, RULES["greedy"], K, settings, timer=machine.now)
 
-    with pytest.raises(ValueError, match="'none' has no language model of its own"):
+    with pytest.raises(ValueError, match="'none' is no separate language model"):
         go(Silent(), (1, 2), (6,))
     with pytest.raises(ValueError, match="batch .0, 2. given, expected sizes of at least 1"):
         go(drafter, (0, 2), (6,))
@@ -395,6 +395,6 @@ def test_real_clock_prices_every_drafter(name):
     assert name != "prompt_lookup" or cost.feature == 0
     if name not in PREFIX:
         with pytest.raises(
-            ValueError, match=f"drafter '{drafter.name}' has no language model of its own to batch"
+            ValueError, match=f"drafter '{drafter.name}' is no separate language model to batch"
         ):
             measure_table(target, drafter, RULES["coupled"], 4, replace(settings, batch=(1, 2)))

@@ -14,9 +14,9 @@ from strategies import costs
 from simspec import CostModel, PolicyError, replay, synthetic
 from simspec.policies import BUILTIN, ema_tiers, kill_switch, make
 
-acceptance_adaptive_k, block_prefix, utility_test, censored_ema = (
+acceptance_adaptive_k, block_prefix, probe_and_hold, censored_ema = (
     BUILTIN[name]
-    for name in ("acceptance_adaptive_k", "block_prefix", "utility_test", "censored_ema")
+    for name in ("acceptance_adaptive_k", "block_prefix", "probe_and_hold", "censored_ema")
 )
 mtp_adaptive, rolling_window, staircase, two_thresholds = (
     BUILTIN[name] for name in ("mtp_adaptive", "rolling_window", "staircase", "two_thresholds")
@@ -94,7 +94,7 @@ def test_control_neighbours_of_a_rule_part_on_the_streams():
 @pytest.mark.parametrize("kind", twins.KINDS)
 @pytest.mark.parametrize("lengths, start, test, hold", [("1/2/3/4", 3, 4, 16), ("2/6", 2, 1, 3)])
 def test_cascade_equals_its_twin_on_long_streams(kind, lengths, start, test, hold):
-    policy = utility_test(lengths, start, test, hold)(STREAMS[kind], COST)
+    policy = probe_and_hold(lengths, start, test, hold)(STREAMS[kind], COST)
     order = tuple(map(int, lengths.split("/")))
     same(STREAMS[kind], policy, partial(twins.Cascade, order, start, test, hold, COST), COST)
 
@@ -103,7 +103,7 @@ def test_cascade_equals_its_twin_on_long_streams(kind, lengths, start, test, hol
 @given(LONG, st.integers(1, 3), st.integers(1, 5), SCOPE, costs())
 def test_cascade_equals_its_twin_at_any_costs(trace, test, hold, scope, cost):
     lengths = [k for k in (1, 2, 4) if k <= trace.K]
-    policy = utility_test("1/2/4", 1, test, hold, scope)(trace, cost)
+    policy = probe_and_hold("1/2/4", 1, test, hold, scope)(trace, cost)
     same(trace, policy, partial(twins.Cascade, lengths, 1, test, hold, cost), cost)
 
 
@@ -176,7 +176,7 @@ def test_cascade_by_hand():
     """
     trace = synthetic.iid(0.5, 1, 8, 4)
     cost = CostModel(np.arange(5) / 4, np.ones(5), [0.0], 0.0, 1.0)
-    policy = utility_test("1/2/4", 2, 1, 3)(trace, cost)
+    policy = probe_and_hold("1/2/4", 2, 1, 3)(trace, cost)
     rounds = replay(synthetic.iid(0.0, 1, 9, 4), policy, 0, cost)
     assert rounds.drafted.tolist()[:8] == [2, 0, 0, 0, 2, 0, 0, 0]
     rounds = replay(synthetic.iid(1.0, 1, 60, 4), policy, 0, cost)
@@ -185,7 +185,7 @@ def test_cascade_by_hand():
 
 def test_a_draft_that_earns_its_cost_exactly_is_drafted():
     """1 of 2 drafts of one token accepted: 3 tokens in rounds of 1.5. Control: a little dearer."""
-    from simspec.policies.utility_test import _observe  # noqa: PLC0415
+    from simspec.policies.probe_and_hold import _observe  # noqa: PLC0415
 
     for seconds, kept in ((1.5, 1.0), (1.5 + 2**-20, 0.0)):
         state, params = np.array([1.0, 0, 2, 0, 0, 0, 0, 0]), np.array([2.0, 5, 1, 1])
@@ -253,7 +253,7 @@ def test_ema_tiers_with_lag_decides_one_round_later():
             "2", "window=0", "probe=-1", "hysteresis=2", "shortest=9,longest=8", "longest=0",
             "shortest=-1", "scope=x",
         )),
-        *(f"utility_test:{bad}" for bad in (
+        *(f"probe_and_hold:{bad}" for bad in (
             "0/1", "start=9", "start=1.0", "test=0", "hold=0", "scope=x", "5/6",
         )),
         *(f"two_thresholds:{bad}" for bad in (

@@ -44,10 +44,99 @@ class Document(HTMLParser):
         self.text.append(data)
 
 
+class Nesting(HTMLParser):
+    """Faults of a page: end tags that close another element, tables that cannot scroll."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.faults, self.text = [], [], text
+        self.feed(text)
+        self.close()
+        self.faults += [f"{tag} is never closed" for tag, _ in self.open]
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "table" and ("class", "scroll") not in self.open[-1][1]:
+            self.faults.append("a table outside a box that scrolls")
+        if tag not in ("meta", "link", "br", "hr", "img", "input"):
+            self.open.append((tag, attributes))
+
+    def handle_startendtag(self, tag, attributes):
+        """An element of a drawing."""
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop()[0] != tag:
+            self.faults.append(f"</{tag}> in {self.getpos()} closes another element")
+
+
+def contrast(first, second):
+    """Contrast ratio of two colors #rrggbb (WCAG 2.2)."""
+
+    def light(color):
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, bright = sorted((light(first), light(second)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+def faults_of(text):
+    """What keeps a page from a phone, a dark screen, or a reader without a network."""
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    faults = Nesting(text).faults
+    for needed in ('content="width=device-width, initial-scale=1"', 'name="color-scheme"'):
+        faults += [] if needed in text else [f"{needed} is missing"]
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#\w{6})", part))
+        for part in re.fullmatch(
+            r"(.*?)@media \(prefers-color-scheme: dark\)(.*)", style, re.S
+        ).groups()
+    )
+    for scheme in (light, dark):
+        pairs = [
+            (name, "paper") for name in scheme if name not in ("paper", "band", "rule", "code")
+        ]
+        for name, ground in [*pairs, ("ink", "code")]:
+            if contrast(scheme[name], scheme[ground]) < 4.5:
+                faults.append(f"{name} on {ground}: {contrast(scheme[name], scheme[ground]):.2f}")
+    for found in re.finditer(r"(?<!max-)(?:width|flex-basis)\s*[:=]\s*[\"']?(\d+)px", text):
+        faults += [f"{found[0]} is fixed"] if int(found[1]) > 360 else []
+    for found in re.finditer(r"minmax\((?!min\([^)]*100%\))[^)]*", style):
+        faults.append(f"{found[0]} is wider than a phone")
+    if not re.search(r"body \{[^}]*overflow-wrap: break-word", style):
+        faults.append("a long name makes the page wider than the screen")
+    outside = text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    faults += re.findall(r"https?://|//\w+\.\w+/|@import|url\((?!#)|<script|<iframe|<base", outside)
+    return faults
+
+
 @pytest.fixture(scope="module")
 def html():
     traces = {"a.parquet": recording(), "b.parquet": recording("model", 0.5)}
     return report(traces, CHEAP, ("beta_ts", "fixed:3"), 1, QUICK)
+
+
+def test_page_fits_a_phone_and_a_dark_screen(html):
+    assert faults_of(html) == []
+
+
+BROKEN = [
+    ("--quiet: #6b7480", "--quiet: #8b94a0", "quiet on paper: 3.0"),
+    ("--second: #f0965a", "--second: #804020", "second on paper"),
+    ('<div class="scroll"><table>', "<div><table>", "outside a box"),
+    ("</main>", "", "closes another element"),
+    ("initial-scale=1", "initial-scale=2", "is missing"),
+    ("minmax(min(310px, 100%), 1fr)", "minmax(410px, 1fr)", "wider than a phone"),
+    ("svg { width: 100%", "svg { width: 500px", "width: 500px is fixed"),
+    ("overflow-wrap: break-word", "", "a long name"),
+    ("<main>", '<main><img src="https://example.com/a.png">', "https://"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "said"), BROKEN)
+def test_control_a_broken_page_is_found(html, old, new, said):
+    assert old in html
+    assert any(said in fault for fault in faults_of(html.replace(old, new)))
 
 
 def test_page_needs_nothing_from_outside(html):

@@ -188,7 +188,7 @@ def test_unfit_features_are_refused(tmp_path, monkeypatch):
     found = training_set(tmp_path)
     found.batches(PLAN, ("feature",))
     other = training_set(tmp_path, seed=1)
-    with pytest.raises(ValueError, match="of the sequences beside it; delete its folder"):
+    with pytest.raises(ValueError, match="of the sequences next to it; delete its folder"):
         other.batches(PLAN, ("feature",))
     with pytest.raises(ValueError, match=r"holds F64 \[.*expected BF16"):
         training_set(tmp_path, torch.bfloat16).batches(PLAN, ("feature",))

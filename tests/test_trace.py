@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +155,17 @@ def test_a_shorter_budget_keeps_the_first_tokens_of_each_sequence(trace, budget)
     assert trace.shorten(int(trace.budget.max())) == trace
     with pytest.raises(TraceError, match="budget is 0"):
         trace.shorten(0)
+
+
+def test_a_shorter_budget_cuts_the_paths_of_recorded_trees():
+    trace = load_trace(Path(__file__).parents[1] / "traces" / "tiny-eagle-greedy.parquet")
+    short = trace.shorten(5).validate()
+    for s in range(0, trace.sequences, 16):
+        at, own = trace.offset[s], slice(*short.offset[s : s + 2])
+        whole = trace.beam[at : at + own.stop - own.start]
+        assert short.beam[own, 1].tolist() == whole[:, 1].tolist()
+        left = np.arange(len(whole), 0, -1)
+        assert short.beam[own, 0].tolist() == np.minimum(whole[:, 0], left).tolist()
 
 
 @RELAXED

@@ -4,10 +4,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 
 from real.engines import RELEASED, Finished, Ready
 
 LONGEST = 256
+
+
+def join(parts):
+    """Rows of all requests of a pass, as one array or tensor."""
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else torch.cat(parts)
 
 
 class Going:
@@ -15,9 +21,9 @@ class Going:
 
     def __init__(self, request, future, ends):
         self.request, self.future = request, future
-        self.id, self.row, self.draft, self.chunks = f"{request.id}-0badcafe", 0, [], 0
+        self.id, self.row, self.draft = f"{request.id}-0badcafe", 0, []
         self.passes, self.clock = [], []
-        self.num_prompt_tokens = len(request.prompt)
+        self.num_prompt_tokens, self.num_computed_tokens = len(request.prompt), 0
         self.sampling_params = SimpleNamespace(
             max_tokens=request.max_tokens, eos_token_id=ends[0], stop_token_ids=list(ends[1:])
         )
@@ -43,15 +49,17 @@ class VllmDouble:
     """A runner of `real.engines.run` that decodes `world` by a proposer, as vLLM 0.32 does.
 
     world: [(request, tokens that the target writes, past the end too)]. chunked: prompts are read
-    in two passes. preempted: the scheduler drops all drafts of every preempted-th pass. A pass of
-    n requests and d draft tokens takes seconds(n, d, k), where k is -1 under a policy.
+    in two passes. preempted: before every preempted-th pass the scheduler drops all drafts and all
+    that was computed. features: (tokens) -> the target's final features after each. A pass of n
+    requests and d draft tokens takes seconds(n, d, k), where k is -1 under a policy.
     """
 
     def __init__(  # noqa: PLR0913
-        self, world, make, ends=(3,), chunked=False, preempted=0, seconds=None
+        self, world, make, ends=(3,), chunked=False, preempted=0, seconds=None, features=None
     ):
         self.world = {request.prompt: future for request, future in world}
         self.make, self.ends, self.chunked, self.preempted = make, ends, chunked, preempted
+        self.features = features or (lambda tokens: np.zeros((len(tokens), 1)))
         self.rng = np.random.default_rng(0)
         self.requests, self.input_batch = {}, SimpleNamespace(req_ids=[])
         self.steps, self.k = 0, 0
@@ -107,14 +115,17 @@ class VllmDouble:
         self.input_batch.req_ids = order
         if self.preempted and self.steps % self.preempted == 0:
             for going in self.requests.values():
-                going.draft = []
-        sampled, verified = [], {}
+                going.draft, going.num_computed_tokens = [], 0
+        sampled, verified, rows, computed = [], {}, {}, {}
         for id in order:
             going = self.requests[id]
-            if self.chunked and not going.chunks:
-                going.chunks += 1
+            first, tokens = going.num_computed_tokens, going.tokens + going.draft
+            if self.chunked and not first and len(tokens) > 1:
                 sampled.append([])
+                computed[id] = len(tokens) // 2
+                rows[id] = self.features(tokens)[first : computed[id]]
                 continue
+            rows[id] = self.features(tokens)[first:]
             verified[id], accepted = going.draft, 0
             for token in going.draft:
                 if token != going.future[going.row + accepted]:
@@ -123,6 +134,7 @@ class VllmDouble:
             new = list(going.future[going.row : going.row + accepted + 1])
             going.passes.append((len(new), len(going.draft), accepted))
             going.row += len(new)
+            computed[id] = len(going.tokens) + accepted
             going.tokens += new
             sampled.append(new)
         seconds = self.seconds(len(verified), sum(map(len, verified.values())), self.k)
@@ -131,14 +143,16 @@ class VllmDouble:
         output = SimpleNamespace(
             finished_req_ids=gone,
             scheduled_spec_decode_tokens={id: draft for id, draft in verified.items() if draft},
+            num_scheduled_tokens={id: len(part) for id, part in rows.items()},
         )
-        drafts = self.propose_draft_token_ids(output, sampled)
+        drafts = self.propose_draft_token_ids(output, sampled, rows)
         for id, draft in zip(order, drafts, strict=True):
-            self.requests[id].draft = draft
+            self.requests[id].draft, self.requests[id].num_computed_tokens = draft, computed[id]
         return seconds
 
-    def propose_draft_token_ids(self, scheduler_output, sampled):
+    def propose_draft_token_ids(self, scheduler_output, sampled, rows):
         """The frame that a proposer looks into."""
+        hidden_states = join(list(rows.values()))  # noqa: F841
         ids = self.input_batch.req_ids
         length = np.zeros(len(ids) + 1, np.int32)
         tokens = np.zeros((len(ids) + 1, LONGEST), np.int32)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -158,6 +159,13 @@ def advise(  # noqa: PLR0913
     if known is None:
         raise ValueError(f"{model} is no folder with a tokenizer: give one by --tokenizer")
     assert prompts is not None  # by check_sources
+    if (room := _context(settings.model)) is not None:
+        longest = min(longest, room - budget - 4 * depth - 4)  # engines draft past the end
+        if longest < 1:
+            raise ValueError(
+                f"{model} reads {room} tokens, no prompt fits before --budget {budget} and drafts "
+                f"of --depth {depth}: lower them"
+            )
     requests, tasks = _requests(prompts, known, (chat_template, system), (count, budget, longest))
     chosen, held_out = halves(requests, seed)
     if batches[-1] > len(held_out):
@@ -272,6 +280,15 @@ def _draft_model(given: str) -> tuple[Any, Path]:
     return ModelDraft(1, Path(path)), checkpoint
 
 
+def _context(model: Path) -> int | None:
+    """Most tokens of a sequence that the config.json of a model's folder states; None: none."""
+    with suppress(OSError, ValueError, RecursionError):
+        stated = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        if isinstance(stated, dict) and type(most := stated.get("max_position_embeddings")) is int:
+            return int(most)
+    return None
+
+
 def _requests(
     path: Path, tokenizer: Path, chat: tuple[str, str], numbers: tuple[int, int, int]
 ) -> tuple[list["Request"], dict[str, str]]:
@@ -279,10 +296,13 @@ def _requests(
     from real.engines import Request
     from real.model.checkpoint import load_tokenizer
     from real.prompts import PromptFormat, load_chat_template, read_prompts
+    from simspec.output.terminal import print_note
 
     count, budget, longest = numbers
     form = PromptFormat(load_tokenizer(tokenizer), load_chat_template(tokenizer, *chat))
-    prompts, _ = read_prompts(path, form, longest)
+    prompts, left_out = read_prompts(path, form, longest)
+    if left_out.count:
+        print_note(left_out.describe())
     if len(prompts) < 16:
         raise ValueError(f"{path} holds {len(prompts)} prompts that fit, expected at least 16")
     names = [prompt.id for prompt in prompts]

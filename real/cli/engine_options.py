@@ -25,8 +25,9 @@ Draft = Annotated[
     str,
     typer.Option(
         "--drafter",
-        help="ngram:LEAST,MOST; none for plain decoding; or the path of a draft model, for vLLM "
-        "also of a head that `simspec export-drafter` wrote.",
+        help="ngram:LEAST,MOST, none for plain decoding, or the path of a draft model; for vLLM "
+        "also of a head of `simspec export-drafter`, or in simspec's proposer suffix or "
+        "eagle:FOLDER.",
     ),
 ]
 Count = Annotated[
@@ -66,19 +67,25 @@ def engine_settings(
     model: Path, drafter: str, k: int, threads: int, dtype: str, exact: bool, batch: int
 ) -> "EngineSettings":
     """The settings of these options; ValueError for an invalid drafter, or no model."""
-    from real.engines import EngineSettings, ModelDraft, NgramDraft
+    from real.engines import EngineSettings, ModelDraft, NgramDraft, PolicyDraft
 
     if not model.exists():
         raise ValueError(f"--model {model} is not here, expected a folder of safetensors or a GGUF")
     method, _, rest = drafter.partition(":")
-    draft: NgramDraft | ModelDraft | None = None
+    draft: NgramDraft | ModelDraft | PolicyDraft | None = None
     sizes = rest.split(",") if rest else ["1", "3"]
     if method == "ngram" and len(sizes) <= 2 and all(s.isdecimal() for s in sizes):
         draft = NgramDraft(max(k, 1), int(sizes[0]), int(sizes[-1]))
     elif (method == "model" and rest) or Path(drafter).exists():
         draft = ModelDraft(max(k, 1), Path(rest if method == "model" and rest else drafter))
+    elif method == "eagle" and rest:
+        draft = PolicyDraft(max(k, 1), eagle=Path(rest))
+    elif drafter == "suffix":
+        draft = PolicyDraft(max(k, 1), suffix={})
     elif drafter != "none":
-        raise ValueError(f"--drafter is {drafter!r}, expected ngram:1,3, a path or none")
+        raise ValueError(
+            f"--drafter is {drafter!r}, expected ngram:1,3, a path, eagle:FOLDER, suffix or none"
+        )
     return EngineSettings(model, draft, threads, dtype, batch=batch, exact=exact)
 
 
@@ -95,22 +102,29 @@ def with_policies(
     from real.decode.features import feature_grids
     from real.engines import ModelDraft, NgramDraft, PolicyDraft
     from simspec import CostModel, Stepper
+    from simspec.engines.suffix import FEATURES
     from simspec.engines.vllm_proposer import served_policy
 
     draft = settings.draft
     if schedule is not None or draft is None:
         raise ValueError("--policy decides draft lengths: leave --schedule out, and name a drafter")
     given = None if cost is None else CostModel.from_json(cost)
+    held = None if given is None else replace(given, precision=None).to_dict()
+    if isinstance(draft, NgramDraft):
+        steered = PolicyDraft(draft.k, draft.ngram_min, draft.ngram_max)
+    elif isinstance(draft, ModelDraft):
+        steered = PolicyDraft(draft.k, model=draft.model)
+    else:
+        steered = draft
     for text in policies:  # refused here, not in the engine
         policy, planned = served_policy(text, draft.k, given)
-        shown = feature_grids(policy.reads) if isinstance(draft, ModelDraft) else ()
+        shown: tuple[tuple[str, str], ...] = ()
+        if steered.suffix is not None and policy.reads:
+            shown = FEATURES
+        if steered.model is not None or steered.eagle is not None:
+            shown = feature_grids(policy.reads)
         Stepper(policy, draft.k, seed, planned, shown)
-    held = None if given is None else replace(given, precision=None).to_dict()
-    steered = PolicyDraft(draft.k, cost=held)
-    if isinstance(draft, NgramDraft):
-        steered = replace(steered, ngram_min=draft.ngram_min, ngram_max=draft.ngram_max)
-    elif isinstance(draft, ModelDraft):
-        steered = replace(steered, model=draft.model)
+    steered = replace(steered, cost=held)
     return replace(settings, draft=steered, seed=seed)
 
 

@@ -109,8 +109,9 @@ def record(  # noqa: PLR0913
         Path | None,
         typer.Option(
             help='JSON lines {"prompt", "output"} that an engine wrote: token ids, or strings with '
-            "--tokenizer. No target runs; --drafter is then an n-gram rule such as vllm:1,3, or "
-            "model:FOLDER, a draft model. The file is written at the end, nothing of it before."
+            "--tokenizer. No target runs; --drafter is then an n-gram rule such as vllm:1,3, "
+            "suffix, or model:FOLDER, a draft model. The file is written at the end, nothing of it "
+            "before."
         ),
     ] = None,
     tokenizer: Annotated[
@@ -204,8 +205,11 @@ def text_recorder(drafters: Sequence[str], device: str, dtype: str) -> Callable[
     name, _, folder = drafters[0].partition(":")
     if name != "model":
         from simspec.engines.ngram import ngram_rule
+        from simspec.engines.suffix import SuffixRule
         from simspec.engines.text import record_texts
 
+        if drafters[0] == "suffix":
+            return lambda texts, k, *settings: record_texts(texts, SuffixRule(most=k), k, *settings)
         rule = ngram_rule(drafters[0])
         return lambda texts, *settings: record_texts(texts, rule, *settings)
     if not folder:

@@ -89,6 +89,7 @@ class Drafter:
     | prefix_only | proposals depend on the tokens of the verified prefix alone (tested) |
     | history_free | `next` depends on the verified prefix and the draft so far alone (tested) |
     | has_logits | steps carry logits; a drafter without them exposes no features |
+    | tokens_only | it reads tokens, nothing of the target: recorded without its passes |
     | lm | the decoder that the drafter runs by itself, if it has one |
     | predictors | feature name -> acceptance predictor of this drafter on its target |
     | sublayers | the target's attention and MLP sub-layers that one drafted token runs through |
@@ -106,6 +107,7 @@ class Drafter:
     prefix_only: bool = True
     history_free: bool = True
     has_logits: bool = True
+    tokens_only: bool = False
     lm: Decoder | None = None
     predictors: Mapping = MappingProxyType({})
     sublayers: int = 0

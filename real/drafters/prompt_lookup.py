@@ -26,6 +26,7 @@ class PromptLookupDrafter(Drafter):
     prefix_only = False
     history_free = True
     has_logits = False
+    tokens_only = True
 
     def __init__(self, ngram_max: int = 3, ngram_min: int = 1, match: str = "first"):
         if (

@@ -18,6 +18,7 @@ MOST_DRAFT = 64
 DTYPES = "float32", "bfloat16", "float16"
 NGRAM_PROPOSER = "simspec.engines.vllm_proposer.PolicyProposer"
 MODEL_PROPOSER = "real.engines.hosted_proposer.ModelProposer"
+EAGLE_PROPOSER = "real.engines.hosted_proposer.EagleProposer"
 """Classes that vLLM loads by name."""
 DRAFT_MODEL = "draft_model"
 
@@ -77,7 +78,8 @@ class PolicyDraft:
     | k | most tokens a draft holds |
     | ngram_min, ngram_max | lengths of suffixes tried, longest first |
     | cost | costs that policies plan with, as `CostModel.to_dict`; None: those of `served_policy` |
-    | model | draft model that runs in the same process; None: n-grams |
+    | model, eagle | folder of a draft model, or EAGLE head, in the same process; None: n-grams |
+    | suffix | settings of suffix decoding in place of n-grams, {} for vLLM's; None: n-grams |
     """
 
     k: int
@@ -85,6 +87,8 @@ class PolicyDraft:
     ngram_max: int = 3
     cost: Mapping[str, Any] | None = None
     model: Path | None = None
+    eagle: Path | None = None
+    suffix: Mapping[str, Any] | None = None
 
     method = "policy"
 
@@ -135,13 +139,18 @@ def start_options(settings: EngineSettings) -> dict[str, Any]:
         }
     elif isinstance(settings.draft, PolicyDraft):
         own, sizes = settings.draft, (settings.draft.ngram_min, settings.draft.ngram_max)
-        hosted = {} if own.model is None else {"model": str(own.model.resolve())}
+        given: dict[str, Any] = {} if own.suffix is None else {"suffix": dict(own.suffix)}
+        made_by = NGRAM_PROPOSER
+        if own.model is not None:
+            made_by, given = MODEL_PROPOSER, {"model": str(own.model.resolve())}
+        elif own.eagle is not None:
+            made_by, given = EAGLE_PROPOSER, {"eagle": str(own.eagle.resolve())}
         draft = {
             "method": "policy",
             "k": own.k,
             "path": str(Path(simspec.__file__).resolve().parents[1]),
-            "class": NGRAM_PROPOSER if own.model is None else MODEL_PROPOSER,
-            "proposer": {"ngram": sizes, "cost": own.cost, "seed": settings.seed} | hosted,
+            "class": made_by,
+            "proposer": {"ngram": sizes, "cost": own.cost, "seed": settings.seed} | given,
         }
     elif settings.draft is not None:
         draft = {
@@ -171,7 +180,7 @@ def draft_description(draft: Draft | None) -> dict[str, Any] | None:
     return {"method": draft.method} | {
         name: str(value) if isinstance(value, Path) else value
         for name, value in asdict(draft).items()
-        if name != "k"
+        if name != "k" and not (name in ("eagle", "suffix") and value is None)
     }
 
 

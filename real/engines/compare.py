@@ -19,8 +19,9 @@ from simspec.engines.convention import (
     scheduled_passes,
 )
 from simspec.engines.ngram import NgramRule, ngram_rule
+from simspec.engines.suffix import SuffixRule
 from simspec.engines.text import WrittenText, record_texts
-from simspec.engines.vllm_proposer import draw_address, served_policy
+from simspec.engines.vllm_proposer import draw_address, served_policy, suffix_rule
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.trace.quantization import decode_margin
@@ -48,11 +49,14 @@ def convention_of(about: Mapping[str, Any]) -> Convention:
     return CONVENTIONS[name]
 
 
-def rule_of(about: Mapping[str, Any]) -> NgramRule | None:
-    """The n-gram rule of a run's engine; None where it drafts by a model or not at all."""
+def rule_of(about: Mapping[str, Any]) -> NgramRule | SuffixRule | None:
+    """The rule by which a run drafts a text's own tokens; None for a model, a head or no draft."""
     draft = about["draft"] or {}
-    if draft.get("method") not in ("ngram", "policy") or draft.get("model") is not None:
+    weights = draft.get("model"), draft.get("eagle")
+    if draft.get("method") not in ("ngram", "policy") or weights != (None, None):
         return None
+    if draft.get("suffix") is not None:
+        return suffix_rule(draft["suffix"], max(about["plan"]["ks"]))
     name = "vllm_v2" if convention_of(about).fill == "drafts" else about["engine"]
     sizes = draft["ngram_min"], draft["ngram_max"]
     return ngram_rule(f"{name}:{sizes[0]},{sizes[1]}")
@@ -136,13 +140,14 @@ def compare_rows(
     rows: Sequence[Row],
     recording: Trace | None = None,
     rules: Convention | None = None,
-    rule: NgramRule | None = None,
+    rule: NgramRule | SuffixRule | None = None,
 ) -> Comparison:
     """Every row with drafts of the engine's own against the replay of its text.
 
-    n-gram drafts follow from the text. Drafts of a model need the drafter's recording of the same
-    prompts; rows of other prompts are left out. Under a schedule the passes follow from all texts
-    of a wave, in lock step. ValueError without a recording that is needed, and for no rows.
+    Drafts of a text's own tokens follow from it. Drafts of a model or a head need the drafter's
+    recording of the same prompts; rows of other prompts are left out. Under a schedule the passes
+    follow from all texts of a wave, in lock step. ValueError without a recording that is needed,
+    and for no rows.
     """
     rules = rules or convention_of(about)
     rule = rule or rule_of(about)
@@ -265,7 +270,7 @@ def predicted_passes(  # noqa: PLR0913
     rows: Sequence[Row],
     k: int,
     rules: Convention,
-    rule: NgramRule | None,
+    rule: NgramRule | SuffixRule | None,
     recording: Trace | None,
     lengths: Sequence[int] = (),
     served: ServedPolicy | None = None,

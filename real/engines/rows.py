@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from real.engines.messages import Finished, Request, read_finished
-from simspec.output.files import check_output
+from simspec.engines.vllm_proposer import suffix_rule
+from simspec.output.files import check_output, naming
 
 try:
     import fcntl
@@ -93,15 +94,27 @@ class RowFile:
 
 
 @contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """An OSError of the body, such as a full disk, names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise naming(path, error) from error
+
+
+@contextmanager
 def open_rows(path: str | Path, about: Mapping[str, Any]) -> Iterator[RowFile]:
     """The file of a run that `about` describes, made or continued; its rows are then known.
 
-    ValueError for a file of another run, a damaged one, or one that another process writes.
+    ValueError for a file of another run, a damaged one, or one that another process writes;
+    OSError with its name where the disk is full.
     """
     path = Path(path)
     check_output(path)
     about = json.loads(json.dumps(dict(about)))
-    with open(path, "a+b") as file:
+    with _named(path), open(path, "a+b") as file:
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -220,6 +233,7 @@ def _check_about(about: Mapping[str, Any]) -> None:
         _whole(plan["group"])
         if not (draft["cost"] is None or isinstance(draft["cost"], dict)):
             raise ValueError("the costs of its policies are no object")
+        suffix_rule({} if draft.get("suffix") is None else draft["suffix"], 1)
     if draft["method"] not in ("ngram", "policy"):
         return
     if not 1 <= _whole(draft["ngram_min"]) <= _whole(draft["ngram_max"]) <= MOST_NGRAM:

@@ -196,6 +196,10 @@ def drafter_text(draft: Mapping[str, Any] | None) -> str:
         return "none"
     if draft.get("model") is not None:
         return "draft model"
+    if draft.get("eagle") is not None:
+        return "EAGLE head"
+    if draft.get("suffix") is not None:
+        return "suffix decoding"
     least, most = draft["ngram_min"], draft["ngram_max"]
     return f"n-gram {least}" if least == most else f"n-gram {least} to {most}"
 

@@ -18,7 +18,6 @@ from typing import cast
 
 from real.draft import Drafter
 from real.drafters import parallel_form
-from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.model.target import Target
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
@@ -198,7 +197,7 @@ def record_sequence(
         written = target_sequence(target, settings, prompt, sequence)
         if cache:
             cache.add(sequence, prompt, written)
-    if type(drafter) is PromptLookupDrafter and not stepwise:  # it reads tokens only
+    if drafter.tokens_only and not stepwise:
         target = cast(Target, IdleTarget(target.decoder))
     tokens, margins = written
     parallel = parallel_form(drafter) is not None and not stepwise

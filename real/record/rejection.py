@@ -12,7 +12,6 @@ from real.draft import Drafter
 from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import position_batches
 from real.drafters import parallel_form
-from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.model.full_pass import TargetPass
 from real.model.target import Target
 from real.prompts import Prompt
@@ -178,7 +177,7 @@ def emitted_rows(
     RecordError for a drafter that is not history-free.
     """
     written = tokens, _probabilities(target, rule, prompt, tokens)
-    if type(drafter) is PromptLookupDrafter:  # it reads tokens only
+    if drafter.tokens_only:
         target = cast(Target, IdleTarget(target.decoder))
     settings = Settings(K, budget, rule, (), ())
     return record_rejection(target, drafter, settings, prompt, written, SharedPass())

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from simspec.engines.ngram import NgramRule, drafted_text
+from simspec.engines.suffix import FEATURES, SuffixRule, suffix_text
 from simspec.trace.meta import TraceMeta
 from simspec.trace.trace import Trace
 
@@ -152,39 +153,54 @@ def text_budgets(
 
 def record_texts(
     texts: Sequence[WrittenText],
-    rule: NgramRule,
+    rule: NgramRule | SuffixRule,
     K: int = 16,
     end_tokens: Sequence[int] = (),
     sampled: bool = False,
     source: str = "",
 ) -> Trace:
-    """A recording of this rule along these texts; no target runs. Errors of `text_budgets`."""
+    """A recording of this rule along these texts; no target runs. Errors of `text_budgets`.
+
+    Suffix decoding shows each token's share of the counts as its confidence.
+    """
     budgets = text_budgets(texts, K, end_tokens, sampled)
-    drafted = [
-        drafted_text(text.prompt, text.output, rule, K, budget, end_tokens)
-        for text, budget in zip(texts, budgets)
-    ]
-    fixed_depth = "; holds for draft length K = depth alone" if rule.simple else ""
+    more: dict[str, Any] = {}
+    features: tuple[tuple[str, str], ...] = ()
+    if isinstance(rule, SuffixRule):
+        columns = zip(*(suffix_text(text.prompt, text.output, rule, K) for text in texts))
+        depth, run, more["feature"] = (np.concatenate(column) for column in columns)
+        features, name, note = FEATURES, rule.text, ""
+    else:
+        drafted = [
+            drafted_text(text.prompt, text.output, rule, K, budget, end_tokens)
+            for text, budget in zip(texts, budgets)
+        ]
+        depth = np.concatenate([part.depth for part in drafted])
+        run = np.concatenate([part.run for part in drafted])
+        name = rule.name if rule.name == "prompt_lookup" else f"ngram {rule.text}"
+        note = "; holds for draft length K = depth alone" if rule.simple else ""
     meta = TraceMeta(
         rule="coupled" if texts[0].temperature else "greedy",
         temperature=texts[0].temperature,
         target=source or "text",
-        drafter=rule.name if rule.name == "prompt_lookup" else f"ngram {rule.text}",
+        drafter=name,
         K=K,
+        features=features,
         end_tokens=tuple(end_tokens),
         tasks=tuple(text.task for text in texts),
         ids=tuple(text.id for text in texts),
-        notes=f"recorded from text alone by the rule {rule.text}{fixed_depth}",
+        notes=f"recorded from text alone by the rule {rule.text}{note}",
     )
     return Trace(
         offset=_offsets([len(text.output) for text in texts]),
         budget=np.array(budgets, np.int64),
         token=np.concatenate([text.output for text in texts]),
-        depth=np.concatenate([part.depth for part in drafted]),
-        run=np.concatenate([part.run for part in drafted]),
+        depth=depth,
+        run=run,
         prompt_offset=_offsets([len(text.prompt) for text in texts]),
         prompt=np.concatenate([text.prompt for text in texts]),
         meta=meta,
+        **more,
     )
 
 

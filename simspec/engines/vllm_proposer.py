@@ -1,8 +1,8 @@
 """vLLM's custom proposer: a policy decides the length of each request's draft, pass by pass.
 
-It needs numpy, scipy and numba, and nothing of vLLM. Drafts are n-grams by vLLM's own rule. With
-the arguments of vLLM below, `additional_config` holds the SETTINGS. PROPOSER is
-"simspec.engines.vllm_proposer.PolicyProposer".
+It needs numpy, scipy and numba, and nothing of vLLM. Drafts are n-grams by vLLM's own rule, or
+suffix decoding. With the arguments of vLLM below, `additional_config` holds the SETTINGS. PROPOSER
+is "simspec.engines.vllm_proposer.PolicyProposer".
 
 | argument | value |
 | --- | --- |
@@ -25,6 +25,7 @@ import numpy as np
 
 from simspec.cost.model import CostModel
 from simspec.engines.ngram import RULES, NgramRule, drafts
+from simspec.engines.suffix import FEATURES, SuffixRule, suffix_draft
 from simspec.engines.text import WrittenText, record_texts
 from simspec.policies import CLAIRVOYANT, TREES, make
 from simspec.policy.policy import Policy, PolicyError
@@ -33,6 +34,7 @@ from simspec.policy.stepper import Stepper
 SETTINGS = {
     "policy": "the policy's text, as in `simspec sweep`; default fixed:K",
     "ngram": "[least, most] tokens of the suffixes tried, longest first; default [1, 3]",
+    "suffix": "suffix decoding in place of n-grams: depth, factor, least of `SuffixRule`, or {}",
     "cost": "file, or contents, of `simspec engine measure`, for policies that plan with costs",
     "seed": "of the policy's draws; default 0",
     "rounds": "file that gets a JSON line for each finished request",
@@ -157,6 +159,7 @@ class PolicyProposer:
             )
         self.given = given
         self.rule = _rule(given.get("ngram", [1, 3]))
+        self.suffix = suffix_rule(given["suffix"], self.K) if "suffix" in given else None
         self.cost = _cost(given.get("cost"))
         self.seed = given.get("seed", 0)
         if type(self.seed) is not int:
@@ -173,14 +176,21 @@ class PolicyProposer:
 
     def features(self) -> tuple[tuple[str, str], ...]:
         """The (name, grid) pairs of the features that drafts come with: none of n-grams."""
-        return ()
+        return FEATURES if self.suffix is not None and self.policy.reads else ()
 
     def load_model(self, target_model: Any) -> None:
-        """Nothing: n-grams need no model."""
+        """Nothing: drafts of a request's own tokens need no model."""
 
     def steps(self, id: str, tokens: np.ndarray, ends: Collection[int]) -> Iterator[Step]:
         """The draft after these tokens, at most K long."""
-        return ((int(token), None) for token in drafts(tokens, len(tokens), self.K, self.rule))
+        if self.suffix is None:
+            return ((int(token), None) for token in drafts(tokens, len(tokens), self.K, self.rule))
+        draft = suffix_draft(tokens, self.suffix)
+        codes = draft.codes if self.policy.reads else [None] * len(draft.token)
+        return zip(draft.token.tolist(), codes)
+
+    def look(self, variables: Mapping[str, Any]) -> None:
+        """The variables of the caller, vLLM's model runner, before the requests of a pass."""
 
     def learn(self, id: str, prompt: np.ndarray, accepted: int, tokens: Sequence[int]) -> None:
         """The number of draft tokens that a pass of this request accepted, and what it emitted."""
@@ -197,9 +207,11 @@ class PolicyProposer:
     ) -> list[list[int]]:
         """Drafts of all requests of the pass, after its outcome went to their policies."""
         began = perf_counter()
-        runner, scheduled = _caller(sys._getframe(1).f_locals)
+        variables = sys._getframe(1).f_locals
+        runner, scheduled = _caller(variables)
         for id in scheduled.finished_req_ids:
             self.finish(id)
+        self.look(variables)
         proposed = list[list[int]]()
         for i, sampled in enumerate(sampled_token_ids):
             if not sampled:  # a part of a prompt
@@ -294,6 +306,20 @@ def _rule(sizes: Any) -> NgramRule:
     except (TypeError, ValueError):
         raise ValueError(
             f'additional_config["simspec"]["ngram"] is {sizes!r}, expected [least, most]'
+        ) from None
+
+
+def suffix_rule(given: Any, most: int) -> SuffixRule:
+    """Suffix decoding by these settings, a draft of at most `most` tokens; ValueError for others.
+
+    given: an object of depth, factor and least, or of some of them.
+    """
+    try:
+        return SuffixRule(**given, most=most)
+    except TypeError:
+        raise ValueError(
+            f"suffix decoding has the settings {given!r}, expected an object of depth, factor "
+            "and least, or {}"
         ) from None
 
 

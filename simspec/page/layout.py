@@ -21,7 +21,7 @@ STYLE = """
   :root { --paper: #14171b; --ink: #e6e9ed; --quiet: #98a2ae; --band: #2b323b; --rule: #343c46;
     --accent: #5cb8e0; --second: #f0965a; --third: #93c47a; --fourth: #c09be6; --code: #1d2228; } }
 * { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); line-height: 1.5;
+body { margin: 0; background: var(--paper); color: var(--ink); overflow-wrap: break-word;
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 1180px; margin: 0 auto; padding: 24px 20px 64px; }
 h1 { font-size: 1.7rem; margin: 0 0 4px; } h2 { font-size: 1.25rem; margin: 44px 0 8px; }

@@ -64,7 +64,7 @@ POLICIES = (
         block_prefix, "outcomes", "servers of block drafters", "average accepted length",
         "the shortest prefix that leaves headroom", "2/4/7, headroom 1", "unverified; needs costs "
         "of a block drafter",
-        examples=("block_prefix:1/2/3", "block_prefix:1/3,weight=0.9,scope=sequence"),
+        examples=("block_prefix:1/2/3", "block_prefix:1/2/4,weight=0.9,scope=sequence"),
         space={
             "lengths": Option(("2/4/7", "1/2/3", "1/3/5/7", "2/4/8")),
             "weight": Real(0.02, 1, log=True), "headroom": Real(0, 3),

@@ -164,6 +164,9 @@ class Trace:
         }
         left = np.concatenate([np.arange(length, 0, -1) for length in lengths])
         by_row["run"] = np.minimum(by_row["run"], left).astype(self.run.dtype)
+        if self.beam is not None:
+            path = np.minimum(by_row["beam"][:, 0], left)
+            by_row["beam"] = np.column_stack((path, by_row["beam"][:, 1])).astype(self.beam.dtype)
         return replace(
             self, offset=_offsets(lengths), budget=np.minimum(self.budget, budget), **by_row
         )

@@ -1,4 +1,4 @@
-"""Policies inside vLLM itself, over n-grams and over a draft model of ours in its process."""
+"""Policies inside vLLM itself, over n-grams, suffixes, a draft model and an EAGLE head of ours."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from test_vllm import BUDGET, REQUESTS, ROOT, TARGET, TEXTS, reason_to_skip
 from real.engines import RELEASED, EngineSettings, PolicyDraft, Worker, find_environment
 from real.engines.compare import compare_rows, written_text
 from real.engines.rows import read_rows
-from real.engines.run import Plan, run_on_engine
-from simspec import CostModel
+from real.engines.run import Plan, Prompts, run_on_engine
+from simspec import CostModel, load_trace
 
 K = 6
 COST = CostModel.from_ratio(0.05, K).to_dict()
@@ -23,12 +23,12 @@ SEEING = ("confidence:0.4", "cali_ts:validated,predictor=confidence", "cost_ts")
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
 
 
-def ran(tmp_path, draft, concurrent, policies, requests=None):
+def ran(tmp_path, draft, concurrent, policies, requests=None, target=TARGET, longest=800):  # noqa: PLR0913
     """(about, rows) of policies, plain decoding and K on vLLM."""
     engine, path = RELEASED["vllm"], tmp_path / f"b{concurrent}.rows.jsonl"
     environment = find_environment(engine)
-    settings = EngineSettings(TARGET, draft, 2, batch=concurrent, longest=800, seed=3)
-    plan = Plan((0, K), 1, 4, concurrent, policies=policies)
+    settings = EngineSettings(target, draft, 2, batch=concurrent, longest=longest, seed=3)
+    plan = Plan((0, draft.k), 1, 4, concurrent, policies=policies)
     run_on_engine(lambda: Worker(engine, environment), settings, requests or REQUESTS, plan, path)
     return read_rows(path)
 
@@ -44,6 +44,29 @@ def test_rounds_over_n_grams_are_those_of_the_replay(tmp_path, concurrent):
     assert not result.differences, result.differences[0]
     assert all(result.counters[text]["num_drafts"][0] for text in BLIND)
     assert compare_rows(about | {"seed": 4}, rows).exceptions  # control
+
+
+def test_rounds_over_suffixes_are_those_of_the_replay(tmp_path):
+    draft = PolicyDraft(K, cost=COST, suffix={})
+    policies = "beta_ts:acceptance", "cost_ts", "confidence:0.6"
+    about, rows = ran(tmp_path, draft, 4, policies, REQUESTS[:4])
+    result = compare_rows(about, rows)
+    assert not result.differences, result.differences[0]
+    assert all(result.counters[name]["num_drafts"][0] for name in (K, *policies))
+
+
+def test_rounds_over_an_eagle_head_are_those_of_its_recording(tmp_path):
+    recording = load_trace(ROOT / "traces" / "tiny-eagle-greedy.parquet")
+    requests = Prompts(8, budget=24).of(recording)
+    tiny = ROOT / "real" / "tiny"
+    draft, policies = PolicyDraft(3, cost=COST, eagle=tiny / "eagle"), ("confidence:0.4",)
+    about, rows = ran(tmp_path, draft, 4, policies, requests, tiny / "target", 440)
+    result = compare_rows(about, rows, recording)
+    assert result.requests == 8 * 3
+    assert not result.exceptions, result.exceptions[0]
+    assert result.counters[3]["num_accepted_tokens"][0] > 0
+    less = result.counters["confidence:0.4"]["num_draft_tokens"][0]
+    assert 0 < less < result.counters[3]["num_draft_tokens"][0]
 
 
 @pytest.mark.skipif(not DRAFT.is_dir(), reason=f"no draft model at {DRAFT}")

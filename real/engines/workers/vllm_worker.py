@@ -54,7 +54,6 @@ class VllmEngine:
 
         self.draft, self.options, self.on_cpu = options["draft"], options, current_platform.is_cpu()
         self.most = self.draft["k"] if self.draft else 0
-        self.form = form_of(self.draft)
         if options["temperature"] and self.draft and self.on_cpu:
             raise ValueError(
                 f"vLLM on a CPU samples wrongly with drafts (temperature is "
@@ -99,6 +98,11 @@ class VllmEngine:
                     f"the draft model reads {runner.effective_drafter_max_model_len} tokens, "
                     f"{length} are needed: lower longest"
                 )
+
+    @property
+    def form(self):
+        """How this engine drafts, see `form_of`."""
+        return form_of(self.draft)
 
     def _speculation(self):
         if not self.draft:

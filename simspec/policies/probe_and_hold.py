@@ -54,7 +54,7 @@ def _observe(
     state[0], state[1], state[2] = state[5] if pays else 0.0, -1.0, params[1]
 
 
-def utility_test(
+def probe_and_hold(
     lengths: str = "1/2/3/4",
     start: int | None = None,
     test: int = 4,
@@ -76,16 +76,16 @@ def utility_test(
     of rounds, the order of tests (the paper may climb), and that it tests less often after it
     switched off, which is left out.
     """
-    steps = check_lengths("utility_test", "lengths", lengths, 1)
+    steps = check_lengths("probe_and_hold", "lengths", lengths, 1)
     if start is not None and (type(start) is not int or start not in steps):
-        raise PolicyError(f"utility_test: start is {start!r}, expected one of {lengths}")
-    check_integer("utility_test", "test", test, 1, 10**6)
-    check_integer("utility_test", "hold", hold, 1, 10**6)
-    check_scope("utility_test", scope)
+        raise PolicyError(f"probe_and_hold: start is {start!r}, expected one of {lengths}")
+    check_integer("probe_and_hold", "test", test, 1, 10**6)
+    check_integer("probe_and_hold", "hold", hold, 1, 10**6)
+    check_scope("probe_and_hold", scope)
     settings = {
         "lengths": str(lengths), "start": start, "test": test, "hold": hold, "scope": scope
     }  # fmt: skip
-    name = policy_name("utility_test", settings, utility_test)
+    name = policy_name("probe_and_hold", settings, probe_and_hold)
     return DeferredPolicy(name, partial(_plan, name, steps, settings))
 
 
@@ -103,10 +103,10 @@ def _plan(
 
 POLICIES = (
     PolicyKind(
-        utility_test, "costs", "Cascade", "tokens per modeled cost in short tests",
+        probe_and_hold, "costs", "Cascade", "tokens per modeled cost in short tests",
         "none if a test does not pay, else the best length, held", "1/2/3/4, tests 4, holds 16",
         "numbers and order of tests unverified",
-        examples=("utility_test", "utility_test:1/3,test=1,hold=2,scope=stream"),
+        examples=("probe_and_hold", "probe_and_hold:1/3,test=1,hold=2,scope=stream"),
         space={
             "lengths": Option(("1/2", "1/2/3/4", "1/3/5/7", "2/4/8")),
             "test": Option((1, 2, 4, 8, 16)), "hold": Option((8, 16, 32, 64, 128)),
