@@ -294,8 +294,7 @@ def test_the_worker_gives_vllm_that_method(world, written):
     for case in ("model", "eagle", "medusa"):
         settings = EngineSettings(world.target, ModelDraft(3, written[case][2]), batch=2)
         options, engine = RELEASED["vllm"].start(settings), object.__new__(worker.VllmEngine)
-        engine.options, engine.draft, engine.form = options, options["draft"], None
-        engine.form = worker.form_of(options["draft"])
+        engine.options, engine.draft = options, options["draft"]
         config = engine._speculation()
         assert config["method"] == {"model": "draft_model"}.get(case, case)
         assert config["model"] == str(written[case][2])

@@ -46,15 +46,15 @@ def test_ema_tier_zero_probes_after_every_interval():
     """
     lengths = drafts(ema_tiers("0/1/3", 0, warmup=0, down=0.0), [0] * 20)
     assert lengths == ([0] * 5 + [1] * 5) * 2 + [0]
-    after = learn(ema_tiers("0/1", 0, interval=1, warmup=0), (0.0, -1.0, 0.0), 0, 0)
-    assert after.tolist() == [1.0, 0.0, 1.0]
+    after = learn(ema_tiers("0/1", 0, interval=1, warmup=0), (0.0, -1.0, 0.0, 0.0), 0, 0)
+    assert after.tolist() == [1.0, 0.0, 1.0, 1.0]
 
 
 def test_ema_tiers_moves_down_at_its_threshold_and_up_beyond_it():
     """Both thresholds are 1 here, and so is the average."""
     policy = ema_tiers("1/3", 3, weight=1.0, interval=1, warmup=0, down=0.5, up=0.5)
-    assert learn(policy, (1.0, 2.0, 0.0), 1, 3)[0] == 0
-    assert learn(policy, (0.0, 0.0, 0.0), 1, 1)[0] == 0
+    assert learn(policy, (1.0, 2.0, 0.0, 1.0), 1, 3)[0] == 0
+    assert learn(policy, (0.0, 0.0, 0.0, 0.0), 1, 1)[0] == 0
 
 
 @settings(max_examples=60)

@@ -120,6 +120,7 @@ UNSERVED = {
     "lookahead": ("lookahead.json", "engines have no Jacobi window in the target's pass"),
     "prompt_lookup": ("prompt_lookup.json", "it has no weights; engines draft n-grams themselves"),
     "self_skip": ("self_skip.json", "engines do not leave out layers of the target"),
+    "suffix": ("suffix.json", "it has no weights; vLLM runs it by simspec's proposer"),
     "sorted": ("sorted.json", "engines have no exits within a draft model"),
 }
 """Files that name the other drafters, and why no engine loads them."""

@@ -135,7 +135,10 @@ POLICIES = (
         mtp_adaptive, "outcomes", "llama.cpp, pull request 27210", "accepted and rejected tokens",
         "a bucket that overflows lengthens by one, a dry one shortens", "`carry`, from 3",
         "as proposed, unmerged; four states of the branch",
-        examples=("mtp_adaptive:single,shortest=1", "mtp_adaptive:shortest=2", "mtp_adaptive:streak,shortest=1,scope=stream"),
+        examples=(
+            "mtp_adaptive:single,shortest=1", "mtp_adaptive:shortest=2",
+            "mtp_adaptive:streak,shortest=1,scope=stream",
+        ),
         space={
             "variant": Option(VARIANTS), "shortest": Option((1, 2, 3, 4)),
             "longest": Option((3, 4, 6, 8, 16, 255)), "scope": SCOPE,
