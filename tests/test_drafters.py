@@ -20,8 +20,10 @@ SUBLAYERS = {"early_exit": 4, "self_skip": 7}  # of a drafted token; 0 for other
 
 
 def test_every_builtin_drafter_is_tested():
-    assert set(DRAFTERS) >= set(BUILTIN)
-    assert {toy_pair(name)[1].name for name in DRAFTERS} == set(BUILTIN)
+    """tests/test_suffix.py has the exam of suffix decoding."""
+    examined = set(BUILTIN) - {"suffix"}
+    assert set(DRAFTERS) >= examined
+    assert {toy_pair(name)[1].name for name in DRAFTERS} == examined
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
