@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simspec.cost.kernel_files import shipped_times
-from simspec.cost.kernels import EngineConstants, KernelPrices, draft_head, kernel_cost
-from simspec.cost.shapes import SHAPES
+from simspec.cost.kernels import EngineConstants, KernelPrices, kernel_cost
+from simspec.cost.shapes import SHAPES, draft_head
 from simspec.cost.table import CostTable
 from simspec.numerics.formulas import expected_committed
 from simspec.policies.fixed import fixed

@@ -14,7 +14,6 @@ from simspec.cost.kernel_times import STATUS, KernelTimes, Time
 from simspec.cost.model import CostModel
 from simspec.cost.provenance import CostOrigin
 from simspec.cost.shapes import DEVICES, Drafter, DraftHead, ModelShape, cache_bytes, parameters
-from simspec.cost.shapes import draft_head as draft_head
 from simspec.cost.table import CostTable
 
 CAPTURED = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))

@@ -124,8 +124,8 @@ def matching_rule(parts: list[dict[str, Any]]) -> NgramRule | None:
     """The n-gram rule that gives the accepted lengths of the requests with a text, if one does.
 
     Tried: suffixes of 1 to 5 tokens and more, up to 8, first or last match. The rule with the
-    fewest other lengths is taken if these are at most 1 in 1,000; of equals that of the longest
-    suffixes, which drafts least. Lengths are compared up to the file's deepest.
+    fewest other lengths is taken if these are at most 1 in 1,000; among equal rules
+    that of the longest suffixes, which drafts least. Lengths are compared up to the file's deepest.
     """
     texts = [part for part in parts if part["known"]]
     deepest = min(max((int(part["right"].max()) for part in texts), default=0), 255)

@@ -49,7 +49,7 @@ class BatchRule:
     | --- | --- | --- |
     | length | before drafting | tokens to draft, the same number for each request |
     | submit | after drafting | int64[n], tokens of each draft to verify, at most `computed` |
-    | observe | after verification | nothing; it is told the outcome and the modelled seconds |
+    | observe | after verification | nothing; it receives the outcome and the modelled seconds |
     """
 
     def __init__(self, start: BatchStart) -> None:

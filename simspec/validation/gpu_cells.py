@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.kernel_files import shipped_times
-from simspec.cost.kernels import KernelPrices, draft_head, kernel_cost, pass_parts
+from simspec.cost.kernels import KernelPrices, kernel_cost, pass_parts
 from simspec.cost.model import CostModel
-from simspec.cost.shapes import SHAPES, ModelShape
+from simspec.cost.shapes import SHAPES, ModelShape, draft_head
 from simspec.validation.published_costs import iid_acceptance
 
 Array = NDArray[np.float64]
