@@ -3,15 +3,26 @@
 import time
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fake_engine import END, prompts
 from test_engine_workers import vllm  # noqa: F401
 from test_vllm_proposer import SETTINGS
 from vllm_double import VllmDouble
 
-from real.engines.load import predicted_load, predicted_table, read_loaded, run_load, write_loaded
-from real.engines.messages import Request, run_line
+from real.engines.load import (
+    predicted_load,
+    predicted_table,
+    read_loaded,
+    run_load,
+    with_prompts,
+    write_loaded,
+)
+from real.engines.messages import Finished, Request, run_line
+from real.engines.rows import Row
+from simspec import CostModel
 from simspec.cost.batch import TokenCost
+from simspec.cost.table import CostTable
 from simspec.engines.vllm_proposer import PolicyProposer
 from simspec.replay.load import Server
 
@@ -72,6 +83,29 @@ def test_table_shows_both(tmp_path):
         predicted_load(model, rows, TOKENS.cost(4), Server(3))
     with pytest.raises(ValueError, match="holds 29 of 30: it was interrupted"):
         predicted_load(about, rows[:-1], TOKENS.cost(4), Server(3))
+
+
+def test_prompts_are_priced_by_their_own_passes():
+    """Passes of 100 ms and 2 ms a token: a prompt of n tokens takes these, a draft as measured."""
+    few = CostModel(np.zeros(3), [0.1, 0.3, 0.5], [0.0], 0.0, 0.1)  # the slope of noise
+    table = CostTable((1, 4), (0,), ((few,), (few,)))
+    rows = [
+        Row(0, 0, 0, None, Request(f"{n}", (1,) * n, 2), done(n, 0.1 + 0.002 * n))
+        for n in (50, 120, 300)
+    ]
+    found, line = with_prompts(table, rows, 1024)
+    assert line == pytest.approx((0.1, 0.002))
+    for size, (cell,) in zip(found.batch, found.cells):
+        assert cell.verify[:3].tolist() == few.verify.tolist()
+        for drafts in (3, 50, 200):
+            seconds = 0.1 + 0.002 * size * (drafts + 1)
+            assert cell.verify[drafts] == pytest.approx(max(seconds, 0.5))
+    with pytest.raises(ValueError, match="too few prompts of different lengths"):
+        with_prompts(table, rows[:2], 1024)
+
+
+def done(n, seconds):
+    return Finished(f"{n}", (1, 2), ((1, 0, 0), (1, 0, 0)), None, seconds, seconds + 1, None, "end")
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"about": {}}\n{"rate": 1}', "x"])

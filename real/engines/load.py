@@ -1,9 +1,10 @@
 """An engine under load, measured: requests that arrive at times, and what a simulation predicts."""
 
 import json
+import lzma
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from simspec.output.table import Table
 from simspec.policies.fixed import fixed
 from simspec.replay.arrivals import Requests, poisson_requests
 from simspec.replay.load import Server, serve
+
+MOST_BYTES = 1 << 27
+"""Characters of a file of requests; a line cut there is refused."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,11 @@ def write_loaded(
 
 
 def read_loaded(path: Path) -> tuple[dict[str, Any], list[LoadedRequest]]:
-    """What `write_loaded` wrote; ValueError, one line, for anything else."""
+    """What `write_loaded` wrote, packed if it ends with .xz; ValueError, one line, for others."""
+    opened: Any = lzma.open if path.suffix == ".xz" else open
     try:
-        first, *lines = path.read_text(encoding="utf-8").splitlines()
+        with opened(path, "rt", encoding="utf-8") as file:
+            first, *lines = file.read(MOST_BYTES + 1)[:MOST_BYTES].splitlines()
         about, rows = json.loads(first)["about"], []
         for line in lines:
             given = json.loads(line)
@@ -92,7 +98,7 @@ def read_loaded(path: Path) -> tuple[dict[str, Any], list[LoadedRequest]]:
             request = Request(asked["id"], tuple(asked["prompt"]), asked["max_tokens"])
             finished = read_finished(given.pop("finished"), {request.id: request})
             rows.append(LoadedRequest(**given, request=request, finished=finished))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, lzma.LZMAError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} holds no run under load: {reason}") from None
     return about, rows
@@ -149,6 +155,32 @@ def predicted_load(
         named |= {f"predicted_{key}": value for key, value in guessed.items()}
         found.append({"rate": rate, "k": k} | named)
     return found
+
+
+def with_prompts(
+    cost: CostTable, rows: Sequence[Row], tokens: int
+) -> tuple[CostTable, tuple[float, float]]:
+    """(the table whose passes of more rows than it measured take a prompt's seconds, the line).
+
+    The line is (seconds a pass, seconds a token), least squares of the relative error over the
+    prompts' own passes, each alone in its step: `Finished.first_seconds`. Passes of up to `tokens`
+    rows. Without it a prompt is priced by the slope of a few drafted tokens. ValueError for fewer
+    than three prompts.
+    """
+    read = np.array([len(row.request.prompt) for row in rows], np.float64)
+    spent = np.array([row.finished.first_seconds for row in rows])
+    if len(np.unique(read)) < 3:
+        raise ValueError(f"{len(rows)} requests have too few prompts of different lengths")
+    columns = np.stack((1 / spent, read / spent), 1)
+    fixed, token = np.linalg.lstsq(columns, np.ones(len(read)), rcond=None)[0].tolist()
+    cells = []
+    for size, (cell,) in zip(cost.batch, cost.cells):
+        assert cell is not None  # a measured table has every cell
+        drafts = np.arange(len(cell.verify), max(tokens, len(cell.verify)))
+        beyond = np.maximum(fixed + token * size * (drafts + 1), cell.verify[-1])
+        wider = np.concatenate((cell.verify, beyond))
+        cells.append((replace(cell, verify=wider, precision=None),))
+    return replace(cost, cells=tuple(cells)), (fixed, token)
 
 
 def _means(arrival: Any, first: Any, finish: Any, tokens: int) -> dict[str, float]:

@@ -4,6 +4,7 @@
 """
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,6 +152,21 @@ def test_forced_drafts_have_that_length_and_leave_the_text(ngram, force):
     after = finished(ngram, REQUESTS[:1], k=3)
     for one in after.values():  # the drafter is back
         assert clipped(one.passes, len(one.tokens)) == by_rule(most=3)[one.id]
+
+
+def test_one_thread_stays_one_after_n_gram_drafts(ngram):
+    """vLLM's proposer sets OpenMP's threads through numba: passes then ran on every core."""
+    finished(ngram, REQUESTS[:1], k=3)
+    stat = Path(f"/proc/{ngram._process.pid}/stat")
+
+    def spent():
+        fields = stat.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), time.monotonic()
+
+    processor, clock = spent()
+    finished(ngram, REQUESTS[:3], k=3)
+    now, later = spent()
+    assert now - processor < 1.3 * (later - clock)
 
 
 def test_what_the_start_did_not_allow_is_refused_and_the_process_goes_on(ngram):

@@ -5,7 +5,8 @@
 
 Poisson requests reach vLLM in a worker process at their times; each draft length gets the same. The
 cost is of `simspec engine measure vllm --concurrent 1 --concurrent 2 --concurrent 4`, the last at
-least --slots. Nothing else may run. A file that exists is compared, not recorded again.
+least --slots; its rows of batch 1 price the prompts. Nothing else may run. A file that exists is
+compared, not recorded again.
 """
 
 import argparse
@@ -15,9 +16,17 @@ from pathlib import Path
 from real.cli.engine_options import SMOLLM2, adapter_of, engine_settings, prompt_choice
 from real.engines import Worker, find_environment
 from real.engines.adapter import draft_description
-from real.engines.load import predicted_load, predicted_table, read_loaded, run_load, write_loaded
+from real.engines.load import (
+    predicted_load,
+    predicted_table,
+    read_loaded,
+    run_load,
+    with_prompts,
+    write_loaded,
+)
+from real.engines.rows import read_rows
 from simspec import load_trace
-from simspec.cost.table import load_cost
+from simspec.cost.table import CostTable, load_cost
 from simspec.replay.load import Server
 from simspec.trace.recordings import locate
 
@@ -67,7 +76,13 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    cost = load_cost(given.cost)
+    table, (_, alone) = load_cost(given.cost), read_rows(Path(f"{given.cost}.b1.rows.jsonl"))
+    if not isinstance(table, CostTable):
+        raise SystemExit(
+            f"{given.cost} holds one batch size: measure --concurrent 1 and {given.slots}"
+        )
+    cost, (fixed, token) = with_prompts(table, [row for row in alone if not row.k], given.tokens)
+    print(f"a prompt takes {1000 * fixed:.1f} ms and {1000 * token:.3f} ms a token")
     if not given.out.exists():
         record(given)
     about, rows = read_loaded(given.out)

@@ -31,6 +31,8 @@ FIRST_JUNK, LAST_JUNK = 100, 1000
 def start(options):
     """Loads the models; ValueError for what this device cannot run."""
     os.environ["OMP_NUM_THREADS"] = str(options["threads"])
+    # after each draft vLLM's n-gram proposer sets numba's threads, and OpenMP's with them
+    os.environ["NUMBA_NUM_THREADS"] = str(options["threads"])
     return VllmEngine(options)
 
 
