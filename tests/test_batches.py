@@ -1,6 +1,7 @@
 """simspec batch: the best length by batch and context, where drafting stops paying."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -228,13 +229,11 @@ PAGE = (ROOT / "docs" / "batches.md").read_text(encoding="utf-8")
 @pytest.mark.skipif(config.DISABLE_JIT, reason="128 slots take minutes when interpreted")
 @pytest.mark.docs
 def test_page_shows_todays_output(tmp_path):
-    printed = printed_by("batch", "tiny-eagle-greedy", "--policy", "confidence:0.5",
-                         "--policy", "cost_ts")  # fmt: skip
-    assert printed.strip() in PAGE
-    (stated, batches) = (line for line in PAGE.splitlines() if "h100.cost.json" in line
-                         and line.startswith("simspec"))  # fmt: skip
+    # the first example, then costs that are stated and batches at these costs
+    lines = [line for line in PAGE.splitlines() if re.match("simspec (batch|cost) ", line)]
+    assert len(lines) == 3
     path = str(tmp_path / "h100.cost.json")
-    for line in (stated, batches):
+    for line in lines:
         words = line.replace("h100.cost.json", path).split()[1:]
         assert printed_by(*words).replace(f"{tmp_path}/", "").strip() in PAGE
 
@@ -250,11 +249,11 @@ def test_page_shows_todays_policies_of_a_batch():
     (start,) = (i for i, line in enumerate(PAGE.splitlines()) if line.startswith(heading))
     head, _, *lines = (
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.splitlines()[start : start + 7]
+        for line in PAGE.splitlines()[start : start + 5]
     )
     names = [cell.split()[0] for cell in head[3:]]
     made = [policies.parse_batch(name) or name for name in names]
-    for line in (lines[1], lines[3]):  # of 8 and 64
+    for line in lines[:2]:
         plan = BatchPlan((int(line[0]),), (1024,), made)
         (row,) = batch_rows(trace, tokens.cost(8, 1024), plan)
         shown = (row.fixed(row.best), row.fixed(7), *(row.speedup[name] for name in names))

@@ -145,7 +145,6 @@ def test_predictions_of_the_race_are_printed_by_the_tool():
     assert table in PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.docs
 def run_speedups(name, cost, recording=None):
     """{draft length or policy: its speedups} of a run of engines at these costs."""
     from real.engines.measure import speedup_table
@@ -157,6 +156,7 @@ def run_speedups(name, cost, recording=None):
     return {row.name: row for row in speedup_table(about, rows, priced, recording).rows}
 
 
+@pytest.mark.docs
 def test_sentences_on_engines_say_what_the_runs_say():
     """The first lines of README and the remarks on docs/engines.md, from rows and costs."""
     from real.engines.rows import read_rows
@@ -211,3 +211,70 @@ def test_sentences_on_engines_say_what_the_runs_say():
     assert f"Over {len(errors)} draft lengths errors are" in head
     told = f"{np.median(errors):.1%} in the median, {np.quantile(errors, 0.9):.1%} at the 90th"
     assert told in head
+
+
+def with_interval(row, digits):
+    """A row's measured speedup and its interval, as the pages write them."""
+    low, high = row.measured_interval.low, row.measured_interval.high
+    return f"{row.measured:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+@pytest.mark.docs
+def test_speedups_in_sentences_are_those_of_the_tables_of_the_site():
+    page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
+    alone = [row.error for k, row in run_speedups("vllm-ngram", "vllm-ngram").items() if k]
+    told = f"{-max(alone):.1%}".rstrip("%"), f"{-min(alone):.1%}"
+    assert f"predicted speedups are {' to '.join(told)} below measured ones" in page
+    four, sixteen = (run_speedups(f"vllm-batch-{n}", "vllm-batch") for n in (4, 16))
+    assert (
+        f"With 4 in flight K = 1 measures {with_interval(four[1], 3)} ({four[1].predicted:.3f} "
+        f"predicted) and K = 3 {with_interval(four[3], 3)} ({four[3].predicted:.3f}), with 16 in "
+        f"flight {sixteen[1].measured:.3f} ({sixteen[1].predicted:.3f}) and "
+        f"{sixteen[3].measured:.3f} ({sixteen[3].predicted:.3f}, {sixteen[3].error:.0%} too fast)"
+    ) in page
+    scheduled = max(run_speedups("vllm-schedule", "vllm-batch").values(), key=lambda row: row.k)
+    low, high = scheduled.predicted_interval.low, scheduled.predicted_interval.high
+    told = f"{scheduled.predicted:.3f} [{low:.3f}, {high:.3f}] predicted"
+    assert f"{told}, {with_interval(scheduled, 3)} measured" in page
+    inside = run_speedups("vllm-policies", "vllm-policies")
+    assert (
+        f"no policy beats K = 5, {with_interval(inside[5], 2)} measured; `cost_ts` has "
+        f"{inside['cost_ts'].measured:.2f}, `goodput` {inside['goodput'].measured:.2f}, K = 8 "
+        f"{inside[8].measured:.2f} and `beta_ts` {inside['beta_ts'].measured:.2f}, each predicted "
+        f"within {max(abs(row.error) for row in inside.values()):.1%}"
+    ) in page
+    recording = load_trace(FOLDER / "engines" / "six_tasks.parquet")
+    vllm, llamacpp, transformers = (
+        run_speedups(f"{name}-model", f"{name}-model", recording)[1]
+        for name in ("vllm", "llamacpp", "transformers")
+    )
+    assert (
+        f"measures {vllm.measured:.2f} on vLLM, {llamacpp.measured:.2f} on llama.cpp and "
+        f"{transformers.measured:.2f} on transformers ({vllm.predicted:.2f}, "
+        f"{llamacpp.predicted:.2f} and {transformers.predicted:.2f} predicted)"
+    ) in page
+
+
+@pytest.mark.docs
+def test_counts_in_sentences_are_those_of_the_tables_of_the_site():
+    from real.engines.compare import compare_rows
+    from real.engines.rows import read_rows
+
+    page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
+    recording = load_trace(FOLDER / "engines" / "six_tasks.parquet")
+
+    def counted(*names):
+        texts = passes = 0
+        for name in names:
+            for path in sorted((FOLDER / "engines").glob(f"{name}.rows.jsonl.xz")):
+                about, rows = read_rows(path)
+                result = compare_rows(about, rows, recording)
+                assert not result.differences, path
+                texts, passes = texts + len(rows), passes + result.passes
+        return texts, passes
+
+    for names in ("exact-*", "policies-*"):
+        texts, passes = counted(names)
+        assert f"all {texts:,} texts and {passes:,} passes are as replayed" in page.lower()
+    _, passes = counted("vllm-model", "llamacpp-model", "transformers-model")
+    assert f"all {passes:,} passes are as replayed" in page
