@@ -1,6 +1,7 @@
 """Arrivals at an engine: a double of vLLM takes the times that the simulation predicts."""
 
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,13 +20,14 @@ from real.engines.load import (
     write_loaded,
 )
 from real.engines.messages import Finished, Request, run_line
-from real.engines.rows import Row
+from real.engines.rows import Row, read_rows
 from simspec import CostModel
 from simspec.cost.batch import TokenCost
-from simspec.cost.table import CostTable
+from simspec.cost.table import CostTable, load_cost
 from simspec.engines.vllm_proposer import PolicyProposer
 from simspec.replay.load import Server
 
+ROOT = Path(__file__).parents[1]
 TOKENS = TokenCost(1.0, 0.25, step=0.5)
 ABOUT = {
     "engine": "vllm",
@@ -106,6 +108,19 @@ def test_prompts_are_priced_by_their_own_passes():
 
 def done(n, seconds):
     return Finished(f"{n}", (1, 2), ((1, 0, 0), (1, 0, 0)), None, seconds, seconds + 1, None, "end")
+
+
+def test_the_page_holds_the_recorded_run():
+    """The table of docs/load.md, from the requests, the costs and the prompts of the runs."""
+    folder = ROOT / "traces" / "smollm2" / "engines"
+    _, alone = read_rows(folder / "vllm-load-prompts.rows.jsonl.xz")
+    cost, _ = with_prompts(load_cost(folder / "vllm-load.cost.json"), alone, 2048)
+    about, rows = read_loaded(folder / "vllm-load.jsonl.xz")
+    assert not {row.request.prompt for row in alone} & {row.request.prompt for row in rows}
+    table = predicted_table(predicted_load(about, rows, cost, Server(about["slots"], 2048)))
+    page = (ROOT / "docs" / "load.md").read_text(encoding="utf-8")
+    for row in table.texts():
+        assert f"| {' | '.join(row)} |" in page
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"about": {}}\n{"rate": 1}', "x"])

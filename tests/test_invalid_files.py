@@ -82,7 +82,7 @@ INVALID_PROMPTS = {
     ),
     "not UTF-8": (
         PROMPT_LINE + b'{"task": "t", "text": "caf\xe9"}',
-        "x.jsonl cannot be read as prompts: 'utf-8'",
+        "x.jsonl cannot be read as prompts ('utf-8'",
     ),
     "bad JSON": (
         PROMPT_LINE * 2 + b"{broken\n" + PROMPT_LINE,

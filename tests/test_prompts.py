@@ -141,9 +141,13 @@ def test_invalid_lines_are_refused(tmp_path, line):
 
 
 def test_file_without_prompts_is_refused(tmp_path):
-    for content in (b"", b'{"task": "t", "text": "much too long"}'):
+    contents = (
+        (b"", "no prompt: expected"),
+        (b'{"task": "t", "text": "too long"}', "of 1 to 2 tokens"),
+    )
+    for content, what in contents:
         (tmp_path / "p.jsonl").write_bytes(content)
-        with pytest.raises(PromptError, match="no prompt of 1 to 2 tokens"):
+        with pytest.raises(PromptError, match=what):
             read_prompts(tmp_path / "p.jsonl", PLAIN, 2)
     (tmp_path / "latin.jsonl").write_bytes(b'{"task": "t", "text": "caf\xe9"}')
     for path in (tmp_path / "nowhere.jsonl", tmp_path / "latin.jsonl", tmp_path):

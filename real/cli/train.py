@@ -127,6 +127,14 @@ default: the drafter's own.",
             callback=at_most(MOST_ROWS), help="Tokens that the target writes for its drafters."
         ),
     ] = 1_000_000,
+    learn_text: Annotated[
+        int,
+        typer.Option(
+            callback=at_most(MOST_ROWS),
+            help="Tokens of TEXT that a drafter of --target learns as they stand, chats in its "
+            "template; TEXT is then not cut into prompts.",
+        ),
+    ] = 0,
     blend: Annotated[
         float | None,
         typer.Option(
@@ -196,10 +204,11 @@ default: the drafter's own.",
         raise ValueError(f"threads {threads}; expected 0 or more")
     drafter, files = split_arguments(text)
     of_one = settings or name or against or rate or target or prompts or draft_vocab or start
+    of_one = of_one or learn_text
     if drafter is None and (of_one or recipe != "ours"):
         raise ValueError(
-            "--set, --rate, --recipe, --name, --from, --against, --target, --prompts and "
-            "--draft-vocab are for one drafter; name it in front of the text: "
+            "--set, --rate, --recipe, --name, --from, --against, --target, --prompts, "
+            "--learn-text and --draft-vocab are for one drafter; name it in front of the text: "
             "simspec train eagle TEXT"
         )
     if blend is not None and (target or prompts):
@@ -214,7 +223,12 @@ default: the drafter's own.",
         )
     prompt_files = PromptFiles(tuple(prompts or ()), chat_template, system, longest)
     sources = TrainingText(
-        files, heldout or (), distil_tokens, 0.5 if blend is None else blend, prompt_files
+        files,
+        heldout or (),
+        distil_tokens,
+        0.5 if blend is None else blend,
+        prompt_files,
+        learn_text,
     )
     length = TrainingLength(
         minutes if minutes is not None else 6.0 if drafter else 60.0,

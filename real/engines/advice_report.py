@@ -156,14 +156,10 @@ class Found:
             (a.candidate, str(a.batch), str(a.drafting), figure(a.speedup, a.interval))
             for a in self.tried
         ]
-        lengths = [
-            (
-                str(checked.batch), str(row.name), figure(row.predicted, row.predicted_interval),
-                figure(row.measured, row.measured_interval),
-            )
-            for checked in (*self.verified, *(checked for _, checked in self.policies))
-            for row in checked.table.rows
-        ]  # fmt: skip
+        runs = (
+            ("Verified on held-out prompts", self.verified),
+            ("Policies next to the choice, in runs of their own", [c for _, c in self.policies]),
+        )
         tasks = [
             (task, str(a.drafting), figure(a.speedup, a.interval))
             for task, a in self.by_task.items()
@@ -175,16 +171,25 @@ class Found:
                 title="Drafters, by replay of the engine's texts",
             ),
             *(
-                [Table(
-                    ("in flight", "K or policy", predicted, "measured [95%]"), lengths,
-                    title="Verified on held-out prompts",
-                )] if lengths else ()
+                Table(("in flight", "K or policy", predicted, "measured [95%]"), rows, title=title)
+                for title, held in runs
+                if (rows := [row for checked in held for row in _verified_rows(checked)])
             ),
             Table(
                 ("task", "best K", predicted), tasks,
                 title=f"By task, requests in flight: {self.best[0].batch}",
             ),
         ]  # fmt: skip
+
+
+def _verified_rows(checked: Verified) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(checked.batch), str(row.name), figure(row.predicted, row.predicted_interval),
+            figure(row.measured, row.measured_interval),
+        )
+        for row in checked.table.rows
+    ]  # fmt: skip
 
 
 def in_flight(batch: int) -> str:
@@ -272,6 +277,14 @@ def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | 
     if setting is not None:
         text = setting.read_text(encoding="utf-8")
         first += [layout.heading("The engine's setting", 3), layout.code(text)]
+    first += [
+        layout.heading("What replay says of each recording"),
+        layout.paragraph(
+            "Whole texts at the same costs. The engine drafts nothing in its first pass, which "
+            "the figures above leave out, and these count.",
+            quiet=True,
+        ),
+    ]
     figures = list(all_figures({c.name: c.recording for c in candidates}, costs))
     html = page_of(figures, DEFAULTS, (), first)
     with replacing(plan.folder / "report.html") as temporary:

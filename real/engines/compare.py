@@ -123,7 +123,7 @@ class Comparison:
         """The differences that are no exceptions, in words."""
         near = sum(difference.near_tie for difference in self.differences)
         other = len(self.differences) - len(self.exceptions) - near
-        return f"{near} near-ties" + (f", {other} other texts in fast settings" if other else "")
+        return f"{near} near-ties" + (f", {other} texts that differ under --fast" if other else "")
 
     @property
     def equal(self) -> bool:

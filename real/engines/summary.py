@@ -23,7 +23,7 @@ COLUMNS = 3
 """Panels of a figure's row."""
 HEADINGS = (
     "engine", "drafter", "prompts", "plain pass", "K", "predicted [95%]", "measured [95%]",
-    "advice", "error, median to 90%", "passes compared",
+    "advice", "error: median, 90%", "passes compared",
 )  # fmt: skip
 
 PASSES = (

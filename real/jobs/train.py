@@ -90,6 +90,7 @@ class TrainingText:
     | field | meaning |
     | --- | --- |
     | distil_tokens | tokens that the target generates for its drafters |
+    | text_tokens | tokens of the files that drafters of a given target learn as they stand |
     | blend | share of generated tokens in what drafters learn from |
     | prompts | files of prompts, for a target that is given |
     """
@@ -99,10 +100,13 @@ class TrainingText:
     distil_tokens: int = 1_000_000
     blend: float = 0.5
     prompts: PromptFiles = PromptFiles()
+    text_tokens: int = 0
 
     def __post_init__(self) -> None:
         if self.distil_tokens < 1:
             raise ValueError(f"distil-tokens is {self.distil_tokens}; expected at least 1")
+        if self.text_tokens and not self.files:
+            raise ValueError("--learn-text learns from text files, and none are named")
         if not 0 <= self.blend <= 1:
             raise ValueError(f"--blend is {self.blend}; expected a share, from 0 to 1")
 
@@ -246,6 +250,8 @@ def train_drafter(
     training = _training(request, length, place, (config, settings, counts, soft))
     dtype = dtype_of(request.dtype)
     if not (request.target or text.prompts.files) and _is_ours(place.out):
+        if text.text_tokens:
+            raise ValueError("--learn-text is for a target that is given; see --blend")
         if dtype != torch.float32:
             raise ValueError("--dtype is for a target that is given: name it by --target")
         if isinstance(training, PredictorRequest):
@@ -255,6 +261,8 @@ def train_drafter(
             )
         job = config, training, place.out, place.work_folder
         return train_one(*job, progress, request.against, processes)
+    if text.text_tokens and not text.prompts.files:
+        raise ValueError("--learn-text takes the text; name prompts to continue by --prompts")
     path = request.target or place.out / "target"
     target = load_target(path, place.device, dtype)
     folders = Folders(place.out, place.work_folder)
@@ -319,6 +327,7 @@ def _config(text: TrainingText, length: TrainingLength, place: TrainingPlace) ->
         tuple(text.files),
         tuple(map(str, text.heldout)),
         distil_tokens=text.distil_tokens,
+        text_tokens=text.text_tokens,
         blend=text.blend,
         device=place.device,
         seed=place.seed,

@@ -77,6 +77,7 @@ class PromptOrigin:
 UNKNOWN_ORIGIN = PromptOrigin()
 
 
+EXPECTED = 'expected JSON lines in UTF-8, such as {"id": "1", "task": "chat", "text": "..."}'
 MOST_BYTES = 1 << 30
 """Bytes of a file of prompts."""
 SETS = {
@@ -112,7 +113,8 @@ def read_rows(path: Path) -> list[PromptRow]:
     try:
         lines = read_at_most(path, MOST_BYTES).decode("utf-8").split("\n")
     except (OSError, ValueError) as error:
-        raise PromptError(f"{path} cannot be read as prompts: {error}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise PromptError(f"{path} cannot be read as prompts ({reason}): {EXPECTED}") from error
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -192,6 +194,8 @@ def read_prompts(path: Path, form: PromptFormat, longest: int) -> tuple[list[Pro
         lengths.append(len(token))
         if 1 <= len(token) <= longest:
             kept.append(Prompt(row.id, row.task, row.source, token, row.turns))
+    if not rows:
+        raise PromptError(f"{path} holds no prompt: {EXPECTED}")
     if not kept:
         raise PromptError(
             f"{path} holds no prompt of 1 to {longest} tokens; "

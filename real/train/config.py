@@ -226,6 +226,7 @@ class TrainConfig:
     | batch | sequences that the target generates at once |
     | together | whether those for predictors are too; then not bit-identical |
     | compiled | compile the target's layers for training, where that works |
+    | text_tokens | tokens of `text` that drafters of a given target learn as they stand |
     | skip_price | what self_skip's search prices trials by: measured, or layers, which repeats \
 bit for bit |
     """
@@ -255,6 +256,7 @@ bit for bit |
     together: bool = False
     compiled: bool = False
     skip_price: str = "measured"
+    text_tokens: int = 0
 
     @property
     def autocast(self) -> bool:
@@ -272,7 +274,8 @@ bit for bit |
                 del drafter["draft_vocab"]
             del drafter["start"]  # no drafter of a whole training has one
             del drafter["recipe_rate"]
-        return {STORED.get(k, k): v for k, v in fields.items() if k not in ("text", "heldout")}
+        left_out = ("text", "heldout", "text_tokens")  # the last: of drafters of a given target
+        return {STORED.get(k, k): v for k, v in fields.items() if k not in left_out}
 
 
 def with_minutes(config: TrainConfig, target: float, drafter: float, rows: int) -> TrainConfig:

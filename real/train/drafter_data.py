@@ -29,12 +29,14 @@ from real.train.generate import (
     learned_sequences,
     mixed_batches,
 )
+from real.train.learned_text import learned_text
 from real.train.prompt_set import PromptSet, PromptSources, read_prompt_set
 from real.train.sequence_shards import (
     Sequences,
     Writing,
     heldout_sequences,
     is_greedy,
+    joined,
     write_sequences,
 )
 
@@ -289,31 +291,39 @@ def target_data(
 
     Several `processes` share what is learned from, and all but the first end with ShareDone.
 
-    Drafters learn the new tokens after training prompts. Held-out prompts are continued greedily:
-    a quarter of them chooses weights, the others evaluate them.
+    Drafters learn the new tokens after training prompts, and text (`learned_text`). Held-out
+    prompts are continued greedily: a quarter of them chooses weights, the others evaluate them.
     """
+    text, learned = None, {}
     with processes.first_before_others():
+        if config.text_tokens:
+            given = sources.form, sources.text, config.text_tokens
+            text, learned = learned_text(*given, work, progress)
+            sources = replace(sources, text=())  # learned, and not continued
         prompts = read_prompt_set(sources, work, progress)
     vocab, decoder = target.decoder.config.vocab, target.decoder
     writing = Writing(config.distil_tokens, config.new_tokens, target.end_tokens, config.seed)
     made = target.writer, target.made_for, work, progress, processes
     sequences = write_sequences(writing, prompts, *made)
     processes.leave_to_first()
-    if int(sequences.token.max()) >= vocab:
+    read = sequences if text is None else joined([sequences, text])
+    if int(read.token.max()) >= vocab:
         raise ValueError(f"{work} holds sequences of a larger vocabulary; choose another --work")
     evaluation = replace(writing, length=config.evaluation_tokens)
     written = heldout_sequences(evaluation, prompts, decoder, work)
     heldout = [written.pair(i) for i in range(len(written))]
     cut, short = max(1, len(heldout) // 4), max(K + 1, config.evaluation_tokens // 2)
     dtype = torch.bfloat16 if config.autocast else decoder.dtype
-    store = FeatureStore(work / "features", decoder, sequences, dtype, target.writer)
+    store = FeatureStore(work / "features", decoder, read, dtype, target.writer)
     source = {
         **prompts.source,
         "prompts_sha256": prompts.sha256,
-        "sequences": len(sequences),
+        "sequences": len(read),
         "new_tokens": sequences.new_tokens,
         "features": str(dtype).removeprefix("torch."),
     }
+    if learned:
+        source["learned_text"] = learned
     if target.writer.dtype != decoder.dtype:
         source["written_in"] = str(target.writer.dtype).removeprefix("torch.")
     data = DrafterData(
@@ -321,12 +331,12 @@ def target_data(
         made_for=target.made_for,
         end_tokens=target.end_tokens,
         context=target.context,
-        batches=TrainingSet(sequences, store, progress).batches,
+        batches=TrainingSet(read, store, progress).batches,
         validation=[(prompt, new_tokens[:short]) for prompt, new_tokens in heldout[:cut]],
         evaluation=heldout[cut:],
         mixed=config.autocast,
         blend=1.0,
-        counts=lambda: count_tokens([sequences.learned()], vocab),
+        counts=lambda: count_tokens([read.learned()], vocab),
         source=source,
     )
     return TargetData(prompts, sequences, data)

@@ -80,7 +80,7 @@ def page_of(
     notes: Sequence[str] = (),
     first: Sequence[str] = (),
 ) -> str:
-    """The HTML of recordings' figures; `first` is HTML that comes before them."""
+    """The HTML of recordings' figures; `first` is HTML in place of what replay recommends."""
     found = recommend(figures, question)
     count = f"{len(figures)} recording{'s' * (len(figures) > 1)}"
     body = [
@@ -92,8 +92,7 @@ def page_of(
             quiet=True,
         ),
         *(layout.paragraph(note, quiet=True) for note in notes),
-        *first,
-        *(layout.advice(_about(r), r.sentence) for r in found),
+        *(first or [layout.advice(_about(r), r.sentence) for r in found]),
         layout.heading("Drafters"),
         _drafters(figures),
         *(part for f in figures for part in _recording(f, question)),

@@ -13,10 +13,14 @@ from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import Proposal
 from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.drafters.eagle.head import EagleHead, published
+from real.drafters.eagle.unrolled import unrolled_estimates
 from real.model.decoder import Decoder
 from real.model.draft_head import load_draft_head
 from real.model.full_pass import BranchCache, TargetPass, causal_mask
 from real.model.runner import EAGER, ForwardContext, Span
+
+MOST_UNROLLED = 16
+"""Draft steps that a training unrolls: attention's scores are held for each."""
 
 
 class EagleDrafter(Drafter):
@@ -168,7 +172,7 @@ class ParallelEagle:
         return self.head.estimate(self.target, feature, token, rotation, mask, cache)
 
 
-def eagle_loss(
+def eagle_loss(  # noqa: PLR0913
     head: EagleHead,
     target: Decoder,
     batch: TrainingBatch | Tensor,
@@ -176,33 +180,60 @@ def eagle_loss(
     generator: torch.Generator | None = None,
     weight: float = 0.1,
     noise: float = 0.1,
+    unroll: int = 1,
+    fade: float = 0.8,
 ) -> Tensor:
     """SmoothL1(f, f^) + weight CE(softmax(head f), softmax(head f^)), means over rows.
 
     Row i of 3 tokens or more reads f_i and estimates f_{i+1}; with `soft=False` the CE is towards
     the next token. Input features get uniform noise U(-noise, noise), in absolute terms as
-    in the paper; the released code scales it by 512 / sequence length.
+    in the paper; the released code scales it by 512 / sequence length. `unroll` steps of a draft
+    are trained, step s with weight fade^(s - 1) (`real.drafters.eagle.unrolled`); ValueError for
+    less than one.
     """
     batch = TrainingBatch.of(batch)
-    token, learned = batch.token, batch.learning(2)
-    if token.shape[1] < 3:
+    token = batch.token
+    if not 1 <= unroll <= MOST_UNROLLED:
+        raise ValueError(f"unroll is {unroll}; expected 1 to {MOST_UNROLLED} draft steps")
+    if token.shape[1] < 2 + unroll:
         raise ValueError(
             f"sequences have {token.shape[1]} tokens; "
-            "expected at least 3 (two that are read, and the next)"
+            f"expected at least {2 + unroll} (two that are read, and those drafted)"
         )
     with torch.no_grad():
         (feature,) = batch.features(target, "feature")
-        inputs, true = feature[:, :-1], feature[:, 1:]
+        inputs = feature[:, :-1]
         generator = _on_device(generator, inputs.device)
         draw = torch.rand(inputs.shape, generator=generator, device=inputs.device)
         inputs = inputs + ((2 * draw - 1) * noise).to(inputs)
-    estimate = head.teacher_forced(target, inputs, token[:, :-1])
-    estimate, true = learned_rows(estimate, learned), learned_rows(true, learned)
+    if unroll == 1:
+        estimates = [head.teacher_forced(target, inputs, token[:, :-1])]
+    else:
+        estimates = unrolled_estimates(head, target, inputs, token[:, :-1], unroll)
+    total = feature.new_zeros((), dtype=torch.float32)
+    for step, estimate in enumerate(estimates):
+        known = inputs.shape[1] - step
+        parts = estimate[:, :known], feature[:, 1 + step :], token[:, 2 + step :]
+        loss = _step_loss(head, target, parts, batch.learning(2 + step), soft, weight)
+        total = total + fade**step * loss
+    return total
+
+
+def _step_loss(
+    head: EagleHead,
+    target: Decoder,
+    parts: tuple[Tensor, Tensor, Tensor],
+    learned: Tensor | None,
+    soft: bool,
+    weight: float,
+) -> Tensor:
+    """The loss of one draft step: estimates, true features and next tokens of the same rows."""
+    estimate, true, token = (learned_rows(part, learned) for part in parts)
     output = head.output(target)
     if soft:
         loss = weight * soft_loss(output, estimate, target, true)
     else:
-        loss = weight * hard_loss(output, estimate, learned_rows(token[:, 2:], learned))
+        loss = weight * hard_loss(output, estimate, token)
     if not len(estimate):
         return loss
     return F.smooth_l1_loss(estimate.float(), true.float()) + loss
