@@ -62,7 +62,7 @@ from simspec.engines.text import read_texts, record_texts
 from simspec.papers.card import read_card
 from simspec.policies import fixed
 from simspec.policy.predictor import ScalarPredictor
-from simspec.replay.kept import KeptResults
+from simspec.replay.kept_results import KeptResults
 from simspec.replay.metrics import summary
 from simspec.reports.drafters import tokens_learned
 from simspec.trace.exits import ExitDrafts, read_exits, write_exits

@@ -21,7 +21,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
 from real.train.config import drafter_training, new_head
-from real.train.trainer import Paused
+from real.train.training_loop import Paused
 from simspec import policies, replay
 
 LAYERS = 4

@@ -23,7 +23,7 @@ from real.sampling import Rule
 from real.train.generate import generate_together
 from real.train.optimizers import TrainSchedule
 from real.train.train_predictor import generate_one_by_one, train_predictor
-from real.train.trainer import Paused, fit
+from real.train.training_loop import Paused, fit
 
 WORDS = [
     "the", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token", "it",

@@ -12,7 +12,7 @@ from strategies import nosy
 from simspec import sweep, synthetic
 from simspec.output.files import locked
 from simspec.policies import beta_ts, cost_ts, fixed, oracle
-from simspec.replay.kept import KeptResults
+from simspec.replay.kept_results import KeptResults
 from simspec.replay.sweep import sweep_rows
 
 TRACES = {

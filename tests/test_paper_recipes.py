@@ -12,7 +12,7 @@ from real.drafters import BUILTIN, trainable
 from real.train.config import TrainConfig, drafter_training, loss_settings, new_head, scaled_rate
 from real.train.optimizers import TrainSchedule, optimizers
 from real.train.train_drafter import train_drafter
-from real.train.trainer import fit
+from real.train.training_loop import fit
 
 # (peak rate, betas, clip, towards the target's distribution, settings), and where it is printed
 PRINTED = {

@@ -15,7 +15,7 @@ JOBS = (
     "jobs.run.run_on", "measure.cost_table.measure", "measure.cost_table.measure_table",
     "measure.time_grid.measure_grid", "rerun.rerun", "record.recorder.record",
     "train.generate.generate_together", "train.pipeline.build", "train.skip_search.find",
-    "train.train_drafter.train_drafter", "train.trainer.fit",
+    "train.train_drafter.train_drafter", "train.training_loop.fit",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from scipy.stats import binom
 from simspec import CostModel, Trace, TraceMeta, policies, replay
 from simspec.numerics.stats import monte_carlo_test, swap_distance_test, swap_test
 from simspec.replay.replay import replays
-from simspec.replay.tests import (
+from simspec.replay.round_tests import (
     OWN_TESTS,
     PAIRED_TESTS,
     POWER,

@@ -22,7 +22,7 @@ from real.rerun import recorded_rule, rerun, rerun_rule
 from real.sampling import AddressedDraws, Rule
 from simspec import PolicyError, policies
 from simspec.numerics.stats import MIN_PROMPTS
-from simspec.replay.tests import PAIRED_TESTS, ReplaySettings, check_rounds
+from simspec.replay.round_tests import PAIRED_TESTS, ReplaySettings, check_rounds
 
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 COST = toy_cost(4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 from safetensors.torch import load_file
-from test_trainer import Killed
+from test_training_loop import Killed
 from toy_lm import VOCAB, toy_decoder
 
 from real.draft.losses import next_token_loss

@@ -31,7 +31,7 @@ from real.train.drafter_data import DrafterData, load_trained_target, prepared_h
 from real.train.generate import mixed_batches
 from real.train.optimizers import TrainSchedule
 from real.train.train_drafter import train_drafter
-from real.train.trainer import Paused
+from real.train.training_loop import Paused
 from simspec.output.files import check_output
 from simspec.trace.exits import exits_path, write_exits
 from simspec.trace.trace import Trace, load_trace

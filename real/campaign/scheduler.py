@@ -9,7 +9,7 @@ import torch
 
 from real.campaign.workspace import Workspace
 from real.files import replacing
-from real.train.trainer import Paused
+from real.train.training_loop import Paused
 
 RANKS = ("required", "recommended", "optional")
 

@@ -21,7 +21,7 @@ from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies, rep
 from simspec.output.files import check_output
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.replay import prepare
-from simspec.replay.tests import POWER, ReplaySettings, RoundTests, check_risk, check_rounds
+from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_risk, check_rounds
 from simspec.tree.outcomes import check_trace
 from simspec.tree.policy import TreePolicy
 from simspec.tree.replay import prepare_tree, replay_tree, tree_seconds

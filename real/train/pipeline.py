@@ -46,7 +46,7 @@ from real.train.train_predictor import (
     predictor_prompts,
     train_predictors,
 )
-from real.train.trainer import fit, save_loss_curve
+from real.train.training_loop import fit, save_loss_curve
 
 
 def compile_layers(

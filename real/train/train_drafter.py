@@ -20,7 +20,7 @@ from real.train.accepted_length import accepted_lengths
 from real.train.config import DrafterTraining, loss_settings, recipe_of, scaled_rate
 from real.train.drafter_card import drafter_card
 from real.train.drafter_data import DrafterData, K, prepared_head
-from real.train.trainer import fit, save_loss_curve
+from real.train.training_loop import fit, save_loss_curve
 
 
 def train_drafter(

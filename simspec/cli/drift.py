@@ -34,7 +34,7 @@ def drift(  # noqa: PLR0913
     from simspec.cli.selection import servable_groups
     from simspec.evaluate.evaluation import covers, covers_text
     from simspec.replay.sweep import cost_model
-    from simspec.reports.drift import POLICIES, drift_tables
+    from simspec.reports.drift import DEFAULT_POLICIES, drift_tables
     from simspec.reports.drift import drift as drift_of
     from simspec.trace.recordings import comparable_costs, locate
 
@@ -43,7 +43,9 @@ def drift(  # noqa: PLR0913
     print_notes(notes)
     rows = [
         row
-        for served, group in servable_groups(paths, policy or POLICIES, costs, quiet=not policy)
+        for served, group in servable_groups(
+            paths, policy or DEFAULT_POLICIES, costs, quiet=not policy
+        )
         for name, trace in group.items()
         for row in drift_of(name, trace, served, cost_model(costs[name], trace), orders, seed)
     ]

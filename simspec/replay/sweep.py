@@ -14,7 +14,7 @@ from simspec.policies.oracle import oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.cluster import check_cluster
-from simspec.replay.kept import KeptResults, job_keys
+from simspec.replay.kept_results import KeptResults, job_keys
 from simspec.replay.kernel import kernel
 from simspec.replay.metrics import Metrics
 from simspec.replay.replay import ReplayJob, is_random, prepare, run_jobs

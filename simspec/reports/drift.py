@@ -19,7 +19,7 @@ from simspec.trace.acceptance import drawn_trace
 from simspec.trace.rounds import committed
 from simspec.trace.trace import Trace
 
-POLICIES = (
+DEFAULT_POLICIES = (
     "beta_ts", "cost_ts", "cost_ts:decay=0.95", "ema_tiers", "goodput", "throughput_aware",
     "ucb", "exp3", "hf_heuristic", "draft_verify",
 )  # fmt: skip

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from toy_lm import VOCAB
 
-import real.train.trainer
+import real.train.training_loop
 from real.draft.losses import next_token_loss
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder, initialize
 from real.train.corpus import windows
 from real.train.optimizers import TrainSchedule, learning_rate_factor, optimizers
-from real.train.trainer import Paused, fit
+from real.train.training_loop import Paused, fit
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
@@ -105,7 +105,7 @@ def test_interrupted_training_ends_with_the_same_bits(unbroken, tmp_path, kills)
 
 
 def test_slow_steps_are_saved_by_the_clock(unbroken, tmp_path, monkeypatch):
-    monkeypatch.setattr(real.train.trainer, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(real.train.training_loop, "SAVE_SECONDS", 0)
     steps = []
 
     def seen(step):
@@ -194,7 +194,7 @@ def test_interrupted_save_leaves_the_previous_state(unbroken, tmp_path, monkeypa
     with pytest.raises(Killed):
         trained(tmp_path, die_at=7)
     with monkeypatch.context() as patch, pytest.raises(Killed, match="10"):
-        patch.setattr(real.train.trainer, "save_file", dies)
+        patch.setattr(real.train.training_loop, "save_file", dies)
         trained(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.safetensors"]
     assert same(unbroken, trained(tmp_path, seed=9))
@@ -220,7 +220,9 @@ def test_state_of_another_model_is_refused(tmp_path, changes):
 def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
     """At 0.5 s a step, one minute after the first 40 steps is 160 in all; a kill repeats timing."""
     now = [0.0]
-    monkeypatch.setattr(real.train.trainer, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(
+        real.train.training_loop, "time", SimpleNamespace(perf_counter=lambda: now[0])
+    )
 
     def step_takes_time(step):
         assert step < 250, "the plan has lost sight of its minutes"
