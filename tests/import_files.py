@@ -40,6 +40,7 @@ FORMAT_OF = {
     "llamacpp.txt": "llamacpp",
     "llamacpp-synthetic.txt": "llamacpp-synthetic",
     "transformers.json": "transformers",
+    "router.json": "router",
 }
 
 

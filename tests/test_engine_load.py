@@ -110,17 +110,32 @@ def done(n, seconds):
     return Finished(f"{n}", (1, 2), ((1, 0, 0), (1, 0, 0)), None, seconds, seconds + 1, None, "end")
 
 
-def test_the_page_holds_the_recorded_run():
-    """The table of docs/load.md, from the requests, the costs and the prompts of the runs."""
+def recorded_load(name):
+    """Predicted and measured figures of a bundled run, from its requests, costs and prompts."""
     folder = ROOT / "traces" / "smollm2" / "engines"
-    _, alone = read_rows(folder / "vllm-load-prompts.rows.jsonl.xz")
-    cost, _ = with_prompts(load_cost(folder / "vllm-load.cost.json"), alone, 2048)
-    about, rows = read_loaded(folder / "vllm-load.jsonl.xz")
+    _, alone = read_rows(folder / f"{name}-prompts.rows.jsonl.xz")
+    cost, _ = with_prompts(load_cost(folder / f"{name}.cost.json"), alone, 2048)
+    about, rows = read_loaded(folder / f"{name}.jsonl.xz")
     assert not {row.request.prompt for row in alone} & {row.request.prompt for row in rows}
-    table = predicted_table(predicted_load(about, rows, cost, Server(about["slots"], 2048)))
-    page = (ROOT / "docs" / "load.md").read_text(encoding="utf-8")
-    for row in table.texts():
+    return predicted_load(about, rows, cost, Server(about["slots"], 2048))
+
+
+def test_the_page_holds_the_recorded_runs():
+    page = " ".join((ROOT / "docs" / "load.md").read_text(encoding="utf-8").split())
+    first, second = recorded_load("vllm-load"), recorded_load("vllm-load-2")
+    for row in predicted_table(first).texts():
         assert f"| {' | '.join(row)} |" in page
+    for row in first + second:
+        tokens = row["predicted_tokens_per_second"] / row["measured_tokens_per_second"]
+        assert abs(tokens - 1) <= 0.011
+    errors = [
+        [row["predicted_latency"] / row["measured_latency"] - 1 for row in found]
+        for found in (first, second)
+    ]
+    assert f"mean latency {-max(errors[0]):.0%} to {-min(errors[0]):.0%} too short" in page.replace(
+        "7 to", "7% to"
+    )
+    assert f"latency {min(errors[1]):.0%} to +{max(errors[1]):.0%}" in page
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"about": {}}\n{"rate": 1}', "x"])
