@@ -294,7 +294,8 @@ def target_data(
     Drafters learn the new tokens after training prompts, and text (`learned_text`). Held-out
     prompts are continued greedily: a quarter of them chooses weights, the others evaluate them.
     """
-    text, learned = None, {}
+    text: Sequences | None = None
+    learned: dict[str, Any] = {}
     with processes.first_before_others():
         if config.text_tokens:
             given = sources.form, sources.text, config.text_tokens

@@ -4,6 +4,8 @@ Steps after the first read an estimate in place of a true feature (HASS, arXiv 2
 "training-time test" of EAGLE-3, arXiv 2503.01840 §3.2).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -54,7 +56,8 @@ def unrolled_estimates(
     of the step before. `feature [b, n, width]` f_0 .. f_{n-1}, `token [b, n + 1]` t_0 .. t_n. Rows
     i + s > n have no token to read; they read token 0.
     """
-    rows, cache = feature.shape[1], UnrolledCache()
+    rows = feature.shape[1]
+    cache: Any = UnrolledCache()
     read = torch.nn.functional.pad(token[:, head.shift :], (0, steps))
     estimates = []
     for step in range(steps):
