@@ -199,7 +199,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
         ),
         (
             ["train", "text.txt", "--out", "x", "--set", "layers=2"],
-            "--prompts and --draft-vocab are for one drafter",
+            "--learn-text and --draft-vocab are for one drafter",
         ),
         (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
         (["record", "text.txt", "--out", "x.parquet"], "expected a JSON object"),

@@ -1,4 +1,4 @@
-"""Text that drafters learn as it stands: conversations in the template, windows, and resuming."""
+"""Text that drafters learn as it is: conversations in the template, windows, and resuming."""
 
 import json
 from types import SimpleNamespace

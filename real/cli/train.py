@@ -131,7 +131,7 @@ default: the drafter's own.",
         int,
         typer.Option(
             callback=at_most(MOST_ROWS),
-            help="Tokens of TEXT that a drafter of --target learns as they stand, chats in its "
+            help="Tokens of TEXT that a drafter of --target learns as they are, chats in its "
             "template; TEXT is then not cut into prompts.",
         ),
     ] = 0,

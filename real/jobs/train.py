@@ -90,7 +90,7 @@ class TrainingText:
     | field | meaning |
     | --- | --- |
     | distil_tokens | tokens that the target generates for its drafters |
-    | text_tokens | tokens of the files that drafters of a given target learn as they stand |
+    | text_tokens | tokens of the files that drafters of a given target learn as they are |
     | blend | share of generated tokens in what drafters learn from |
     | prompts | files of prompts, for a target that is given |
     """

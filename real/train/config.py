@@ -226,7 +226,7 @@ class TrainConfig:
     | batch | sequences that the target generates at once |
     | together | whether those for predictors are too; then not bit-identical |
     | compiled | compile the target's layers for training, where that works |
-    | text_tokens | tokens of `text` that drafters of a given target learn as they stand |
+    | text_tokens | tokens of `text` that drafters of a given target learn as they are |
     | skip_price | what self_skip's search prices trials by: measured, or layers, which repeats \
 bit for bit |
     """

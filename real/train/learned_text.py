@@ -1,4 +1,4 @@
-"""Text that drafters learn as it stands: the target reads it and writes none of it.
+"""Text that drafters learn as it is: the target reads it and writes none of it.
 
 EAGLE's Table 6 (arXiv 2401.15077): fixed text in place of the target's own costs 3% of the speedup.
 """

@@ -1,11 +1,11 @@
 """Our plain step beside those of the released engines, in turn on the same prompts, as one JSON:
 
-    python tools/bench/plain_step.py --models models/smollm2 --json traces/smollm2/measured/plain_step.json
+    python tools/bench/plain_step.py --models models/smollm2 --json plain_step.json
 
 Every repeat runs every prompt on every contestant, in random order. A step is the mean time of a
 token after the first: seconds from the first token to the last, over the tokens between. Ratios
 are over ours on engine `prepacked`, with intervals over prompts. Nothing else may run.
-"""  # noqa: E501
+"""
 
 import argparse
 import statistics
