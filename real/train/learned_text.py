@@ -57,7 +57,7 @@ def learned_text(
     """The first sequences of the text that hold `tokens` tokens, and their source for cards.
 
     All tokens but a sequence's first are learned. Kept in `<work>/text`; ValueError where that
-    holds others, and for a text of fewer tokens.
+    holds others, and where the files hold fewer tokens.
     """
     folder = work / "text"
     made = {
