@@ -142,11 +142,9 @@ def test_the_page_holds_the_warnings_of_their_costs():
     page = " ".join((ROOT / "docs" / "load.md").read_text(encoding="utf-8").split())
     folder = ROOT / "traces" / "smollm2" / "engines"
     warnings = [w for name in RUNS for w in load_cost(folder / f"{name}.cost.json").warnings]
-    line = re.compile(
-        r"a pass of [23] draft tokens is faster than one of [01] by (\d+)% of a plain"
-    )
-    found = [line.match(warning) for warning in warnings]
-    assert all(found) and found
+    line = r"a pass of [23] draft tokens is faster than one of [01] by (\d+)% of a plain one"
+    found = [match for warning in warnings if (match := re.match(line, warning))]
+    assert len(found) == len(warnings) > 0
     assert f"by up to {max(int(match[1]) for match in found)}% of a plain one" in page
 
 
