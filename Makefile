@@ -38,7 +38,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kil
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
+.PHONY: smollm2-eagle smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -134,6 +134,12 @@ SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(S
 SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide medusa model)
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
+# Chats whose questions the target answers, and text to learn as it is: EAGLE trained again, an hour on two cores.
+$(SMOLLM2)/learn/text.jsonl: | $(VENV)/.installed
+	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl $(@D)
+smollm2-eagle: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
+	$(BIN)/simspec train eagle $(SMOLLM2)/learn/text.jsonl $(SMOLLM2_TEXT:250000=40000) --work $(SMOLLM2)-eagle-work \
+	  --prompts $(SMOLLM2)/learn/chat.jsonl --learn-text 300000 --draft-vocab 8192 --set bias=false --steps 1402
 smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train eagle $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 900
 	$(BIN)/simspec train glide $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 600

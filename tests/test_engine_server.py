@@ -85,7 +85,7 @@ def server():
     fake.models, fake.rounds, fake.heard = ["m"], 0, []
     fake.change = lambda handler, answer: handler.answer(answer)
     fake.handle_error = lambda *about: None  # clients that hang up are part of the tests
-    thread = threading.Thread(target=fake.serve_forever, daemon=True)
+    thread = threading.Thread(target=fake.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     fake.url = f"http://127.0.0.1:{fake.server_port}"
     yield fake
