@@ -128,7 +128,7 @@ def test_a_hang_ends_at_the_patience_and_the_process_is_gone(fault, at):
     patience = Patience(start=3.0, silence=1.0, end=0.2)
     started = worker(fault, at, patience)
     began = time.monotonic()
-    with pytest.raises(EngineError, match="is silent for [13] s"):
+    with pytest.raises(EngineError, match=f"is silent for {1 if at else 3} s"):
         converse(started, [])
     assert time.monotonic() - began < 30
     assert started.ended

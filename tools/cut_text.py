@@ -3,8 +3,8 @@
 Usage: python tools/cut_text.py DATA EXHIBIT.jsonl FOLDER
 
 FOLDER/chat.jsonl has questions of a chat data set, which the target answers; FOLDER/text.jsonl has
-text to learn as it is, grade-school maths left out. No document shares 13 words in a row with a
-prompt of the exhibit (`leakage`). Documents keep the order of the shards, which is random.
+text to learn as it is, in shares by domain, without the maths. No document shares 13 words in a row
+with a prompt of the exhibit (`leakage`). Documents keep the order of the shards, which is random.
 """
 
 import json
@@ -22,7 +22,7 @@ QUESTIONS, LONGEST_QUESTION = 3000, 1500
 CHARACTERS = {"dialogue": 1_600_000, "code": 800_000, "prose": 800_000}
 """Characters of text by domain: about a quarter of it in tokens."""
 LONGEST_DOCUMENT = 4000
-"""Characters taken of a document, from its start: many short ones teach more than few long."""
+"""Characters taken of a document, from its start, so that many documents have a part."""
 
 
 def documents(data: Path) -> Iterator[dict[str, str]]:

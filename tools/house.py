@@ -69,7 +69,8 @@ def floors(root: Path) -> dict[str, tuple[int, int]]:
 def numbers(root: Path) -> dict[str, object]:
     """{what: how many}."""
     program = sources(root, *PROGRAM)
-    pages = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *(root / "traces").rglob("*.md")]
+    folders = "docs", "traces", *PROGRAM
+    pages = [*root.glob("*.md"), *(p for name in folders for p in (root / name).rglob("*.md"))]
     words = {str(p.relative_to(root)): len(p.read_text(encoding="utf-8").split()) for p in pages}
     return {
         "modules of simspec and real": len(program),
