@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,8 @@ from test_vllm_proposer import SETTINGS
 from vllm_double import VllmDouble
 
 from real.engines.load import (
+    own_seconds,
+    predicted_both,
     predicted_load,
     predicted_table,
     read_loaded,
@@ -76,6 +79,31 @@ def test_another_engine_is_found(tmp_path):
     assert max(errors(tmp_path / "narrow.jsonl")) > 0.04
 
 
+@pytest.mark.parametrize("k", [0, 2])
+def test_own_seconds_are_the_passes_of_the_run(tmp_path, k):
+    """Passes of 1, 2 and 3 requests take 1.1, 1.3 and 1.7 times their costs."""
+    times, count = {1: 1.1, 2: 1.3, 3: 1.7}, iter(range(1, 1_000_000))
+
+    def passes(active, drafted, k):  # no two clock readings are alike
+        return times[active] * (1 + 0.25 * (active + drafted)) * (1 + 1e-9 * next(count))
+
+    served = [row for row in loaded(tmp_path / "r", passes) if (row.rate, row.k) == (0.3, k)]
+    cells = [
+        CostModel(np.zeros(5), 1 + 0.25 * n * np.arange(1, 6), [0.0], 0.0, 1 + 0.25 * n)
+        for n in times
+    ]
+    table = CostTable((1, 2, 3), (0,), tuple((cell,) for cell in cells))
+    alone = [row_of(n, 1.0 + 0.25 * n) for n in (50, 120, 300)]
+    own, _ = own_seconds(served, table, alone, 64)
+    for size, cell in enumerate(cells, 1):
+        found = own.at(size)
+        assert found.baseline == pytest.approx(times[size] * cell.baseline)
+        assert found.verify[:5] == pytest.approx(times[size] * cell.verify)
+    untimed = [replace(row, finished=replace(row.finished, pass_seconds=None)) for row in served]
+    with pytest.raises(ValueError, match="no pass of the run is timed"):
+        own_seconds(untimed, table, alone, 64)
+
+
 def test_table_shows_both(tmp_path):
     loaded(tmp_path / "rows.jsonl")
     about, rows = read_loaded(tmp_path / "rows.jsonl")
@@ -92,10 +120,7 @@ def test_prompts_are_priced_by_their_own_passes():
     """Passes of 100 ms and 2 ms a token: a prompt of n tokens takes these, a draft as measured."""
     few = CostModel(np.zeros(3), [0.1, 0.3, 0.5], [0.0], 0.0, 0.1)  # the slope of noise
     table = CostTable((1, 4), (0,), ((few,), (few,)))
-    rows = [
-        Row(0, 0, 0, None, Request(f"{n}", (1,) * n, 2), done(n, 0.1 + 0.002 * n))
-        for n in (50, 120, 300)
-    ]
+    rows = [row_of(n, 0.1 + 0.002 * n) for n in (50, 120, 300)]
     found, line = with_prompts(table, rows, 1024)
     assert line == pytest.approx((0.1, 0.002))
     for size, (cell,) in zip(found.batch, found.cells):
@@ -107,21 +132,24 @@ def test_prompts_are_priced_by_their_own_passes():
         with_prompts(table, rows[:2], 1024)
 
 
-def done(n, seconds):
-    return Finished(f"{n}", (1, 2), ((1, 0, 0), (1, 0, 0)), None, seconds, seconds + 1, None, "end")
+def row_of(n, seconds):
+    """A request that had the engine to itself: a prompt of n tokens, which took these seconds."""
+    passes = (1, 0, 0), (1, 0, 0)
+    done = Finished(f"{n}", (1, 2), passes, None, seconds, seconds + 1, None, "end")
+    return Row(0, 0, 0, None, Request(f"{n}", (1,) * n, 2), done)
 
 
 def recorded_load(name):
     """Predicted and measured figures of a bundled run, from its requests, costs and prompts."""
     folder = ROOT / "traces" / "smollm2" / "engines"
     _, alone = read_rows(folder / f"{name}-prompts.rows.jsonl.xz")
-    cost, _ = with_prompts(load_cost(folder / f"{name}.cost.json"), alone, 2048)
     about, rows = read_loaded(folder / f"{name}.jsonl.xz")
     assert not {row.request.prompt for row in alone} & {row.request.prompt for row in rows}
-    return predicted_load(about, rows, cost, Server(about["slots"], 2048))
+    cost = load_cost(folder / f"{name}.cost.json")
+    return predicted_both(about, rows, cost, alone, Server(about["slots"], 2048))
 
 
-RUNS = "vllm-load", "vllm-load-2", "vllm-load-3", "vllm-load-4"
+RUNS = "vllm-load", "vllm-load-2", "vllm-load-3", "vllm-load-4", "vllm-load-5"
 
 
 def test_the_page_holds_the_recorded_runs():
@@ -129,15 +157,17 @@ def test_the_page_holds_the_recorded_runs():
     runs = [recorded_load(name) for name in RUNS]
     for row in predicted_table(runs[-1]).texts():
         assert f"| {' | '.join(row)} |" in page
+    every = [row for run in runs for row in run]
+    assert len(every) == 30
+    own = max(abs(row["own_latency"] / row["measured_latency"] - 1) for row in every)
+    assert f"simulated within {own:.1%}** in all 30 cells" in page
+    passes = [row["passes"] for row in every]
+    assert f"takes {min(passes):.2f} to {max(passes):.2f} times what it took when timed" in page
+    tokens = [r["predicted_tokens_per_second"] / r["measured_tokens_per_second"] for r in every]
+    assert f"Throughput is within {max(abs(t - 1) for t in tokens):.1%} of" in page
     errors = [[r["predicted_latency"] / r["measured_latency"] - 1 for r in run] for run in runs]
-    tokens = [
-        row["predicted_tokens_per_second"] / row["measured_tokens_per_second"]
-        for run in runs
-        for row in run
-    ]
-    assert f"Throughput is within {max(abs(t - 1) for t in tokens):.1%}, mean" in page
     spans = [f"{min(e):.0%} to {max(e):+.0%}" for e in errors]
-    assert f"mean latency {spans[3]} of the measured" in page
+    assert f"mean latency {spans[4]}. Run 4: {spans[3]}" in page
     assert f"timed after it: {spans[2]}" in page
     assert f"half the context: {spans[0]} and {spans[1]}" in page
 

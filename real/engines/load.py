@@ -183,6 +183,90 @@ def with_prompts(
     return replace(cost, cells=tuple(cells)), (fixed, token)
 
 
+def own_seconds(
+    rows: Sequence[LoadedRequest], cost: CostTable, alone: Sequence[Row], tokens: int
+) -> tuple[CostTable, float]:
+    """(costs, prompts' too, that a run's own passes had; measured over priced seconds of all).
+
+    rows: of one rate and draft length. Costs of each batch size, and of prompts, are multiplied by
+    measured over priced seconds of the run's passes of that kind; a size that did not occur, by
+    that of all passes without prompts. Nothing is fitted to arrivals, queues or latencies.
+    ValueError where no pass is timed.
+    """
+    measured, priced = _pass_seconds(rows, cost, with_prompts(cost, alone, tokens)[1])
+    decoding = [kind for kind in priced if kind]
+    if not decoding:
+        raise ValueError("no pass of the run is timed: record it on an engine with such a clock")
+    usual = sum(measured[kind] for kind in decoding) / sum(priced[kind] for kind in decoding)
+    times = {kind: measured[kind] / priced[kind] for kind in priced}
+    cells = []
+    for size, (cell,) in zip(cost.batch, cost.cells):
+        assert cell is not None  # a measured table has every cell
+        factor = times.get(size, usual)
+        scaled = factor * cell.verify, factor * cell.baseline
+        cells.append((replace(cell, verify=scaled[0], baseline=scaled[1], precision=None),))
+    prompts = []
+    for row in alone:
+        first = times.get(PROMPTS, 1.0) * row.finished.first_seconds
+        prompts.append(replace(row, finished=replace(row.finished, first_seconds=first)))
+    own = with_prompts(replace(cost, cells=tuple(cells)), prompts, tokens)[0]
+    return own, sum(measured.values()) / sum(priced.values())
+
+
+PROMPTS = 0
+"""Passes that read a prompt, among those by batch size."""
+
+
+def _pass_seconds(
+    rows: Sequence[LoadedRequest], cost: CostTable, line: tuple[float, float]
+) -> tuple[dict[int, float], dict[int, float]]:
+    """({batch size of the costs, or PROMPTS: measured seconds of such passes}, {...: priced}).
+
+    Requests of a pass share its clock reading, which no other pass has.
+    """
+    passes = defaultdict(list)
+    for row in rows:
+        prompt = len(row.request.prompt)
+        for spent, (_, drafted, _) in zip(row.finished.pass_seconds or (), row.finished.passes):
+            passes[spent].append((prompt, drafted))
+            prompt = 0
+    measured: dict[int, float] = defaultdict(float)
+    priced: dict[int, float] = defaultdict(float)
+    for spent, held in passes.items():
+        each = sum(drafts for _, drafts in held) / len(held)
+        kind = next((size for size in cost.batch if size >= len(held)), cost.batch[-1])
+        verify = cost.at(kind).verify
+        if any(prompt for prompt, _ in held):
+            kind = PROMPTS
+            price = line[0] + line[1] * sum(prompt or 1 + drafts for prompt, drafts in held)
+        elif rows[0].k:
+            price = float(np.interp(each, range(len(verify)), verify))
+        else:
+            price = cost.at(kind).baseline
+        measured[kind] += spent
+        priced[kind] += price
+    return measured, priced
+
+
+def predicted_both(
+    about: Mapping[str, Any],
+    rows: Sequence[LoadedRequest],
+    cost: CostTable,
+    alone: Sequence[Row],
+    server: Server,
+) -> list[dict[str, float]]:
+    """`predicted_load`, then passes over costs and the latency at `own_seconds` of each run.
+
+    The first holds errors of costs and of the simulation, the second of the simulation alone.
+    """
+    found = predicted_load(about, rows, with_prompts(cost, alone, server.tokens)[0], server)
+    for row in found:
+        served = [each for each in rows if (each.rate, each.k) == (row["rate"], row["k"])]
+        own, row["passes"] = own_seconds(served, cost, alone, server.tokens)
+        row["own_latency"] = predicted_load(about, served, own, server)[0]["predicted_latency"]
+    return found
+
+
 def _means(arrival: Any, first: Any, finish: Any, tokens: int) -> dict[str, float]:
     return {
         "tokens_per_second": tokens / float(finish.max() - arrival[0]),
@@ -192,16 +276,16 @@ def _means(arrival: Any, first: Any, finish: Any, tokens: int) -> dict[str, floa
 
 
 def predicted_table(found: Sequence[Mapping[str, float]]) -> Table:
-    """Predicted and measured figures of each rate and draft length."""
+    """Predicted and measured figures of each rate and draft length; of `predicted_both` too."""
     keys = "tokens_per_second", "ttft", "latency"
-    cells = [
-        (
-            f"{row['rate']:g}",
-            row["k"],
-            *(f"{row[f'predicted_{key}']:.3g} / {row[f'measured_{key}']:.3g}" for key in keys),
-            f"{100 * (row['predicted_latency'] / row['measured_latency'] - 1):+.1f}%",
-        )
-        for row in found
-    ]
+    cells = []
+    for row in found:
+        both = [f"{row[f'predicted_{key}']:.3g} / {row[f'measured_{key}']:.3g}" for key in keys]
+        latency = row["measured_latency"]
+        errors = [f"{row['predicted_latency'] / latency - 1:+.1%}"]
+        if "passes" in row:
+            errors += [f"{row['passes']:.2f}", f"{row['own_latency'] / latency - 1:+.1%}"]
+        cells.append((f"{row['rate']:g}", row["k"], *both, *errors))
     headings = ("requests/s", "K", "tok/s", "TTFT s", "latency s", "latency error")
-    return Table(headings, cells, 2, title="predicted / measured")
+    own = ("passes / costs", "error with own") if any("passes" in row for row in found) else ()
+    return Table((*headings, *own), cells, 2, title="predicted / measured")

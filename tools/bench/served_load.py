@@ -6,7 +6,8 @@
 Poisson requests reach vLLM in a worker process at their times; each draft length gets the same. The
 cost is of `simspec engine measure vllm --concurrent 1 --concurrent 2 --concurrent 4`, the last at
 least --slots; its rows of batch 1 price the prompts. Nothing else may run. A file that exists is
-compared, not recorded again.
+compared, not recorded again. The last columns: seconds of the run's passes over these costs, and
+the error of the simulation with the run's own seconds.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from real.cli.engine_options import SMOLLM2, adapter_of, engine_settings, prompt
 from real.engines import Worker, find_environment
 from real.engines.adapter import draft_description
 from real.engines.load import (
-    predicted_load,
+    predicted_both,
     predicted_table,
     read_loaded,
     run_load,
@@ -81,13 +82,14 @@ def main() -> None:
         raise SystemExit(
             f"{given.cost} holds one batch size: measure --concurrent 1 and {given.slots}"
         )
-    cost, (fixed, token) = with_prompts(table, [row for row in alone if not row.k], given.tokens)
+    alone = [row for row in alone if not row.k]
+    _, (fixed, token) = with_prompts(table, alone, given.tokens)
     print(f"a prompt takes {1000 * fixed:.1f} ms and {1000 * token:.3f} ms a token")
     if not given.out.exists():
         record(given)
     about, rows = read_loaded(given.out)
     server = Server(about["slots"], given.tokens)
-    predicted_table(predicted_load(about, rows, cost, server)).print()
+    predicted_table(predicted_both(about, rows, table, alone, server)).print()
 
 
 if __name__ == "__main__":
