@@ -14,6 +14,7 @@ from test_vllm_proposer import SETTINGS
 from vllm_double import VllmDouble
 
 from real.engines.load import (
+    LoadedRequest,
     own_seconds,
     predicted_both,
     predicted_load,
@@ -104,6 +105,32 @@ def test_own_seconds_are_the_passes_of_the_run(tmp_path, k):
         own_seconds(untimed, table, alone, 64)
 
 
+def test_own_seconds_by_hand():
+    """Costs of 1 s a pass and 0.1 s + 0.01 s a prompt's token; two requests that share one pass.
+
+    Passes: a prompt of 10 in 0.4 s (costs 0.2), one of 29 beside a pass in 0.8 s (0.1 + 0.3), then
+    both in 3 s, and one in 1.5 s. Three requests never ran: 4.5 s of 2 s.
+    """
+    cell = CostModel(np.zeros(2), [1.0, 2.0], [0.0], 0.0, 1.0)
+    table = CostTable((1, 2, 3), (0,), ((cell,),) * 3)
+    alone = [row_of(n, 0.1 + 0.01 * n) for n in (10, 30, 50)]
+    passes = (1, 0, 0), (1, 0, 0), (1, 0, 0)
+    rows = [
+        LoadedRequest(1.0, 0, 0, 0.0, Request(name, (1,) * n, 3), Finished(
+            name, (1,) * len(clock), passes[: len(clock)], clock, clock[0], sum(clock), None, "end"
+        ))
+        for name, n, clock in (("a", 10, (0.4, 0.8, 3.0)), ("b", 29, (0.8, 3.0, 1.5)))
+    ]  # fmt: skip
+    own, all_passes = own_seconds(rows, table, alone, 64)
+    assert all_passes == pytest.approx((0.4 + 0.8 + 3.0 + 1.5) / (0.2 + 0.4 + 1.0 + 1.0))
+    assert [own.at(size).baseline for size in (1, 2, 3)] == pytest.approx([1.5, 3.0, 2.25])
+    assert own.at(1).verify[1] == pytest.approx(3.0)
+    # prompts take twice their costs
+    line = with_prompts(table, [row_of(n, 2 * (0.1 + 0.01 * n)) for n in (10, 30, 50)], 512)[0]
+    wide = own_seconds(rows, table, alone, 512)[0]
+    assert wide.at(1).verify[511] == pytest.approx(line.at(1).verify[511])
+
+
 def test_table_shows_both(tmp_path):
     loaded(tmp_path / "rows.jsonl")
     about, rows = read_loaded(tmp_path / "rows.jsonl")
@@ -162,7 +189,7 @@ def test_the_page_holds_the_recorded_runs():
     own = max(abs(row["own_latency"] / row["measured_latency"] - 1) for row in every)
     assert f"simulated within {own:.1%}** in all 30 cells" in page
     passes = [row["passes"] for row in every]
-    assert f"takes {min(passes):.2f} to {max(passes):.2f} times what it took when timed" in page
+    assert f"passes of a run take {min(passes):.2f} to {max(passes):.2f} times their costs" in page
     tokens = [r["predicted_tokens_per_second"] / r["measured_tokens_per_second"] for r in every]
     assert f"Throughput is within {max(abs(t - 1) for t in tokens):.1%} of" in page
     errors = [[r["predicted_latency"] / r["measured_latency"] - 1 for r in run] for run in runs]
