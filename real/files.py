@@ -2,7 +2,6 @@
 
 import errno
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,16 +26,10 @@ def replacing(path: Path) -> Iterator[Path]:
             raise OSError(errno.EIO, " ".join(str(error).split())[:200], str(path)) from error
 
 
-NUMBERS = re.compile(r"\[\n[^][{}\"]*\]")
-"""A list of numbers in indented JSON; strings hold no line breaks there."""
-
-
 def replace_json(path: Path, value: object) -> None:
     """Writes `value` as JSON, atomically: indented, but for lists of numbers."""
-    text = json.dumps(value, indent=1, sort_keys=True)
-    text = NUMBERS.sub(lambda found: json.dumps(json.loads(found[0])), text)
     with replacing(path) as temporary:
-        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.write_text(output.json_text(value, sort_keys=True), encoding="utf-8")
 
 
 def read_card(path: Path) -> dict:

@@ -83,6 +83,8 @@ def test_costs_are_a_cost_file_that_names_their_origin(tmp_path):
     assert (cost.origin.threads, cost.origin.dtype) == (1, "float32")
     assert cost.origin.known
     assert len(cost.replicates) == 200
+    exact = np.array(cost.precision.replicates["verify"])
+    assert (exact == exact.round(5)).all()  # a file of them stays small
 
 
 def test_padded_engines_pay_for_the_run_s_length(tmp_path):

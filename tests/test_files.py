@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from real.files import replace_json
 from simspec.engines.formats import IMPORTS, read_import
 from simspec.engines.source import ImportFormat
-from simspec.output.files import check_keys, check_output, read_json, replacing
+from simspec.output.files import check_keys, check_output, read_json, replacing, write_json
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -97,6 +97,8 @@ def test_json_is_read_as_it_was_written(tmp_path_factory, value):
     assert json.dumps(json.loads(path.read_text()), sort_keys=True) == json.dumps(
         value, sort_keys=True
     )
+    write_json(path, value)  # in the order that it has
+    assert json.dumps(json.loads(path.read_text())) == json.dumps(value)
 
 
 def test_lists_of_numbers_are_written_on_a_line(tmp_path):

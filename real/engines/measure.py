@@ -34,6 +34,8 @@ from simspec.numerics import stats
 
 DRAWS = 200
 """Bootstrap replicates of the costs, over timing blocks."""
+DIGITS = 5
+"""Decimals of a replicate, in plain steps: far below its noise, as in files of `simspec measure`."""
 
 
 def engine_cost(
@@ -159,7 +161,7 @@ def _replicates(K: int, verify: list[list[float]]) -> dict[str, Any]:
     zeros = [0.0] * len(verify)
     return {
         "draft": [[0.0] * (K + 1)] * len(verify),
-        "verify": verify,
+        "verify": np.round(verify, DIGITS).tolist(),
         "catch_up": [[0.0]] * len(verify),
         "overhead": zeros,
         "feature": zeros,
