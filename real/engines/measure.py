@@ -35,7 +35,7 @@ from simspec.numerics import stats
 DRAWS = 200
 """Bootstrap replicates of the costs, over timing blocks."""
 DIGITS = 5
-"""Decimals of a replicate, in plain steps: far below its noise, as in files of `simspec measure`."""
+"""Decimals of a replicate, in plain steps: far below its noise, as `simspec measure` has it."""
 
 
 def engine_cost(
