@@ -134,12 +134,17 @@ SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(S
 SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide medusa model)
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
-# EAGLE on chats, code and prose, in the form that vLLM loads; not recorded yet.
+# EAGLE on chats, code and prose as well, in the form that vLLM loads: traces/smollm2/weights/eagle-vllm. From
+# fixed text for the most part to the target's own, then with unrolled draft steps; four hours of two cores.
 $(SMOLLM2)/learn/text.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl $(@D)
+SMOLLM2_EAGLE = $(BIN)/simspec train eagle $(SMOLLM2)/learn/text.jsonl $(SMOLLM2_TEXT) \
+  --prompts $(SMOLLM2)/learn/chat.jsonl --draft-vocab 8192 --set bias=false
 smollm2-eagle: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
-	$(BIN)/simspec train eagle $(SMOLLM2)/learn/text.jsonl $(SMOLLM2_TEXT:250000=40000) --work $(SMOLLM2)-eagle-work \
-	  --prompts $(SMOLLM2)/learn/chat.jsonl --learn-text 300000 --draft-vocab 8192 --set bias=false --steps 1402
+	$(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle-work --learn-text 700000 --steps 900 --name eagle-vllm-1
+	$(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle2-work --learn-text 200000 --from eagle-vllm-1 --steps 1900 --name eagle-vllm-2
+	$(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle2-work --learn-text 200000 --from eagle-vllm-2 --steps 250 --rate 0.0007 \
+	  --set unroll=3 --name eagle-vllm
 smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train eagle $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 900
 	$(BIN)/simspec train glide $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 600

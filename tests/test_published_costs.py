@@ -15,6 +15,8 @@ TRACES = Path(__file__).parents[1] / "traces"
 ENGINES = TRACES / "smollm2" / "engines"
 RELEASED = sorted(ENGINES.glob("*.cost.json"))
 """Costs of released engines: their plain pass is what their users get, fair or not."""
+WITHOUT_REPLICATES = {f"vllm-load{run}.cost.json" for run in ("", "-2", "-3", "-4")}
+"""Of earlier runs under load: nothing draws an interval from them, and they took 80 kB each."""
 FILES = sorted(
     {*TRACES.glob("tiny-*.cost.json"), *TRACES.glob("smollm2/*/*.cost.json")} - {*RELEASED}
 )
@@ -48,10 +50,13 @@ def test_costs_of_a_released_engine_warn_where_a_wider_pass_is_faster(path):
     sizes = cost.batch if isinstance(cost, CostTable) else (None,)
     for cell in (cost.at(size) if size else cost for size in sizes):
         warned = [text for text in cell.warnings if "speedups may exceed tokens a pass" in text]
-        assert len(warned) == (faster_wider(cell) is not None)
         assert list(cell.warnings) == warned
-        assert len(cell.replicates) == DRAWS
         assert cell.precision.disturbed <= cell.precision.blocks / 2
+        if path.name in WITHOUT_REPLICATES:
+            assert not cell.replicates
+            continue
+        assert len(warned) == (faster_wider(cell) is not None)
+        assert len(cell.replicates) == DRAWS
 
 
 def test_some_released_engine_warns_and_some_does_not():

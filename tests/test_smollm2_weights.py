@@ -1,0 +1,74 @@
+"""Weights of traces/smollm2/weights: complete, near those of their training, and as recorded."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from real.model.draft_head import read_state
+from simspec import load_trace
+
+ROOT = Path(__file__).parents[1]
+EXHIBIT = ROOT / "traces" / "smollm2"
+FOLDERS = sorted(path for path in (EXHIBIT / "weights").iterdir() if path.is_dir())
+folders = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+def cards(folder):
+    """The card of the int8 weights, and of their training."""
+    trained = EXHIBIT / "drafters" / f"{folder.name}.json"
+    return [json.loads(path.read_text()) for path in (folder / "card.json", trained)]
+
+
+@folders
+def test_weights_are_those_of_the_training(folder):
+    stored, trained = cards(folder)
+    state = read_state(folder / f"{trained['drafter']}.safetensors")
+    vocabulary = state.pop("draft_token")
+    assert sum(value.numel() for value in state.values()) == trained["parameters"]["trained"]
+    assert all(torch.isfinite(value).all() for value in state.values())
+    assert len(vocabulary) == trained["draft_vocabulary"]["tokens"]
+    assert (vocabulary[1:] > vocabulary[:-1]).all()
+    assert stored["stored"] == "int8"
+    assert stored["source_sha256"] == trained["sha256"]
+    assert 0 < max(stored["relative_error"].values()) < 0.03
+
+
+@folders
+def test_a_training_starts_from_the_weights_of_the_one_before(folder):
+    """From the last training back to one from random weights, each by its hash."""
+    earlier = [json.loads(path.read_text()) for path in folder.glob("training-*.json")]
+    by_hash = {card["sha256"]: card for card in earlier}
+    chain = [cards(folder)[1]]
+    while "start" in chain[-1]["asked"]:
+        (start,) = chain[-1]["asked"]["start"].values()
+        chain.append(by_hash[start])
+    assert len(chain) == 1 + len(earlier)
+    lengths = [card["evaluation"]["trained"]["accepted_length"]["value"] for card in chain[::-1]]
+    page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
+    assert f"({', '.join(f'{length:.2f}' for length in lengths)} accepted)" in page
+
+
+@folders
+def test_the_page_has_their_acceptance_on_the_exhibit(folder):
+    """The recording is of the exhibit's own sequences, by these weights."""
+    trace = load_trace(folder / "greedy.parquet")
+    other = load_trace(EXHIBIT / "greedy" / "eagle.parquet")
+    np.testing.assert_array_equal(trace.token, other.token)
+    figures = [
+        f"{(t.run > 0).mean():.3f} of first tokens and {np.minimum(t.run, 5).mean():.2f} of five"
+        for t in (trace, other)
+    ]
+    chat = [
+        t.select([s for s, task in enumerate(t.task) if task == "chat"]) for t in (trace, other)
+    ]
+    on_chat = [f"{(t.run > 0).mean():.3f}" for t in chat]
+    page = " ".join((ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8").split())
+    assert f"accepts {figures[0]}, the lost EAGLE {figures[1]}" in page
+    assert f"on chat alone {on_chat[0]} and {on_chat[1]}" in page
+
+
+def test_some_weights_are_there():
+    assert [folder.name for folder in FOLDERS] == ["eagle-vllm"]
