@@ -135,7 +135,7 @@ SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide m
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
 # EAGLE on chats, code and prose as well, in the form that vLLM loads: traces/smollm2/weights/eagle-vllm. From
-# fixed text for the most part to the target's own, then with unrolled draft steps; four hours of two cores.
+# fixed text for the most part to the target's own, then with unrolled draft steps; three hours of two cores.
 $(SMOLLM2)/learn/text.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl $(@D)
 SMOLLM2_EAGLE = $(BIN)/simspec train eagle $(SMOLLM2)/learn/text.jsonl $(SMOLLM2_TEXT) \
