@@ -95,7 +95,7 @@ def locked(file: IO[bytes]) -> Iterator[None]:
 def json_text(value: Any, sort_keys: bool = False) -> str:
     """`value` as indented JSON with lists of numbers on one line, which halves a file of costs."""
     text = json.dumps(value, indent=1, sort_keys=sort_keys)
-    return NUMBERS.sub(lambda found: json.dumps(json.loads(found[0])), text) + "\n"
+    return NUMBERS.sub(lambda found: f"[{' '.join(found[0][1:-1].split())}]", text) + "\n"
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
