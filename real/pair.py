@@ -19,7 +19,7 @@ from real.drafters import BUILTIN
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.hf_config import WeightsError, end_tokens
 from real.model.runner import EAGER, EagerPasses
-from real.model.stored_weights import made_for
+from real.model.stored_weights import made_for, sha256, weight_files
 from real.model.target import Target
 from real.provenance import check_device
 from simspec import Policy, Trace
@@ -41,6 +41,7 @@ name |
     | tokenizer | the target's |
     | tokenizer_sha256 | hash of its canonical JSON |
     | end_tokens | tokens that end a sequence |
+    | drafter_sha256 | hash of the drafter's weights, unpacked; '' without a folder of weights |
     """
 
     target: Target
@@ -49,6 +50,7 @@ name |
     tokenizer: Any
     tokenizer_sha256: str
     end_tokens: tuple[int, ...]
+    drafter_sha256: str = ""
 
     def check_length(self, tokens: int) -> None:
         """ValueError for a sequence of `tokens` tokens beyond the window of one of the models."""
@@ -117,6 +119,7 @@ def load_pairs(
                 tokenizer=tokenizer,
                 tokenizer_sha256=hashes["tokenizer"],
                 end_tokens=end_tokens(path, decoder.config.vocab),
+                drafter_sha256=sha256(Path(folder)) if weight_files(folder) else "",
             )
         )
     return pairs
@@ -193,3 +196,13 @@ def check_pair(trace: Trace, pair: Pair, name: str) -> None:
             "use the checkpoint that it was recorded with"
         )
     check_tokens(trace, pair)
+
+
+def check_drafter(trace: Trace, pair: Pair, name: str) -> None:
+    """ValueError where the pair's drafter is that of the recording `name`, with other weights."""
+    recorded = trace.meta.drafter_sha256, trace.meta.drafter
+    if recorded[0] and recorded[1] == pair.drafter.name and recorded[0] != pair.drafter_sha256:
+        raise ValueError(
+            f"{name} was recorded with weights {recorded[0][:12]} of {recorded[1]}, these are "
+            f"{pair.drafter_sha256[:12] or 'none'}; name their folder by --weights or --models"
+        )

@@ -4,6 +4,7 @@ import json
 
 from shell import command, refused, simspec
 
+from real.model.stored_weights import sha256
 from simspec import CostModel
 
 
@@ -38,6 +39,7 @@ def test_rejection_recordings_from_the_command_line(trained_folder):
     )
     assert json.loads(out)["rule"] == "rejection"
     assert json.loads(out)["mean_accepted_length"] > 0
+    assert json.loads(out)["drafter_sha256"] == sha256(trained_folder / "models" / "model")
     out, _ = simspec(
         "sweep",
         "drawn.parquet",

@@ -9,7 +9,8 @@ import pytest
 from inputs import COSTS, PROMPT_LINE, RECORD_COMMAND, with_fields
 from shell import command, refused
 
-from simspec import load_trace, synthetic
+from simspec import TraceMeta, load_trace, synthetic
+from simspec.trace.meta import TraceError
 
 VALID_COST = {
     "draft": [0, 1],
@@ -119,6 +120,14 @@ def recording_with(input_folder, **parts):
     return with_fields(trace, **{k: v(trace) for k, v in parts.items()})
 
 
+def test_hash_of_weights_round_trips_and_is_checked(input_folder):
+    meta = load_trace(input_folder / "t.parquet").meta
+    hashed = replace(meta, drafter_sha256="0" * 64)
+    assert TraceMeta.from_json(hashed.to_json()) == hashed
+    with pytest.raises(TraceError, match="drafter_sha256 is 'ab', expected nothing, or 64 hex"):
+        replace(meta, drafter_sha256="ab")
+
+
 def with_meta(**changes):
     return {"meta": lambda trace: replace(trace.meta, **changes)}
 
@@ -128,6 +137,7 @@ def with_meta(**changes):
     [
         (with_meta(tokenizer_sha256="0" * 64), "another tokenizer"),
         (with_meta(target="other/0123456789ab"), "was recorded with target other/0123456789ab"),
+        (with_meta(drafter_sha256="0" * 64), "was recorded with weights 000000000000 of"),
         (with_meta(drafter="eagle9"), "drafter 'eagle9' is unknown"),
         (with_meta(rule="synthetic"), "rule 'synthetic' cannot be run"),
         (with_meta(rule="coupled", temperature=0.0), "temperature 0.0"),

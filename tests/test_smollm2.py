@@ -1,6 +1,7 @@
 """The exhibit of a real model: its recordings, its costs, and the page that shows them."""
 
 import json
+from dataclasses import replace
 from itertools import combinations
 from math import hypot
 from pathlib import Path
@@ -9,8 +10,9 @@ import numpy as np
 import pytest
 from documents import ROOT, TABLES, printed_by, stale_tables
 
-from simspec import load_trace
+from simspec import load_trace, replay
 from simspec.cost.table import load_cost
+from simspec.policies.fixed import fixed
 from simspec.trace.recordings import cost_beside
 
 FOLDER = ROOT / "traces" / "smollm2"
@@ -113,6 +115,20 @@ def test_tables_are_current(command):
 def test_tables_of_drafters_have_all_of_a_rule(rule):
     files = " ".join(str(path_of(rule, drafter).relative_to(ROOT)) for drafter in DRAFTERS)
     assert f"drafters {files} --markdown" in TABLES["commands"](PAGE)
+
+
+def test_gains_at_other_costs_are_told():
+    """EAGLE at K = 2: costs as measured, free drafts, verification for a plain step, and both."""
+    trace, cost = load_trace(path_of("greedy", "eagle")), cost_of("greedy", "eagle")
+    free = {"draft": 0 * cost.draft, "catch_up": [0.0], "precision": None}
+    flat = {"verify": np.full_like(cost.verify, cost.baseline), "precision": None}
+    rounds = replay(trace, fixed(2))
+    plain = trace.rows * cost.baseline
+    changes = {}, free, flat, free | flat
+    gains = [plain / replace(cost, **change).seconds(rounds).sum() for change in changes]
+    told = "At K = 2 `eagle` gains {:.2f}, {:.2f} if drafts were free, {:.2f} if verification cost "
+    told += "a plain step, {:.2f} if both."
+    assert told.format(*gains) in " ".join(PAGE.read_text(encoding="utf-8").split())
 
 
 def test_draft_vocabularies_are_measured():

@@ -297,7 +297,7 @@ def test_recordings_are_small(tmp_path):
 def test_meta_round_trip_and_strictness(example):
     text = example.meta.to_json()
     assert TraceMeta.from_json(text) == example.meta
-    assert not {"tree", "top_k", "top_p"} & set(json.loads(text))
+    assert not {"tree", "top_k", "top_p", "drafter_sha256"} & set(json.loads(text))
     drawn = replace(example.meta, rule="rejection", temperature=0.7, top_k=4, top_p=0.9)
     assert TraceMeta.from_json(drawn.to_json()) == drawn
     data = json.loads(text)

@@ -9,7 +9,7 @@ import torch
 from real.decode.engine import make_passes, passes_for_trace
 from real.model.checkpoint import load_config
 from real.model.hf_config import max_context
-from real.pair import DTYPES, TINY, Pair, check_pair, load_pair, load_pairs
+from real.pair import DTYPES, TINY, Pair, check_drafter, check_pair, load_pair, load_pairs
 from real.provenance import check_device
 from real.rerun import evenly_spaced
 from real.sampling import Rule
@@ -85,6 +85,7 @@ class ModelSettings:
         passes = passes_for_trace(self.engine, trace, submitted, capacity)
         pair = self._load(drafter or trace.meta.drafter, passes)
         check_pair(trace, pair, name)
+        check_drafter(trace, pair, name)
         return pair
 
     def _load(self, drafter: str, passes) -> Pair:

@@ -33,7 +33,7 @@ from real.decode.engine import engines_of, models_of, tune_for_timing
 from real.jobs.models import ModelSettings, check_models, open_recording, policy_cost_of
 from real.model.prepacked import ways_of
 from real.model.stored_weights import sha256
-from real.pair import Pair, check_pair
+from real.pair import Pair, check_drafter, check_pair
 from real.progress import Progress, quiet, relabel
 from real.provenance import argv, device_name, revision, versions
 from simspec import CostModel, Trace, load_trace
@@ -117,6 +117,7 @@ def race_recording(
     loaded = load_pairs(checkpoints, trace, contestants, models.engine)
     check_pair(trace, loaded[PLAIN], name)
     for pair in loaded.values():
+        check_drafter(trace, pair, name)
         tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
     racing = our_contestants(trace, loaded, contestants, costs, settings.seed, settings.control)
     if rivals:

@@ -251,7 +251,7 @@ def make_recording(
         decoder.device,
         decoder.dtype,
     )
-    meta = replace(meta, chat=dict(origin.chat))
+    meta = replace(meta, chat=dict(origin.chat), drafter_sha256=pair.drafter_sha256)
     return Recording(pair.target, pair.drafter, settings, files, meta)
 
 

@@ -154,6 +154,7 @@ def card(path: Path, trace: Trace) -> dict:
         "git": meta.git,
         "argv": list(meta.argv),
         **({"batch": meta.batch} if meta.batch > 1 else {}),
+        **({"drafter_sha256": meta.drafter_sha256} if meta.drafter_sha256 else {}),
         "sha256": sha256(path),
     } | ({"chat": meta.chat} if meta.chat else {})
 

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 RULES = ("greedy", "coupled", "rejection", "synthetic")
-OPTIONAL: dict[str, Any] = {"tree": (), "top_k": 0, "top_p": 1.0, "batch": 1, "chat": {}}
+OPTIONAL: dict[str, Any] = {
+    "tree": (), "top_k": 0, "top_p": 1.0, "batch": 1, "chat": {}, "drafter_sha256": ""
+}  # fmt: skip
 """Keys that the file omits where they have these values, so that older files keep their bytes."""
 SCHEMA = 2
 _Check = tuple[Callable[[Any], bool], str]
@@ -43,6 +45,7 @@ class TraceMeta:
     | top_k, top_p     | int, float      | truncation of both distributions; 0 and 1.0: none       |
     | batch            | int             | sequences written at a time; passes differ in rounding  |
     | chat             | {str: str}      | chat template, its sha256 and system prompt; {}: none   |
+    | drafter_sha256   | str             | hash of the drafter's weights; '': unknown, or none     |
     | schema           | int             | version of this table                                   |
 
     TraceError for a value of the wrong type or outside its range.
@@ -74,6 +77,7 @@ class TraceMeta:
     top_p: float = 1.0
     batch: int = 1
     chat: dict[str, str] = field(default_factory=dict)
+    drafter_sha256: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(map(_as_tuple, _as_tuple(self.features))))
@@ -164,6 +168,10 @@ def _is_hash_object(value: Any) -> bool:
     )
 
 
+def _is_hash_or_empty(value: Any) -> bool:
+    return type(value) is str and re.fullmatch("(?:[0-9a-f]{64})?", value) is not None
+
+
 def _is_chat(value: Any) -> bool:
     if value == {}:
         return True
@@ -221,6 +229,7 @@ _FIELDS: dict[str, _Check] = {
     "top_k": _int(0, 1 << 31),
     "top_p": (lambda value: type(value) is float and 0 < value <= 1, "a share in (0, 1]"),
     "batch": _int(1, 1 << 31),
+    "drafter_sha256": (_is_hash_or_empty, "nothing, or 64 hex digits"),
     "chat": (_is_chat, "nothing, or template, sha256 in 64 hex digits and system"),
     "schema": (lambda value: type(value) is int and value == SCHEMA, str(SCHEMA)),
 }
