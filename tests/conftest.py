@@ -8,10 +8,12 @@ import gc
 import json
 import os
 import time
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer.main
 from hypothesis import Phase, settings
 
 # Examples are derived from the tests, so that a commit has one result;
@@ -29,6 +31,19 @@ if find_spec("torch"):
 
     torch.set_num_threads(1)
 
+
+# Typer makes the tree of all commands again for every call, 20 ms: once for each state of an app.
+_make_command = typer.main.get_command
+
+
+@lru_cache(maxsize=16)
+def _command(app, *_):
+    return _make_command(app)
+
+
+typer.main.get_command = lambda app: _command(
+    app, app.info.epilog, len(app.registered_commands), len(app.registered_groups)
+)
 
 BEGAN = time.monotonic()
 SLOW = (Path(__file__).parent / "slow_tests.txt").read_text(encoding="utf-8").split()

@@ -16,6 +16,7 @@ def long(lines: int):
         print("a line of the output", i)
 
 cli.app.command("long")(long)
+cli.NAMES = (*cli.NAMES, "long")  # or the extras would be loaded, torch among them
 cli.main(["long", "{lines}"])
 """
 

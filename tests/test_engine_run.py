@@ -96,8 +96,8 @@ print("done", flush=True)
 """
 
 
-def test_200_kills_lose_and_repeat_no_row(tmp_path):
-    """Children that import once and are forked; each is killed at a random moment of its run."""
+def test_kills_at_any_moment_lose_and_repeat_no_row(tmp_path):
+    """Forked children; each is killed at another moment of its run."""
     world, path = prompts(8), tmp_path / "r.jsonl"
     expected = do_run(tmp_path / "whole.jsonl", FakeRunner(world), world)[1]
 
@@ -107,14 +107,14 @@ def test_200_kills_lose_and_repeat_no_row(tmp_path):
             return super().answer(*arguments)
 
     kills = counted = 0
-    while kills < 200:
+    while kills < (200 if os.environ.get("SIMSPEC_SLOW") else 70):
         child = os.fork()
         if child == 0:
             try:
                 do_run(path, Slow(world), world)
             finally:
                 os._exit(0)
-        time.sleep(0.002 + 0.00013 * (kills % 97))
+        time.sleep(0.002 + 0.0126 * (kills * 0.618 % 1))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         kills += os.WIFSIGNALED(status)

@@ -1,8 +1,9 @@
 """The Markdown table of a race or a scorecard, for documents."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+import pytest
 from doctored_scorecard import PRICE, doctored_rows, slower
 from race_clock import TASKS, timed
 from shell import command, refused
@@ -53,6 +54,42 @@ def test_scorecard_is_printed_with_the_error_of_the_speedup_first(tmp_path):
     assert plain[:4] == ["plain", "-", "1.00", "1.00"]
     assert policy[:2] == ["fixed:2", "+100.0% [+100.0%, +100.0%]"]
     assert policy[6:] == ["+100.0%", "+0.0%", *policy[8:]]
+
+
+def test_several_scorecards_are_set_side_by_side(tmp_path):
+    prices = Prices(PRICE, [PRICE] * 9, 9)
+    rows = doctored_rows(slower(0, 1, 2, 3, by=2.0), prices=prices, prompts=9)[0]
+    save_rows(tmp_path / "a.json", {}, {"t": rows})
+    other = [replace(rows[-1], policy="cost_ts")]
+    save_rows(tmp_path / "b.json", {}, {"t": other})
+    code, out, _ = command(tmp_path, "measured-table", "a.json", "b.json")
+    headings, _, *lines = table(out)
+    assert code == 0
+    assert headings == ["predicted, measured [95%]", "a", "b"]
+    last = rows[-1]
+    cell = f"{last.speedup:.2f}, {last.speedup_measured:.2f} "
+    cell += f"[{last.measured_low:.2f}, {last.measured_high:.2f}]"
+    assert lines == [[last.policy, cell, "-"], ["cost_ts", "-", cell]]
+    (tmp_path / "r.json").write_text('{"rows": [{}], "raw": {}}')
+    refused(tmp_path, "measured-table", "a.json", "r.json", words="r.json: not a scorecard")
+
+
+def test_phases_of_a_scorecard_sum_to_their_total(tmp_path):
+    prices = Prices(PRICE, [PRICE] * 9, 9)
+    rows = doctored_rows(slower(0, 1, 2, 3, by=2.0), prices=prices, prompts=9)[0]
+    save_rows(tmp_path / "c.json", {}, {"t": rows})
+    code, out, _ = command(tmp_path, "measured-table", "c.json", "--phases")
+    headings, _, *lines = table(out)
+    assert code == 0
+    assert headings == [
+        "policy", "drafting s", "verification s", "policy s", "others s", "total s"
+    ]  # fmt: skip
+    for row, (policy, *seconds, total) in zip(rows, lines, strict=True):
+        assert policy == row.policy
+        assert seconds == [f"{s:.2f}" for s in row.phases_measured]
+        assert float(total) == pytest.approx(sum(row.phases_measured), abs=0.006)
+    (tmp_path / "r.json").write_text('{"rows": [{}], "raw": {}}')
+    refused(tmp_path, "measured-table", "r.json", "--phases", words="not a race or scorecard")
 
 
 def test_other_files_are_refused_in_one_line(tmp_path):

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import combinations
 from math import hypot
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_table_of_trained_drafters_is_that_of_their_cards(path):
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("command", ["drafters", "score"])
+@pytest.mark.parametrize("command", ["drafters", "score", "measured-table"])
 def test_tables_are_current(command):
     assert stale_tables(PAGE, command) == []
 
@@ -151,15 +152,21 @@ def test_race_table_is_measured():
     assert printed_by("measured-table", str(path)) in PAGE.read_text(encoding="utf-8")
 
 
-@pytest.mark.docs
-def test_predictions_of_the_race_are_printed_by_the_tool():
-    from bench.race_prediction import HEADINGS, rows
+SCORECARDS = sorted((FOLDER / "measured").glob("scorecard-*.json"))
 
-    from simspec.output.table import markdown_table
 
-    table = markdown_table(HEADINGS, rows(Path("traces/smollm2/measured/race.json")))
-    assert len(table.splitlines()) >= 4
-    assert table in PAGE.read_text(encoding="utf-8")
+def test_scorecards_are_measurements_and_their_errors_are_told():
+    """Rounds are the replay's in every cell, and the page says the largest and the median error."""
+    reports = [json.loads(path.read_text()) for path in SCORECARDS]
+    assert len(reports) == 3
+    assert all(report["measurement"] and report["good"] for report in reports)
+    rows = [row for report in reports for row in report["rows"] if row["error"] is not None]
+    assert all(row["tau"] == pytest.approx(row["tau_measured"], rel=1e-12) for row in rows)
+    errors = sorted(abs(row["error"]) for row in rows)
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    told = f"Over the {len(rows)} policies errors are {median(errors):.1%} in the median, "
+    assert f"{told}{errors[-1]:.1%} at most" in page
+    assert median(errors) < 0.03
 
 
 def run_speedups(name, cost, recording=None):

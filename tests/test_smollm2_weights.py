@@ -9,7 +9,8 @@ import torch
 
 from real.model.draft_head import read_state
 from real.model.stored_weights import sha256
-from simspec import load_trace
+from simspec import load_trace, replay
+from simspec.policies.fixed import fixed
 
 ROOT = Path(__file__).parents[1]
 EXHIBIT = ROOT / "traces" / "smollm2"
@@ -67,6 +68,8 @@ def test_the_page_has_their_acceptance_on_the_exhibit(folder):
     page = " ".join((ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8").split())
     assert f"accepts {first:.3f} of first tokens and {five:.2f} of five" in page
     assert f"on chat alone {(chat.run > 0).mean():.3f} of first tokens" in page
+    rounds = len(replay(trace, fixed(5)))
+    assert f"Chains of five commit {trace.rows / rounds:.2f} tokens a round" in page
 
 
 def test_some_weights_are_there():

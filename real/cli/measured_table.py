@@ -1,6 +1,7 @@
 """The command `simspec measured-table`."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,25 +16,58 @@ ALL, TASK = "all", "task:"
 
 
 def measured_table(
-    file: Annotated[Path, typer.Argument(help="JSON of `simspec race --out` or of a scorecard.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="JSON of `simspec race --out` or of scorecards.")
+    ],
+    phases: Annotated[
+        bool, typer.Option(help="Of a scorecard: measured seconds by phase, as in EESD's Table 8.")
+    ] = False,
 ) -> None:
     """Print a race's or a scorecard's figures as a Markdown table, for documents.
 
-    A scorecard's JSON is what `simspec scorecard` saved or printed.
+    A scorecard's JSON is what `simspec scorecard` saved or printed. Several scorecards are set
+    side by side: predicted and measured speedups.
 
     Example: simspec measured-table race.json
     """
-    print(read_json(file, _page, "race or scorecard"))
+    if len(files) == 1 or phases:
+        for file in files:
+            print(read_json(file, partial(_page, phases), "race or scorecard"))
+    else:
+        cells = {file.stem: read_json(file, _speedups, "scorecard") for file in files}
+        policies = dict.fromkeys(policy for column in cells.values() for policy in column)
+        rows = [(policy, *(c.get(policy, "-") for c in cells.values())) for policy in policies]
+        print(markdown_table(("predicted, measured [95%]", *cells), rows))
 
 
-def _page(report: Any) -> str:
+def _page(phases: bool, report: Any) -> str:
     try:
-        rows = report["rows"]
-        if isinstance(rows, dict):  # by recording, as saved
-            rows = [row for group in rows.values() for row in group]
+        rows = _rows(report)
+        if phases:
+            return _phases(rows)
         return _race(report, rows) if "raw" in report else _scorecard(rows)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}; measure again with this version") from None
+
+
+def _speedups(report: Any) -> dict[str, str]:
+    """{policy: predicted and measured speedup} of a scorecard."""
+    try:
+        return {
+            r["policy"]: f"{r['speedup']:.2f}, "
+            + _figure(r["speedup_measured"], r["measured_low"], r["measured_high"])
+            for r in _rows(report)
+            if r["error"] is not None
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"lacks {error}; measure again with this version") from None
+
+
+def _rows(report: Any) -> list[Mapping]:
+    rows = report["rows"]
+    if isinstance(rows, dict):  # by recording, as saved
+        return [row for group in rows.values() for row in group]
+    return list(rows)
 
 
 def _race(report: Mapping, rows: list[Mapping]) -> str:
@@ -83,6 +117,16 @@ def _scorecard(rows: list[Mapping]) -> str:
         "measured times plain [95%]", "predicted tokens/s", "measured tokens/s", "tokens/s error",
         "of acceptance", "of cost", "of overhead",
     )  # fmt: skip
+    return markdown_table(headings, cells)
+
+
+def _phases(rows: list[Mapping]) -> str:
+    """Seconds of all scored prompts, means over repeats; drafting holds catching up."""
+    cells = [
+        (r["policy"], *(f"{s:.2f}" for s in (*r["phases_measured"], sum(r["phases_measured"]))))
+        for r in rows
+    ]
+    headings = "policy", "drafting s", "verification s", "policy s", "others s", "total s"
     return markdown_table(headings, cells)
 
 

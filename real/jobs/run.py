@@ -325,7 +325,7 @@ def run_recording(
     timed = timing.context[-1] + max_new_tokens(max(trace.K, submitted))
     pair = models.load_for(trace, name, submitted, timed if cost is None else 0, settings.drafter)
     if cost is None:
-        measuring = relabel(progress, "measuring")
+        measuring = relabel(progress, "measuring costs, which --cost skips")
         offered = pair.drafter.longest(trace.K)
         cost = measure(pair.target, pair.drafter, rule, offered, timing, measuring)
         if offered < trace.K:  # so deep the policy may ask, and nothing is drafted

@@ -1,10 +1,11 @@
-"""Tables 3 and 4 and Figures 4 and 7 of GLIDE with a CAPE (arXiv 2402.02082)."""
+"""Tables 1, 3 and 4 and Figures 4 and 7 of GLIDE with a CAPE (arXiv 2402.02082)."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from simspec.numerics.formulas import expected_speedup
 from simspec.numerics.stats import difference, quotient
 from simspec.output.table import Table
 from simspec.papers.ablations import layer_of
@@ -12,20 +13,61 @@ from simspec.papers.card import Card, Lengths
 from simspec.papers.claim import Inputs
 from simspec.papers.evidence import Array
 from simspec.papers.recorded import MEASURED, Recorded
-from simspec.papers.table import MISSING, Cell, Figure, card_of, figure, learned
+from simspec.papers.table import MISSING, Cell, Figure, card_of, figure, learned, speedup, tasks_of
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import beams, cape
 from simspec.policy.policy import Policy
 from simspec.replay.lock_step import plain_steps, policy_steps
 from simspec.reports.tree_rows import ROUNDS, TOKENS, prompt_figures
+from simspec.trace.acceptance import by_depth
 from simspec.tree.policy import TreePolicy
 
+SAMPLED = "model", "glide", "eagle", "early_exit"
 GAMMA = 5
 """GLIDE's draft length (section 5)."""
 BEAMS = (4, 8)
 BATCHES = (1, 2, 4, 8, 16, 32)
 LENGTHS = range(1, 7)
 TOP_LAYER, BLIND = "glide-layer9", "glide-blind"
+PRINTED = {"model": "7.7; 51.6, 1.46; 34.8, 1.11", "glide": "6.7; 64.8, 1.97; 67.0, 2.06"}
+"""Vicuna-7B in Table 1: cost; GSM8K; Code-Python. The vanilla drafter is LLAMA-68m."""
+
+
+def table_1(inputs: Inputs) -> Table:
+    """Cost coefficient, acceptance rate and expected speedup, under speculative sampling."""
+    tasks = {"math": ("math",), "code": ("code",), "all": ()}
+    rows: list[tuple[Cell, ...]] = []
+    for recorded in inputs.recordings.sampled(*SAMPLED):
+        accepted, tried = (x[:, 0] for x in by_depth(recorded.trace))
+        c = float(recorded.cost.draft[1] / recorded.cost.baseline)
+
+        def expected(totals: Array, c: float = c) -> Array:
+            speed: Array = expected_speedup(quotient(totals), GAMMA, c)
+            return speed
+
+        cells: list[Cell] = []
+        for names in tasks.values():
+            chosen = tasks_of(recorded, names)
+            columns = 100 * accepted[chosen], tried[chosen]
+            cells.append(figure(columns, quotient, ".1f", inputs.seed))
+            columns = accepted[chosen], tried[chosen]
+            cells.append(figure(columns, expected, seed=inputs.seed))
+        seconds = recorded.priced_seconds(fixed(GAMMA), MEASURED, inputs.seed)
+        cells.append(speedup(recorded, seconds, inputs, tasks_of(recorded)))
+        printed = PRINTED.get(recorded.drafter, "-")
+        rows.append((recorded.name, f"{100 * c:.1f}", *cells, printed))
+    metrics = [f"{task}: {metric}" for task in tasks for metric in ("acc.", "E(spd.)")]
+    return Table(
+        title="GLIDE Table 1: cost, acceptance rate and expected speedup, 5 tokens",
+        headings=("recording", "cost", *metrics, "all: replayed", "paper, Vicuna-7B"),
+        rows=tuple(rows),
+        notes=(
+            "Per cent, rejection rule at temperature 1: the mean of min(1, q/p) over the target's "
+            "tokens, which is the sum of min(p, q). E(spd.): section 5.1's formula at that rate, "
+            "flat verification. Replayed: one draw, measured costs, where wide passes cost more. "
+            "eagle is of an earlier training. The paper also has Finance-Alpaca and Spider.",
+        ),
+    )
 
 
 def table_3(inputs: Inputs) -> Table:
@@ -74,9 +116,9 @@ def table_4(inputs: Inputs) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for recorded in inputs.recordings.of("glide"):
         for batch in BATCHES:
-            best, k = _best_length(recorded, batch)
+            best, k = best_length(recorded, batch)
             seconds = (
-                _shares(recorded, GAMMA, batch),
+                batch_shares(recorded, GAMMA, batch),
                 best,
                 plain_steps(recorded.trace, recorded.cost, batch).share,
             )
@@ -102,15 +144,17 @@ def table_4(inputs: Inputs) -> Table:
     )
 
 
-def _shares(recorded: Recorded, k: int, batch: int) -> Array:
+def batch_shares(recorded: Recorded, k: int, batch: int) -> Array:
+    """float64[S]: each prompt's share of the seconds of a batch in lock step at length k."""
     k = min(k, recorded.trace.K)
     cost, trace = MEASURED.of(recorded.cost), recorded.trace
     share: Array = policy_steps(trace, recorded.rounds(fixed(k)), cost, batch).share
     return share
 
 
-def _best_length(recorded: Recorded, batch: int) -> tuple[Array, int]:
-    shares = {k: _shares(recorded, k, batch) for k in LENGTHS if k <= recorded.trace.K}
+def best_length(recorded: Recorded, batch: int) -> tuple[Array, int]:
+    """(`batch_shares` [S], k) of the fastest of LENGTHS, in hindsight."""
+    shares = {k: batch_shares(recorded, k, batch) for k in LENGTHS if k <= recorded.trace.K}
     k = min(shares, key=lambda length: float(shares[length].sum()))
     return shares[k], k
 
@@ -188,6 +232,7 @@ def _tasks(inputs: Inputs, recording: str, sequences: int) -> Array:
 
 
 TABLES = {
+    "glide-1": table_1,
     "glide-3": table_3,
     "glide-4": table_4,
     "glide-figure-4": figure_4,

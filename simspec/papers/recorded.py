@@ -89,6 +89,8 @@ FILES = (
     "tiny-{}-coupled.parquet", "tiny-{}-greedy.parquet",
 )  # fmt: skip
 """Paths of a drafter's recordings, below the folder of recordings."""
+REJECTION = "smollm2/rejection/{}.parquet"
+"""Path of a drafter's recording under the rejection rule."""
 FURTHER = "papers/{}-{}-{}.parquet"
 """Path of further ones of the embedded models, for the papers' tables: drafter, kind, rule."""
 
@@ -196,6 +198,13 @@ class Recordings:
     def of(self, *drafters: str) -> list[Recorded]:
         """Recordings of these drafters, the real model's before the embedded ones'."""
         return [recorded for drafter in drafters for recorded in self._of(drafter)]
+
+    def sampled(self, *drafters: str) -> list[Recorded]:
+        """The real model's recordings of these drafters under the rejection rule."""
+        if self.folder is None:
+            return []
+        files = {drafter: self.folder / REJECTION.format(drafter) for drafter in drafters}
+        return [self._read(drafter, path) for drafter, path in files.items() if path.is_file()]
 
     @property
     def costs(self) -> dict[str, CostModel]:

@@ -146,14 +146,18 @@ def speedup(
 
 def hm(recorded: Recorded, policy: Policy, inputs: Inputs, chosen: Mask) -> float:
     """Harmonic mean of v_d and r_d in per cent: 2 accepted / (computed + output tokens)."""
-    seeds = range(inputs.seed, inputs.seed + (inputs.draws if policy.random else 1))
-    accepted = paid = 0.0
-    for seed in seeds:
+    accepted, paid = accepted_and_paid(recorded, policy, inputs)
+    return float(200 * accepted[chosen].sum() / paid[chosen].sum())
+
+
+def accepted_and_paid(recorded: Recorded, policy: Policy, inputs: Inputs) -> tuple[Array, Array]:
+    """(accepted tokens, computed and output tokens) of each prompt, float64[S], over all draws."""
+    accepted, paid = np.zeros_like(recorded.tokens), np.zeros_like(recorded.tokens)
+    for seed in range(inputs.seed, inputs.seed + (inputs.draws if policy.random else 1)):
         rounds = recorded.rounds(policy, seed)
-        accepted += by_prompt(rounds.accepted.astype(np.float64), rounds)[chosen].sum()
-        paid += by_prompt(rounds.computed.astype(np.float64), rounds)[chosen].sum()
-    tokens = float(recorded.tokens[chosen].sum()) * len(seeds)
-    return float(200 * accepted / (paid + tokens))
+        accepted += by_prompt(rounds.accepted.astype(np.float64), rounds)
+        paid += by_prompt(rounds.computed.astype(np.float64), rounds) + recorded.tokens
+    return accepted, paid
 
 
 def speed_cells(source: AtPrice, policy: Policy, inputs: Inputs) -> list[Cell]:

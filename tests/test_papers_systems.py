@@ -1,0 +1,126 @@
+"""simspec paper: tables of all systems, of rates under sampling and of batches, by definition."""
+
+import numpy as np
+import pytest
+from documents import ROOT
+from numba.core import config
+from test_papers import figures
+
+from simspec import replay
+from simspec.numerics.formulas import expected_speedup
+from simspec.papers.catalogue import TABLES
+from simspec.papers.claim import Inputs
+from simspec.papers.eagle import SHOWN_BATCHES
+from simspec.papers.eesd_systems import CODELLAMA_13B, LLAMA_70B, VICUNA_13B
+from simspec.papers.recorded import MEASURED, Recordings
+from simspec.papers.table import at, hm, tasks_of
+from simspec.policies.fixed import fixed
+from simspec.policies.thompson import beta_ts
+
+pytestmark = pytest.mark.skipif(config.DISABLE_JIT, reason="seconds compiled, an hour interpreted")
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Twelve prompts of each bundled recording, one draw."""
+    return Inputs(Recordings(ROOT / "traces", 12), (), 0, 1)
+
+
+def one(inputs, drafter, name):
+    (recorded,) = (r for r in inputs.recordings.deep(drafter, 10) if r.name == name)
+    return recorded
+
+
+@pytest.mark.parametrize(
+    ("table", "task", "names", "printed"),
+    [
+        ("eesd-1", "math", ("math",), LLAMA_70B),
+        ("eesd-2", "code", ("code",), CODELLAMA_13B),
+        ("eesd-3", "chat", ("chat", "dialogue"), VICUNA_13B),
+    ],
+)
+def test_systems_are_compared_by_hm_and_speedup(few, table, task, names, printed):
+    made = TABLES[table](few)
+    found = figures(made)
+    for drafter, name, method, policy in (
+        ("model", "smollm2/greedy/model", "Vanilla SD, K = 10", fixed(10)),
+        ("medusa", "tiny-medusa-greedy", "Medusa, K = 4", fixed(4)),
+        ("early_exit", "tiny-early_exit-greedy", "EESD (+Beta-TS)", beta_ts(K=10)),
+    ):
+        recorded = one(few, drafter, name)
+        chosen = tasks_of(recorded, names)
+        assert 0 < chosen.sum() < recorded.trace.sequences
+        seconds = recorded.seconds(policy, MEASURED, 0, 1)[chosen].sum()
+        plain = recorded.tokens[chosen].sum() * recorded.cost.baseline
+        assert found[name, method, f"{task}: speedup"].estimate.value == pytest.approx(
+            plain / seconds
+        )
+        percent = found[name, method, f"{task}: HM"].estimate
+        assert percent.value == pytest.approx(hm(recorded, policy, few, chosen))
+        assert not percent.low > percent.value > percent.high  # none of so few prompts
+    methods = {str(row[1]).partition(",")[0]: row[-1] for row in made.rows}
+    assert printed.items() <= methods.items()
+    assert {name for name, text in methods.items() if text == "-"} == {
+        "EAGLE", "GLIDE", "Hydra", "Prompt lookup"
+    }  # fmt: skip
+    assert not any("coupled" in str(row[0]) for row in made.rows)  # the paper decodes greedily
+    theta = {str(row[0]) for row in made.rows if row[1] == "EESD (+Cali-TS)"}
+    assert theta == {"tiny-early_exit-greedy"}
+
+
+def test_samples_have_their_own_best_length(few):
+    table = TABLES["eesd-figure-1b"](few)
+    recorded = one(few, "early_exit", "smollm2/greedy/early_exit")
+    rows = [row for row in table.rows if row[0] == recorded.name]
+    assert rows
+    for _, sample, *times, best in rows:
+        part = recorded.trace.select([int(sample)])
+        each = [recorded.cost.seconds(replay(part, fixed(k))).sum() for k in range(1, 11)]
+        assert [t.estimate.value for t in times] == pytest.approx(
+            [1000 * s / part.rows for s in each]
+        )
+        assert int(best) == 1 + int(np.argmin(each))
+
+
+def test_a_sweep_of_lengths_ends_in_thompson_sampling(few):
+    table = TABLES["eesd-figure-3"](few)
+    found = figures(table)
+    recorded = one(few, "early_exit", "tiny-early_exit-greedy")
+    names = [row[1] for row in table.rows if row[0] == recorded.name]
+    assert names == [*(f"K = {k}" for k in range(1, 11)), "Beta-TS", "Cali-TS"]
+    for name, policy in (("K = 3", fixed(3)), ("Beta-TS", beta_ts(K=10))):
+        seconds = recorded.seconds(policy, MEASURED, 0, 1).sum()
+        expected = recorded.tokens.sum() * recorded.cost.baseline / seconds
+        assert found[recorded.name, name, "all"].estimate.value == pytest.approx(expected)
+
+
+def test_sampled_rates_give_the_formula(few):
+    found = figures(TABLES["glide-1"](few))
+    assert len(few.recordings.sampled("eagle", "glide", "no drafter")) == 2
+    for recorded in few.recordings.sampled("eagle", "glide"):
+        trace = recorded.trace
+        assert trace.meta.rule == "rejection"
+        tried = trace.depth > 0
+        rate = float(trace.ratio[tried, 0].astype(np.float64).mean())
+        c = recorded.cost.draft[1] / recorded.cost.baseline
+        acceptance = found[recorded.name, "all: acc."].estimate.value
+        assert acceptance == pytest.approx(100 * rate, rel=1e-6)
+        speed = found[recorded.name, "all: E(spd.)"].estimate.value
+        assert speed == pytest.approx(expected_speedup(rate, 5, c), rel=1e-6)
+
+
+def test_a_batch_of_one_is_the_best_fixed_length_of_a_replay(few):
+    found = figures(TABLES["eagle-7"](few))
+    for recorded in few.recordings.of("eagle"):
+        priced = at(recorded, MEASURED)
+        each = {k: priced.seconds(fixed(k), MEASURED).sum() for k in range(1, 7)}
+        best = min(each, key=each.get)
+        cell = found[recorded.name, f"{recorded.trace.meta.temperature:g}", "batch 1"]
+        expected = recorded.tokens.sum() * recorded.cost.baseline / each[best]
+        assert cell.estimate.value == pytest.approx(expected, rel=1e-6)
+        assert cell.extra == {"K": best}
+        speedups = [
+            found[recorded.name, f"{recorded.trace.meta.temperature:g}", f"batch {b}"]
+            for b in SHOWN_BATCHES
+        ]
+        assert len({s.estimate.value for s in speedups}) == len(SHOWN_BATCHES)
