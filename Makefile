@@ -196,6 +196,10 @@ smollm2-scorecards: $(SMOLLM2)/target/card.json
 EQUALITY = $(BIN)/python tools/bench/equality.py --models $(SMOLLM2) --threads 1
 IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model
 smollm2-equality:
+	$(EQUALITY) $(addprefix traces/smollm2/,greedy/eagle.parquet coupled/eagle.parquet) --policy cost_ts \
+	  --policy confidence:0.4 --prompts 30 --out traces/smollm2/measured/equality_eagle.json
+	$(EQUALITY) $(addprefix traces/smollm2/,greedy/eagle.parquet coupled/eagle.parquet) --policy cost_ts \
+	  --prompts 3 --dtype float64 --out traces/smollm2/measured/equality_eagle_float64.json
 	$(EQUALITY) $(wildcard traces/smollm2/greedy/*.parquet traces/smollm2/coupled/*.parquet) \
 	  --policy cost_ts --out traces/smollm2/measured/equality.json
 	$(EQUALITY) $(addprefix traces/smollm2/,$(IN_FLOAT64:%=%.parquet)) --policy cost_ts --prompts 2 \

@@ -152,6 +152,16 @@ def test_race_table_is_measured():
     assert printed_by("measured-table", str(path)) in PAGE.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["eagle", "eagle_float64", "float64"])
+def test_rounds_that_were_compared_are_told(name):
+    report = json.loads((FOLDER / "measured" / f"equality_{name}.json").read_text())
+    assert report["failures"] == 0
+    told = f"(../traces/smollm2/measured/equality_{name}.json) | "
+    line = next(x for x in PAGE.read_text(encoding="utf-8").splitlines() if told in x)
+    counts = (report[key] for key in ("rounds", "exceptions", "tokens", "flips"))
+    assert line.endswith("| {:,}, {} | {:,}, {} |".format(*counts))
+
+
 SCORECARDS = sorted((FOLDER / "measured").glob("scorecard-*.json"))
 
 
