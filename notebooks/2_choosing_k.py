@@ -35,7 +35,7 @@ from simspec.policy.predictor import split_by_task
 from simspec.replay.metrics import summary
 from simspec.reports.oracle_gap import score
 from simspec.trace.acceptance import depth_acceptance
-from simspec.trace.recordings import cost_beside, recordings
+from simspec.trace.recordings import CHECKOUT, cost_beside, recordings
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
@@ -436,3 +436,25 @@ for axis, each in zip(axes[0], scores):
     axis.set(xlabel="share of the gap to the oracle", title=each["recording"])
     axis.set_yticks(range(len(each["policies"])), [row["policy"] for row in each["policies"]])
 axes[0, 0].invert_yaxis()
+
+# %% [markdown]
+# ## A real model
+#
+# SmolLM2-135M with six drafters, at costs measured on two CPU cores (docs/smollm2.md).
+#
+# **Look for:** how few curves rise above 1, and where their top is: K = 2, but for prompt lookup
+# on greedy outputs, whose drafts are free.
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
+for axis, rule in zip(axes, ("greedy", "coupled")):
+    for colour, path in zip(COLOURS, sorted((CHECKOUT / "smollm2" / rule).glob("*.parquet"))):
+        one, price = simspec.load_trace(path), CostModel.from_json(cost_beside(path))
+        lengths = range(min(one.K, 8) + 1)
+        curve = speedups(one, [replay(one, fixed(k)) for k in lengths], price)
+        axis.plot(lengths, curve, "o-", ms=3, color=colour, label=path.stem)
+        print(f"{rule} {path.stem}: best K {curve.argmax()}, {curve.max():.2f} times plain")
+    axis.axhline(1, color="grey", lw=0.8)
+    axis.set(xlabel="K", title=rule)
+axes[0].set_ylabel("modeled speedup")
+axes[0].legend(fontsize=7)

@@ -17,6 +17,7 @@
 # posterior, so the package offers readings by name. This notebook shows what each of them does.
 
 # %%
+import json
 import os
 
 import matplotlib.pyplot as plt
@@ -32,7 +33,7 @@ from simspec.policies.calibrated import clipped_mean, observed
 from simspec.policies.thompson import READINGS as BETA
 from simspec.policy.predictor import examples, fit_predictor, split_by_task
 from simspec.reports.oracle_gap import score
-from simspec.trace.recordings import cost_beside, recordings
+from simspec.trace.recordings import CHECKOUT, cost_beside, recordings
 from simspec.trace.synthetic import iid
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
@@ -441,3 +442,35 @@ for axis, (title, labels, result) in zip(axes[0], panels):
     axis.set_yticks(range(len(labels)), labels, fontsize=8)
     axis.set_xlabel("share of the gap", fontsize=8)
 axes[0, 0].invert_yaxis()
+
+# %% [markdown]
+# ## Measured on a real model
+#
+# The policies decode SmolLM2-135M with its EAGLE and with prompt lookup, 20 prompts five times
+# (`make smollm2-scorecards`). Predictions replay those prompts at costs of 20 others.
+#
+# **Look for:** predicted (above, blue) and measured (below) agree within 1%. With EAGLE, Beta-TS
+# and Cali-TS come out below K = 2: they ignore what a draft costs, which `cost_ts` does not.
+
+# %%
+cards = sorted((CHECKOUT / "smollm2" / "measured").glob("scorecard-*.json"))
+figure, axes = plt.subplots(1, len(cards), figsize=(4.2 * len(cards), 2.6), sharex=True)
+for axis, path in zip(axes, cards):
+    runs = [row for row in json.loads(path.read_text())["rows"] if row["error"] is not None]
+    print(path.stem.removeprefix("scorecard-"))
+    for lane, row in enumerate(runs):
+        for shift, kind, low, high in (
+            (-0.12, "speedup", "speedup_low", "speedup_high"),
+            (0.12, "speedup_measured", "measured_low", "measured_high"),
+        ):
+            colour = "C0" if kind == "speedup" else "C1"
+            value, bounds = row[kind], [[row[kind] - row[low]], [row[high] - row[kind]]]
+            axis.errorbar(value, lane + shift, xerr=bounds, fmt="o", ms=4, color=colour, capsize=2)
+        print(
+            f"  {row['policy']:>28}: predicted {row['speedup']:.3f}, measured "
+            f"{row['speedup_measured']:.3f} [{row['measured_low']:.3f}, {row['measured_high']:.3f}]"
+        )
+    axis.axvline(1, color="grey", lw=0.8)
+    axis.set_yticks(range(len(runs)), [row["policy"].split(":")[0] for row in runs], fontsize=8)
+    axis.set_title(path.stem.removeprefix("scorecard-"), fontsize=9)
+    axis.invert_yaxis()
