@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 from toy_lm import DRAFTERS as RECORDED
-from toy_lm import END, RULES, UNRECORDED, at_random, toy_cost, toy_pair, toy_prompts
+from toy_lm import END, NEW, RULES, UNRECORDED, at_random, toy_cost, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features
 from real.decode.loop import decode
@@ -14,7 +14,7 @@ from real.decode.plan import chain_plan
 from real.draft import Drafter
 from real.drafters import BUILTIN
 
-DRAFTERS = (*RECORDED, *UNRECORDED)
+DRAFTERS = (*RECORDED, *UNRECORDED, *NEW)
 TARGET = 8  # attention and MLP sub-layers of the toy target
 SUBLAYERS = {"early_exit": 4, "self_skip": 7}  # of a drafted token; 0 for others
 

@@ -24,6 +24,8 @@ LISTS = {
     "simspec.engines": {"simspec.engines.formats", "simspec.engines.import_kinds"},
     "simspec.papers": {"simspec.papers.catalogue"},
     "real.drafters": {"real.drafters.BUILTIN"},
+    "simspec.cli": {"simspec.cli.app"},
+    "real.cli": {"simspec.cli.app"},
 }
 """What the tests of a package import whose files nothing imports by name."""
 
@@ -77,6 +79,7 @@ def near(changed: list[str]) -> list[str]:
         if room.endswith(".cli"):
             given = {path: times_given(command.replace("_", "-"), path) for path in tests}
             direct |= {path for path, times in given.items() if times}
+            direct |= {path for path, names in tests.items() if names & LISTS.get(room, set())}
             often.update(given)
         if not direct:
             users = {user for user, names in program().items() if name in names}
