@@ -34,7 +34,7 @@ CORE += simulate synthetic formulas metrics sweep check oracle_gap
 CORE += bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics
 CORE += compare_trees beta_draw
 
-SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills plugins
+SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills plugins kill engine_run
 
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
