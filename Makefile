@@ -189,9 +189,12 @@ FEW := --policy fixed:2 --policy beta_ts
 MORE := $(FEW) --policy cali_ts:predictor=confidence --policy confidence:0.4 --policy cost_ts
 MEASURED := traces/smollm2/measured
 smollm2-scorecards: $(SMOLLM2)/target/card.json
-	$(SCORECARD) traces/smollm2/greedy/eagle.parquet $(MORE) > $(MEASURED)/scorecard-eagle-greedy.json
-	$(SCORECARD) traces/smollm2/coupled/eagle.parquet $(MORE) > $(MEASURED)/scorecard-eagle-coupled.json
-	$(SCORECARD) traces/smollm2/greedy/prompt_lookup.parquet $(FEW) --policy cost_ts > $(MEASURED)/scorecard-prompt_lookup-greedy.json
+	$(SCORECARD) traces/smollm2/greedy/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
+	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-eagle-greedy.json
+	$(SCORECARD) traces/smollm2/coupled/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
+	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-eagle-coupled.json
+	$(SCORECARD) traces/smollm2/greedy/prompt_lookup.parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
+	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-prompt_lookup-greedy.json
 
 EQUALITY = $(BIN)/python tools/bench/equality.py --models $(SMOLLM2) --threads 1
 IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model

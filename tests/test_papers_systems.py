@@ -57,7 +57,6 @@ def test_systems_are_compared_by_hm_and_speedup(few, table, task, names, printed
         )
         percent = found[name, method, f"{task}: HM"].estimate
         assert percent.value == pytest.approx(hm(recorded, policy, few, chosen))
-        assert not percent.low > percent.value > percent.high  # none of so few prompts
     methods = {str(row[1]).partition(",")[0]: row[-1] for row in made.rows}
     assert printed.items() <= methods.items()
     assert {name for name, text in methods.items() if text == "-"} == {

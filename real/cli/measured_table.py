@@ -31,13 +31,13 @@ def measured_table(
     Example: simspec measured-table race.json
     """
     if len(files) == 1 or phases:
-        for file in files:
-            print(read_json(file, partial(_page, phases), "race or scorecard"))
+        pages = [read_json(file, partial(_page, phases), "race or scorecard") for file in files]
+        print("\n\n".join(pages))
     else:
-        cells = {file.stem: read_json(file, _speedups, "scorecard") for file in files}
-        policies = dict.fromkeys(policy for column in cells.values() for policy in column)
-        rows = [(policy, *(c.get(policy, "-") for c in cells.values())) for policy in policies]
-        print(markdown_table(("predicted, measured [95%]", *cells), rows))
+        columns = [read_json(file, _speedups, "scorecard") for file in files]
+        policies = dict.fromkeys(policy for column in columns for policy in column)
+        rows = [(policy, *(c.get(policy, "-") for c in columns)) for policy in policies]
+        print(markdown_table(("predicted, measured [95%]", *(f.stem for f in files)), rows))
 
 
 def _page(phases: bool, report: Any) -> str:

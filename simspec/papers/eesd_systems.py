@@ -103,9 +103,14 @@ def _policies(recorded: Recorded) -> list[tuple[str, Policy]]:
     longest, method = min(K, recorded.trace.K), METHODS[recorded.drafter]
     if method != "EESD":
         return [(f"{method}, K = {longest}", fixed(longest))]
-    policies = [("EESD (+Beta-TS)", beta_ts(K=longest))]
+    return [(f"EESD (+{name})", policy) for name, policy in _thompson(recorded, longest)]
+
+
+def _thompson(recorded: Recorded, longest: int) -> list[tuple[str, Policy]]:
+    """Beta-TS, and Cali-TS where theta is recorded."""
+    policies = [("Beta-TS", beta_ts(K=longest))]
     if "theta" in dict(recorded.trace.meta.features):
-        policies.append(("EESD (+Cali-TS)", cali_ts(predictor="theta", K=longest)))
+        policies.append(("Cali-TS", cali_ts(predictor="theta", K=longest)))
     return policies
 
 
@@ -156,10 +161,7 @@ def figure_3(inputs: Inputs) -> Table:
     for recorded in inputs.recordings.of("early_exit"):
         longest = min(K, recorded.trace.K)
         policies = [(f"K = {k}", fixed(k)) for k in range(1, longest + 1)]
-        policies.append(("Beta-TS", beta_ts(K=longest)))
-        if "theta" in dict(recorded.trace.meta.features):
-            policies.append(("Cali-TS", cali_ts(predictor="theta", K=longest)))
-        for name, policy in policies:
+        for name, policy in (*policies, *_thompson(recorded, longest)):
             rows.append((recorded.name, name, *speed_cells(partial(at, recorded), policy, inputs)))
     return Table(
         title="EESD Figure 3: speedup by draft length, and of Thompson sampling",
