@@ -74,10 +74,10 @@ def main() -> None:
         pq.write_table(
             pa.Table.from_pandas(frame, preserve_index=False),
             folder / f"{name}.parquet",
-            compression="zstd",
-            compression_level=19,
+            compression="brotli",
+            compression_level=11,
             use_dictionary=[*texts, *(c for c in numbers if c != "nanoseconds")],
-            column_encoding={"nanoseconds": "DELTA_BINARY_PACKED"},
+            column_encoding={"nanoseconds": "BYTE_STREAM_SPLIT"},
             write_statistics=False,
         )
         print(name, len(frame), (folder / f"{name}.parquet").stat().st_size)

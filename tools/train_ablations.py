@@ -176,9 +176,8 @@ class Course:
                 )
                 kept.save(path, small=True)
                 if ablation.settings.get("together"):
-                    write_exits(
-                        exits_along(data.target, drafter, trace, kept), kept, exits_path(path)
-                    )
+                    exits = exits_along(data.target, drafter, trace, kept)
+                    write_exits(exits, kept, exits_path(path), small=True)
             evaluation["recorded"] = recorded_summary(recording, source, evaluation["K"])
         replace_json(self.out / name / "card.json", card)
         replace_json(self.cards / f"{name}.json", card)

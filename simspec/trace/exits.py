@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simspec.output.files import replacing
-from simspec.trace.file import check_size, digest
+from simspec.trace.file import check_size, digest, parquet_options
 from simspec.trace.quantization import LOG_ODDS
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace
@@ -150,8 +150,10 @@ def exit_counts(exits: np.ndarray, rounds: Rounds, count: int) -> np.ndarray:
 COLUMNS = tuple(f.name for f in fields(ExitDrafts)[1:])
 
 
-def write_exits(drafts: ExitDrafts, trace: Trace, path: str | PathLike[str]) -> None:
-    """Writes the exits of `trace`, completely or not at all."""
+def write_exits(
+    drafts: ExitDrafts, trace: Trace, path: str | PathLike[str], small: bool = False
+) -> None:
+    """Writes the exits of `trace`, completely or not at all; `small` as for recordings."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -165,7 +167,7 @@ def write_exits(drafts: ExitDrafts, trace: Trace, path: str | PathLike[str]) -> 
     about = {"layers": drafts.layers, "features": drafts.feature.shape[2], "trace": digest(trace)}
     table = pa.table(columns).replace_schema_metadata({"simspec.exits": json.dumps(about)})
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        pq.write_table(table, temporary, **parquet_options(small))
 
 
 def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:

@@ -24,6 +24,16 @@ WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
 """Bytes of a decoded value by its type in the file."""
 
 
+def parquet_options(small: bool) -> dict[str, Any]:
+    """Options of a ParquetWriter for columns of packed bytes, which no dictionary shortens."""
+    return {
+        "compression": "brotli" if small else "zstd",
+        "compression_level": 11 if small else 19,
+        "use_dictionary": False,
+        "write_page_checksum": True,
+    }
+
+
 def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> None:
     """Writes the trace to one Parquet file, completely or not at all.
 
@@ -40,14 +50,7 @@ def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> N
     extra: dict[str, Any] = {name: _pack(getattr(trace, name)) for name in BY_SEQUENCE}
     extra |= {"meta": trace.meta.to_json(), "sha256": digest(trace)}
     table = pa.table(columns)
-    options: dict[str, Any] = {
-        "compression": "brotli" if small else "zstd",
-        "compression_level": 11 if small else 19,
-        "use_dictionary": False,
-        "write_page_checksum": True,
-        "write_statistics": False,
-        "store_schema": False,
-    }
+    options = parquet_options(small) | {"write_statistics": False, "store_schema": False}
     with replacing(path) as temporary, pq.ParquetWriter(temporary, table.schema, **options) as file:
         file.write_table(table)
         file.add_key_value_metadata({"simspec": json.dumps(extra)})
