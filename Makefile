@@ -18,6 +18,7 @@
 # make smollm2-engines  costs and speedups of it on the released engines, predicted and measured (docs/engines.md)
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
+# make s2d-targets  one sorted drafter for targets of three sizes
 # make paper-recordings  deeper drafts and beams of embedded drafters for `simspec paper`
 # make tiny-rejection  record some embedded drafters under the rejection rule (traces/README.md)
 # make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
@@ -39,7 +40,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kil
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-run smollm2-scorecards smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-eagle smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
+.PHONY: s2d-targets smollm2-eagle smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -251,6 +252,11 @@ ABLATION_STEPS ?= 300
 ablations: $(VENV)/.installed lab/.copied
 	$(BIN)/python tools/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
 	  --along traces/tiny-model-coupled.parquet --steps $(ABLATION_STEPS) $(ABLATION_ARGS)
+
+# One sorted drafter for targets of 5, 10 and 20 layers (S2D Table 2), an hour of two cores. Killed, it goes on.
+s2d-targets: $(VENV)/.installed lab/.copied
+	$(BIN)/python tools/several_targets.py lab/text --heldout lab/heldout/heldout-prose.jsonl.xz \
+	  --out models/s2d --records traces/s2d
 
 paper-recordings: $(VENV)/.installed
 	$(BIN)/python tools/record_for_papers.py

@@ -1,0 +1,166 @@
+"""S2D Table 2: one sorted drafter for targets of three sizes, priced as the paper's models."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from simspec.cost.model import CostModel
+from simspec.cost.shapes import SHAPES, matrix_weights
+from simspec.numerics.stats import quotient
+from simspec.output.table import Table
+from simspec.papers.claim import S2D, Claim, Inputs
+from simspec.papers.evidence import Array, Effect, EffectSource, excess, observe
+from simspec.papers.recorded import Price, crossed
+from simspec.papers.s2d import SortedRecording, alone, cascades
+from simspec.papers.table import MISSING, Cell, figure, plain
+from simspec.trace.exits import exits_path, read_exits
+from simspec.trace.trace import Trace, load_trace
+
+PAPER_TARGETS = {"small": "llama-2-7b", "middle": "llama-2-13b", "large": "llama-2-70b"}
+"""The paper's target in whose place each of ours is; Vicuna has the sizes of Llama 2."""
+RULE = "coupled"
+PRINTED = {
+    "SFT L4 + SD": ("1.16/3.44", "1.10/3.16", "1.94/2.54"),
+    "SoFT L2 + SD": ("1.30/2.53", "1.35/2.87", "1.87/2.14"),
+    "SoFT L3 + SD": ("1.26/3.05", "1.32/2.87", "1.94/2.34"),
+    "SoFT L4 + SD": ("1.07/3.22", "1.20/3.17", "1.96/2.53"),
+    "SoFT + S2D": ("1.27/3.01", "1.38/2.89", "1.98/2.44"),
+}
+"""Speedup and MAT of the paper's Table 2 at T = 1, for Vicuna 7B, 13B and LLaMA Chat 70B; rows by
+our layers, in place of the paper's 6, 9 and 12."""
+
+
+def on_target(folder: Path | None, size: str) -> tuple[SortedRecording, Trace] | None:
+    """The sorted drafter's recording on one target, and that of the single exit.
+
+    A pass costs the weights that it reads (`matrix_weights`): of 6, 9 or 12 layers and the head of
+    the 7B model for a drafter's exits, of the paper's target for a verification.
+    """
+    if folder is None:
+        return None
+    path = folder / "s2d" / f"{size}-{RULE}.parquet"
+    if not path.is_file():
+        return None
+    trace = load_trace(path)
+    drafts = replace(read_exits(exits_path(path), trace), layers=(6, 9, 12))
+    small, target = SHAPES["llama-2-7b"], matrix_weights(SHAPES[PAPER_TARGETS[size]])
+    layer = matrix_weights(small, 1, head=False) / target
+    cost = CostModel.from_ratio(0.0, trace.K)
+    head = matrix_weights(small, 0) / target
+    unit = cost.baseline
+    own = SortedRecording(trace, drafts, cost, layer * unit, head * unit)
+    return own, load_trace(path.with_name(f"{size}-{RULE}-single.parquet"))
+
+
+def methods(own: SortedRecording, single: Trace) -> dict[str, tuple[Array, Array]]:
+    """{row of the table: (seconds, rounds) of all its settings, float64[C, S] each}."""
+    exits = own.drafts.exits
+    found = {"SFT L4 + SD": own.last_exit(single)}
+    for exit in range(exits):
+        found[f"SoFT L{exit + 2} + SD"] = own.all_lengths([alone(exits, exit)])
+    return found | {"SoFT + S2D": own.all_lengths(cascades(exits))}
+
+
+def table_2(inputs: Inputs) -> Table:
+    """Speedup and mean accepted tokens of every method on each target, and the mean speedup."""
+    recorded = [on_target(inputs.recordings.folder, size) for size in PAPER_TARGETS]
+    runs = [methods(*of) if of else {} for of in recorded]
+    rows: list[tuple[Cell, ...]] = []
+    for name, printed in PRINTED.items():
+        cells: list[Cell] = []
+        speeds = []
+        for of, run, paper in zip(recorded, runs, printed):
+            if of is None:
+                cells += [MISSING, MISSING, paper]
+                continue
+            trace = of[0].trace
+            tokens = np.diff(trace.offset).astype(np.float64)
+            seconds, setting = crossed(run[name][0], trace)
+            rounds = run[name][1][setting, np.arange(trace.sequences)]
+            speeds.append(float(tokens.sum() / seconds.sum()))
+            cells += [
+                figure((tokens, seconds), quotient, seed=inputs.seed),
+                figure((tokens, rounds), quotient, seed=inputs.seed),
+                paper,
+            ]
+        rows.append((name, *cells, plain(float(np.mean(speeds))) if speeds else MISSING))
+    return Table(
+        title="S2D Table 2: one sorted drafter for targets of three sizes",
+        headings=(
+            "method",
+            *(f"{size}{what}" for size in PAPER_TARGETS for what in ("", ": MAT", ": printed")),
+            "mean",
+        ),
+        rows=tuple(rows),
+        notes=(
+            "Targets of 5, 10 and 20 layers are in place of Vicuna 7B, 13B and LLaMA Chat 70B. "
+            "Acceptance is theirs; seconds are the weights that a pass of the paper's models "
+            "reads, with exits after 6, 9 and 12 of 7B's layers. Draft lengths and thresholds are "
+            "chosen on the other half of the prompts.",
+        ),
+    )
+
+
+def _recorded(inputs: Inputs) -> dict[str, tuple[SortedRecording, Trace]]:
+    found = {size: on_target(inputs.recordings.folder, size) for size in PAPER_TARGETS}
+    return {size: of for size, of in found.items() if of is not None}
+
+
+def across_targets(inputs: Inputs, price: Price) -> list[Effect]:
+    """Claim 18c: how much slower a drafter of one exit is than the cascade, on each target."""
+    found = []
+    for size, (own, single) in _recorded(inputs).items():
+        runs = methods(own, single)
+        pair = [crossed(runs[name][0], own.trace)[0] for name in ("SFT L4 + SD", "SoFT + S2D")]
+        source = EffectSource(f"s2d/{size}", own.trace.meta.device)
+        part = "time of the last exit alone over that of the cascade, less 1"
+        columns = np.stack(pair, -1)
+        found.append(observe(part, source, price.name, columns, excess, seed=inputs.seed))
+    return found
+
+
+def by_size(inputs: Inputs, price: Price) -> list[Effect]:
+    """Claim 18b: what the first exit costs on the large target, over what it costs on the small."""
+    recorded = _recorded(inputs)
+    if not {"small", "large"} <= set(recorded):
+        return []
+    columns = []
+    for size in ("large", "small"):
+        own, _ = recorded[size]
+        for exit in (0, own.drafts.exits - 1):
+            seconds, _ = own.all_lengths([alone(own.drafts.exits, exit)])
+            columns.append(crossed(seconds, own.trace)[0])
+    source = EffectSource("s2d/small, large", recorded["large"][0].trace.meta.device)
+    part = "(time of the first exit over the last's, large) / (the same, small), less 1"
+    stacked = np.stack(columns, -1)
+    return [observe(part, source, price.name, stacked, _more, seed=inputs.seed)]
+
+
+def _more(totals: Array) -> Array:
+    """(a / b) / (c / d) - 1 of totals [..., 4]."""
+    large, small = totals[..., 0] / totals[..., 1], totals[..., 2] / totals[..., 3]
+    found: Array = large / small - 1
+    return found
+
+
+CLAIMS = (
+    Claim(
+        18, "Small targets want low thresholds, large ones high.", S2D, "Figure 3",
+        by_size, (), part="b", needs="no recording",
+        detail="The sorted drafter's first exit alone, and its last alone, on the small and the "
+        "large target; a pass costs the weights that it reads of the paper's models.",
+        regime="targets of several sizes, one drafter.",
+        construction="drafts cost a tenth on the large target, so the last exit pays there "
+        "wherever it is accepted longer than the first.",
+    ),
+    Claim(
+        18, "One sorted drafter with adaptive exits beats one exit on targets of three sizes.",
+        S2D, "Table 2", across_targets, (), part="c", needs="no recording",
+        detail="A drafter trained at its last exit alone against the cascade, on each target; "
+        "prices as in 18b.",
+        regime="Vicuna 7B, 13B and LLaMA Chat 70B, one drafter.",
+    ),
+)  # fmt: skip
+
+TABLES = {"s2d-2": table_2}

@@ -1,0 +1,95 @@
+"""One sorted drafter for targets of three sizes: how they are made, and the table of them."""
+
+import numpy as np
+import pytest
+import torch
+from documents import ROOT
+from several_targets import resized
+from toy_lm import VOCAB, toy_target
+
+from simspec import CostModel, replay
+from simspec.cost.shapes import SHAPES, matrix_weights
+from simspec.papers.catalogue import TABLES
+from simspec.papers.claim import Inputs
+from simspec.papers.recorded import MEASURED, Recordings
+from simspec.papers.s2d import alone
+from simspec.papers.s2d_targets import PAPER_TARGETS, PRINTED, by_size, on_target
+from simspec.policies.fixed import fixed
+from simspec.trace.exits import cascade
+
+
+def test_resized_target_starts_from_the_function_of_its_layers():
+    token = torch.arange(12)[None] % VOCAB
+    whole = toy_target()
+    layers = len(whole.layers)
+    wide = resized(toy_target(), 2 * layers)
+    assert len(wide.layers) == wide.config.layers == 2 * layers
+    assert torch.equal(wide(token), whole(token))
+    wide.layers[1].down.weight.data += 0.1  # the copies are parts of the model
+    assert not torch.allclose(wide(token), whole(token))
+    assert len(whole.layers) == layers  # the model itself is as it was
+    short = resized(toy_target(), layers - 1)
+    x = whole.embed(token)
+    rotation = whole.rotation(torch.arange(12))
+    assert torch.equal(short(token), whole.logits(whole.run(x, range(layers - 1), rotation)))
+    with pytest.raises(ValueError, match="expected fewer, or twice as many"):
+        resized(toy_target(), 2 * layers + 1)
+
+
+def by_hand(size, thresholds, k):
+    """Seconds by sequence, one drafted token at a time."""
+    own, _ = on_target(ROOT / "traces", size)
+    derived, exits = cascade(own.trace, own.drafts, thresholds)
+    small, target = SHAPES["llama-2-7b"], SHAPES[PAPER_TARGETS[size]]
+    unit = matrix_weights(target)
+    rounds = replay(derived, fixed(k), cost=CostModel.from_ratio(0.0, own.trace.K))
+    seconds = np.zeros(own.trace.sequences)
+    for s in range(own.trace.sequences):
+        for r in range(rounds.offset[s], rounds.offset[s + 1]):
+            seconds[s] += 1
+            for slot in range(rounds.computed[r]):
+                exit = int(exits[rounds.row[r], slot])
+                opened = sum(value < 1 for value in thresholds[: exit + 1]) + (exit == 2)
+                layers = matrix_weights(small, (6, 9, 12)[exit], head=False)
+                seconds[s] += (layers + opened * matrix_weights(small, 0)) / unit
+    return seconds
+
+
+@pytest.mark.parametrize("thresholds", [(1.0, 1.0), (0.0, 0.0), (0.6, 0.6)])
+def test_seconds_are_the_weights_that_passes_read(thresholds):
+    for size in ("small", "large"):
+        own, _ = on_target(ROOT / "traces", size)
+        found, _ = own.run(thresholds, 3)
+        assert found == pytest.approx(by_hand(size, thresholds, 3), rel=1e-12)
+
+
+def test_table_holds_each_method_on_each_target():
+    inputs = Inputs(Recordings(ROOT / "traces"), ())
+    table = TABLES["s2d-2"](inputs)
+    assert [row[0] for row in table.rows] == list(PRINTED)
+    own, _ = on_target(ROOT / "traces", "large")
+    best = [by_hand("large", (0.0, 0.0), k).sum() for k in range(1, own.trace.K + 1)]
+    speed = table.rows[1][table.headings.index("large")]
+    assert speed.estimate.value == pytest.approx(own.trace.rows / min(best), rel=0.02)
+    ratios = {
+        size: matrix_weights(SHAPES["llama-2-7b"], 12) / matrix_weights(SHAPES[target])
+        for size, target in PAPER_TARGETS.items()
+    }
+    assert ratios == pytest.approx({"small": 0.387, "middle": 0.199, "large": 0.0373}, rel=0.01)
+
+
+def test_effect_is_zero_where_both_targets_cost_alike(monkeypatch):
+    """The control of claim 18b: one target in both places gives no effect."""
+    inputs = Inputs(Recordings(ROOT / "traces"), ())
+    from simspec.papers import s2d_targets
+
+    real = s2d_targets.on_target
+    monkeypatch.setattr(s2d_targets, "on_target", lambda folder, size: real(folder, "middle"))
+    assert all(abs(effect.interval.value) < 1e-12 for effect in by_size(inputs, MEASURED))
+
+
+def test_single_exits_are_the_thresholds_that_open_one():
+    own, _ = on_target(ROOT / "traces", "middle")
+    for exit in range(3):
+        _, exits = cascade(own.trace, own.drafts, alone(3, exit))
+        assert set(exits[exits < 255].tolist()) == {exit}
