@@ -81,7 +81,7 @@ def test_pages_name_their_commands():
         "hybrid", "hybrid", "hybrid", "drafters", "trees",
     ]  # fmt: skip
     assert [command.split()[0] for command in found["results.md"]] == [
-        "score", "drafters", "trees", "paper", "paper",
+        "score", "drafters", "trees", "paper",
     ]  # fmt: skip
 
 
