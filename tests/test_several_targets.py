@@ -7,7 +7,7 @@ from documents import ROOT
 from several_targets import resized
 from toy_lm import VOCAB, toy_target
 
-from simspec import CostModel, replay
+from simspec import CostModel, load_trace, replay
 from simspec.cost.shapes import SHAPES, matrix_weights
 from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs
@@ -93,3 +93,16 @@ def test_single_exits_are_the_thresholds_that_open_one():
     for exit in range(3):
         _, exits = cascade(own.trace, own.drafts, alone(3, exit))
         assert set(exits[exits < 255].tolist()) == {exit}
+
+
+def test_each_target_wrote_its_own_outputs_and_the_middle_those_of_the_bundled_recording():
+    source = load_trace(ROOT / "traces" / "tiny-model-coupled.parquet")
+    source = source.select(np.arange(0, source.sequences, 3))
+    recorded = {size: on_target(ROOT / "traces", size) for size in PAPER_TARGETS}
+    assert np.array_equal(recorded["middle"][0].trace.token, source.token)
+    assert len({own.trace.meta.target for own, _ in recorded.values()}) == 3
+    for size, (own, single) in recorded.items():
+        assert np.array_equal(own.trace.token, single.token)
+        assert np.array_equal(own.trace.sequence, source.sequence)
+        same = np.array_equal(own.trace.token, source.token)
+        assert same == (size == "middle")
