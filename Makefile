@@ -40,7 +40,8 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kil
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-run smollm2-scorecards smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: s2d-targets smollm2-eagle smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
+.PHONY: smollm2-eagle smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
+.PHONY: s2d-targets
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

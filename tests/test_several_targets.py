@@ -9,11 +9,12 @@ from toy_lm import VOCAB, toy_target
 
 from simspec import CostModel, load_trace, replay
 from simspec.cost.shapes import SHAPES, matrix_weights
+from simspec.papers import s2d_targets
 from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs
 from simspec.papers.recorded import MEASURED, Recordings
 from simspec.papers.s2d import alone
-from simspec.papers.s2d_targets import PAPER_TARGETS, PRINTED, by_size, on_target
+from simspec.papers.s2d_targets import PAPER_TARGETS, PRINTED, across_targets, by_size, on_target
 from simspec.policies.fixed import fixed
 from simspec.trace.exits import cascade
 
@@ -69,7 +70,8 @@ def test_table_holds_each_method_on_each_target():
     assert [row[0] for row in table.rows] == list(PRINTED)
     own, _ = on_target(ROOT / "traces", "large")
     best = [by_hand("large", (0.0, 0.0), k).sum() for k in range(1, own.trace.K + 1)]
-    speed = table.rows[1][table.headings.index("large")]
+    (row,) = (row for row in table.rows if row[0] == "SoFT L2 + SD")
+    speed = row[table.headings.index("large")]
     assert speed.estimate.value == pytest.approx(own.trace.rows / min(best), rel=0.02)
     ratios = {
         size: matrix_weights(SHAPES["llama-2-7b"], 12) / matrix_weights(SHAPES[target])
@@ -78,14 +80,33 @@ def test_table_holds_each_method_on_each_target():
     assert ratios == pytest.approx({"small": 0.387, "middle": 0.199, "large": 0.0373}, rel=0.01)
 
 
-def test_effect_is_zero_where_both_targets_cost_alike(monkeypatch):
-    """The control of claim 18b: one target in both places gives no effect."""
+def test_effects_are_ratios_of_the_tables_seconds(monkeypatch):
+    """18b is none where one target is in both places: the control. Its sign is that of prices."""
     inputs = Inputs(Recordings(ROOT / "traces"), ())
-    from simspec.papers import s2d_targets
-
+    (effect,) = by_size(inputs, MEASURED)
+    assert effect.interval.low > 0
+    across = across_targets(inputs, MEASURED)
+    table = TABLES["s2d-2"](inputs)
+    speeds = {row[0]: row for row in table.rows}
+    for one, size in zip(across, PAPER_TARGETS, strict=True):
+        column = table.headings.index(size)
+        cascade_, single = (
+            speeds[name][column].estimate.value for name in ("SoFT + S2D", "SFT L4 + SD")
+        )
+        assert one.interval.value == pytest.approx(cascade_ / single - 1)
     real = s2d_targets.on_target
     monkeypatch.setattr(s2d_targets, "on_target", lambda folder, size: real(folder, "middle"))
-    assert all(abs(effect.interval.value) < 1e-12 for effect in by_size(inputs, MEASURED))
+    (none,) = by_size(inputs, MEASURED)
+    assert abs(none.interval.value) < 1e-12
+
+
+def test_single_exit_pays_all_twelve_layers_for_every_token():
+    own, single = on_target(ROOT / "traces", "small")
+    seconds, counts = own.last_exit(single)
+    rounds = replay(single, fixed(2), cost=CostModel.from_ratio(0.0, single.K))
+    ratio = matrix_weights(SHAPES["llama-2-7b"], 12) / matrix_weights(SHAPES["llama-2-7b"])
+    assert counts[1].sum() == len(rounds.computed)
+    assert seconds[1].sum() == pytest.approx(len(rounds.computed) + ratio * rounds.computed.sum())
 
 
 def test_single_exits_are_the_thresholds_that_open_one():
