@@ -95,6 +95,28 @@ def few_replicates():
 
 
 @pytest.fixture(scope="module")
+def short_predictors():
+    """Acceptance predictors take 20 steps, not 300: for tests of anything but what they learn."""
+    from short_training import short_predictor
+
+    from real.train import train_predictor
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train_predictor, "train_predictor", short_predictor())
+        yield
+
+
+@pytest.fixture(scope="module")
+def bare_axes():
+    """Curves are drawn without ticks: of a toy's training, their labels are a large part."""
+    import matplotlib
+    from short_training import NO_TICKS
+
+    with matplotlib.rc_context(NO_TICKS):
+        yield
+
+
+@pytest.fixture(scope="module")
 def input_folder(tmp_path_factory):
     """A recording, cost models, prompts and training text; tests leave the folder unchanged."""
     from inputs import RECORDING
@@ -129,7 +151,9 @@ def server():
 @pytest.fixture(scope="session")
 def trained_folder(tmp_path_factory):
     """Toy models trained through the command line, and prompts for them; tests add files."""
+    import matplotlib
     from shell import simspec
+    from short_training import NO_TICKS
 
     folder = tmp_path_factory.mktemp("trained")
     words = [
@@ -142,7 +166,8 @@ def trained_folder(tmp_path_factory):
     ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["--toy", "--out", "models", "--heldout", "text.txt", "--json"]
-    out, _ = simspec("train", "text.txt", *options, cwd=folder)
+    with matplotlib.rc_context(NO_TICKS):
+        out, _ = simspec("train", "text.txt", *options, cwd=folder)
     card = json.loads(out)
     assert set(card["heldout_loss_nats"]) == {"target", "model", "early_exit"}
     assert card["steps"]["target"] == 4

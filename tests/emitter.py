@@ -58,12 +58,26 @@ def decoded(
     return emitted(sequences, rule, dtype)
 
 
+@torch.inference_mode()
+def next_logits(decoder, cache, text, first):
+    """Logits `[n, vocab]` after the texts `[n, length]`, whose first tokens the cache knows."""
+    rows, length = text.shape[1] - first, text.shape[1]
+    mask = torch.ones(rows, length, dtype=torch.bool).tril(first)
+    rotation, layers = decoder.rotation(torch.arange(first, length)), range(len(decoder.layers))
+    x = decoder.run(decoder.embed(text[:, first:]), layers, rotation, mask, cache, first)
+    return decoder.logits(x[:, -1])
+
+
 def drawn(distribution, count=100, length=40, seed=1, rule=SAMPLED):
     """Sequences drawn from distribution(target logits, drafter logits), without the engine."""
     generator = torch.Generator().manual_seed(seed)
     text = torch.randint(4, VOCAB, (count, PROMPT), generator=generator)
+    models = toy_target(), toy_pair("model")[1].lm
+    caches = [model.cache(batch=count, capacity=PROMPT + length) for model in models]
+    first = 0
     for _ in range(length):
-        p, q = toy_target()(text)[:, -1], toy_pair("model")[1].lm(text)[:, -1]
+        p, q = (next_logits(*known, text, first) for known in zip(models, caches))
+        first = text.shape[1]
         text = torch.cat((text, torch.multinomial(distribution(p, q), 1, generator=generator)), 1)
     return emitted(
         [EmittedSequence(t[:PROMPT].tolist(), t[PROMPT:].tolist(), s) for s, t in enumerate(text)],

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 Tensor = torch.Tensor
 READS = {
@@ -61,7 +61,7 @@ class FakeGpu(TorchFunctionMode):
         return _key(x) in self.held
 
     def put(self, result):
-        for x in tree_leaves(result):
+        for x in _leaves(result):
             if isinstance(x, Tensor):
                 self.held.setdefault(_key(x), _weak(x))  # keeps the address in use
         if len(self.held) > self.most:
@@ -74,8 +74,10 @@ class FakeGpu(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         if func in DEVICE_QUERIES:
             return DEVICE_QUERIES[func](self.on(args[0]))
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        there, here = [x for x in tensors if self.on(x)], [x for x in tensors if not self.on(x)]
+        tensors = [x for x in _leaves((args, kwargs)) if isinstance(x, Tensor)]
+        here, there = [], []
+        for x in tensors:
+            (there if self.on(x) else here).append(x)
         if name == "__get__":
             result = func(*args, **kwargs)
             return self.put(result) if there and isinstance(result, Tensor) else result
@@ -101,7 +103,7 @@ class FakeGpu(TorchFunctionMode):
                 (self._copied if self.on(args[0]) else self._read)(name)
             return func(*args, **kwargs)
         if func in INDEXED and self.on(args[0]):
-            index = [x for x in tree_leaves(args[1]) if isinstance(x, Tensor)]
+            index = [x for x in _leaves(args[1]) if isinstance(x, Tensor)]
             if any(x.dtype == torch.bool for x in index) and func is Tensor.__getitem__:
                 self._read("masked index")
             for x in index:
@@ -164,6 +166,21 @@ class FakeGpu(TorchFunctionMode):
         self.copies[name] += 1
 
 
+def _leaves(value) -> list:
+    """What arguments or results hold; torch's own function takes longer than most calls."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (list, tuple)):
+        return [value]
+    found = []
+    for x in value:
+        if isinstance(x, (list, tuple, dict)):
+            found += _leaves(x)
+        else:
+            found.append(x)
+    return found
+
+
 def _key(x) -> int:
     with torch._C.DisableTorchFunction():
         return x.untyped_storage()._cdata
@@ -175,7 +192,7 @@ def _weak(x) -> StorageWeakRef:
 
 
 def _plain(index) -> bool:
-    return not any(isinstance(x, Tensor) for x in tree_leaves(index))
+    return not any(isinstance(x, Tensor) for x in _leaves(index))
 
 
 def _kind(x) -> str | None:
@@ -200,7 +217,8 @@ def _device(name, args, kwargs):
             return torch.device("cpu") if kind else x
         return x
 
-    args = tree_map(to_cpu, args)
+    if any(isinstance(x, (torch.device, str)) for x in _leaves(args)):
+        args = tree_map(to_cpu, args)
     if "device" in kwargs and kwargs["device"] is not None:
         device = _kind(kwargs["device"]) or device
         kwargs = kwargs | {"device": "cpu"}

@@ -5,30 +5,39 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from simspec import load_trace
 
-# A server process imports everything and records once, so that little is left to import, and forks
-# one child a command. The child counts its file operations below its folder, and kills itself
-# before the n-th where requested. So every moment at which a kill could leave a file half written
-# is reachable by its number. From another n-th on, its folder is read-only; and no file may grow
-# beyond `most_bytes`, as on a full disk.
+# A server process imports everything, loads the embedded models and records once, so that little is
+# left to import or load, and forks one child a command. The child counts its file operations
+# below its folder, and kills itself before the n-th where requested. So every moment at which a
+# kill could leave a file half written is reachable by its number. From another n-th on, its folder
+# is read-only; and no file may grow beyond `most_bytes`, as on a full disk.
 SERVER = """
 import errno, io, json, os, resource, signal, sys, tempfile, time, traceback
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import partial
-import torch
-import real.train.pipeline, real.jobs, real.record.recorder
-from real.pair import TINY, load_pair
+import typer
+import real.jobs, real.record
+from forked_commands import freeze, keep_loaded
+from real.campaign.__main__ import campaign
 from simspec.cli import main
+from simspec.output import interrupts
 
-for drafter in ("model", "early_exit"):
-    load_pair(TINY, drafter)
+keep_loaded()
+campaigns = typer.Typer(pretty_exceptions_enable=False)
+campaigns.command()(campaign)
+PROGRAMS = {"simspec": main, "campaign": campaigns}
+
 real.jobs.record.RecordingFiles = partial(real.record.RecordingFiles, shard_size=1)
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
-def child(folder, arguments, die_at, seal_at, most_bytes):
+def child(folder, arguments, program="simspec", die_at=0, seal_at=0, most_bytes=None):
+    for number in interrupts.NAMES:  # as a program in the foreground
+        signal.signal(getattr(signal, number), signal.SIG_DFL)
+    interrupts.install()
     count = [0]
     def audit(event, arguments):
         if event not in OPERATIONS or isinstance(arguments[0], int):
@@ -45,7 +54,7 @@ def child(folder, arguments, die_at, seal_at, most_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     sys.addaudithook(audit)
     try:
-        main(arguments)
+        PROGRAMS[program](arguments)
         code = 0
     except SystemExit as stop:
         code = stop.code or 0
@@ -64,24 +73,40 @@ with open(os.devnull, "w") as quiet, tempfile.TemporaryDirectory() as folder, ch
     ):
         with redirect_stdout(quiet), redirect_stderr(quiet), suppress(SystemExit):
             main(job)
+freeze()
 
 for line in sys.stdin:
-    *job, after = json.loads(line)
+    job = json.loads(line)
+    after, once, sent = (job.pop(name, None) for name in ("after", "once", "sent"))
     out, into = os.pipe()
     pid = os.fork()
     if not pid:
-        code, said = child(*job)
+        code, said = child(**job)
         os.write(into, json.dumps(said).encode())
         os._exit(code)
     os.close(into)
+    # not waited for yet: the number is still its own
     if after is not None:
         time.sleep(after)
-        os.kill(pid, signal.SIGKILL)  # not waited for yet: the number is still its own
+        os.kill(pid, sent or signal.SIGKILL)
+    elif once is not None:
+        while not os.path.exists(once) and not os.waitid(
+            os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT
+        ):
+            time.sleep(0.002)
+        os.kill(pid, sent or signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
     said = json.loads(os.read(out, 1 << 16) or "[0, \\"\\"]")
     print(json.dumps([os.waitstatus_to_exitcode(status), *said]), flush=True)
     os.close(out)
 """
+
+
+TESTS = str(Path(__file__).parent)
+ENVIRONMENT = os.environ | {
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
+}
 
 
 class Server:
@@ -90,16 +115,16 @@ class Server:
     def __init__(self):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-            **pipes,
+            [sys.executable, "-c", SERVER], text=True, env=ENVIRONMENT, **pipes
         )
 
-    def __call__(self, folder, arguments, die_at=0, after=None, seal_at=0, most_bytes=None):
-        """(exit code, file operations); the code is -9 for a kill before operation `die_at` or
-        `after` seconds. What it wrote on stderr is then in `error`."""
-        job = [str(folder), list(map(str, arguments)), die_at, seal_at, most_bytes, after]
+    def __call__(self, folder, arguments, **job):
+        """(exit code, file operations); the code is -9 for a kill before operation `die_at`.
+
+        The signal `sent`, or SIGKILL, is sent `after` seconds, or as soon as the file `once`
+        exists. What the command wrote on stderr is then in `error`.
+        """
+        job |= {"folder": str(folder), "arguments": list(map(str, arguments))}
         print(json.dumps(job), file=self.process.stdin, flush=True)
         code, operations, self.error = json.loads(self.process.stdout.readline())
         return code, operations

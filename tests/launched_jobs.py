@@ -6,6 +6,7 @@ ends, as there, when another one fails.
 
 import json
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +14,19 @@ from pathlib import Path
 # Reads one job a line: folder, number of processes, program ("" for the command), arguments.
 SERVER = """
 import json, os, runpy, signal, socket, sys, traceback
-import torch
-import real.jobs, real.record.recorder, real.train.generate
-from real.pair import TINY, load_pair
+from forked_commands import freeze, keep_loaded
+from real.jobs.models import ModelSettings
 from simspec.cli import main
+from simspec.output import interrupts
 
-for drafter in ("model", "early_exit", "medusa"):
-    load_pair(TINY, drafter)
+keep_loaded()
+ModelSettings().load("model")
+freeze()
 
 def child(rank, port, folder, count, program, arguments):
+    for number in interrupts.NAMES:  # as a program in the foreground
+        signal.signal(getattr(signal, number), signal.SIG_DFL)
+    interrupts.install()
     os.chdir(folder)
     numbers = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in numbers.items()}
@@ -42,12 +47,19 @@ def child(rank, port, folder, count, program, arguments):
             sys.stdout.flush()
             sys.stderr.flush()
 
+running = {}
+
+def overdue(*_):
+    for other in running:
+        os.kill(other, signal.SIGKILL)
+
+signal.signal(signal.SIGALRM, overdue)
 for line in sys.stdin:
     folder, count, *job = json.loads(line)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    running, worst = {}, 0
+    worst = 0
     for rank in range(count):
         if not (pid := os.fork()):
             os._exit(child(rank, port, folder, count, *job))
@@ -57,7 +69,9 @@ for line in sys.stdin:
         if running.pop(pid, None) is not None and status and not worst:
             worst = os.waitstatus_to_exitcode(status)
             for other in running:
-                os.kill(other, signal.SIGKILL)
+                os.kill(other, signal.SIGTERM)
+            signal.alarm(30)  # as torchrun does
+    signal.alarm(0)
     print(worst, flush=True)
 """
 TESTS = str(Path(__file__).parent)
@@ -77,8 +91,25 @@ class Forked:
 
     def __call__(self, folder, processes, *arguments, program=""):
         """(exit code of the first process that failed, or 0; what all wrote on stderr)."""
+        self.start(folder, processes, *arguments, program=program)
+        return self.finish(folder, processes)
+
+    def start(self, folder, processes, *arguments, program=""):
+        """Starts a job."""
         job = [str(folder), processes, program, list(map(str, arguments))]
         print(json.dumps(job), file=self.process.stdin, flush=True)
+
+    def ended(self, seconds):
+        """Whether the job has ended, or ends within these seconds."""
+        return bool(select.select([self.process.stdout], [], [], seconds)[0])
+
+    def running(self):
+        """The numbers of the job's processes that live, by rank."""
+        path = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
+        return list(map(int, Path(path).read_text(encoding="utf-8").split()))
+
+    def finish(self, folder, processes):
+        """What a call returns, of the job that was started."""
         code = int(self.process.stdout.readline())
         logs = [Path(f"{folder}.{rank}.log") for rank in range(processes)]
         return code, "".join(log.read_text(encoding="utf-8") for log in logs)

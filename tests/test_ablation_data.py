@@ -26,6 +26,7 @@ from simspec import replay
 from simspec.policies.fixed import fixed
 from simspec.trace.exits import cascade
 
+pytestmark = pytest.mark.usefixtures("bare_axes")
 NAMES = "own", "shared"
 
 

@@ -24,6 +24,7 @@ from real.train.config import drafter_training, new_head
 from real.train.training_loop import Paused
 from simspec import policies, replay
 
+pytestmark = pytest.mark.usefixtures("bare_axes")
 LAYERS = 4
 NAMED = ablations(LAYERS)
 

@@ -21,6 +21,7 @@ WORLD = prompts(40)
 TASKS = {request.id: f"task {i % 2}" for i, (request, _) in enumerate(WORLD)}
 ADVISE = ("advise", "vllm", "--model", "m", "--prompts", "p.jsonl", "--depth", 5)
 """Half of 40 prompts is chosen on, half verified on."""
+pytestmark = pytest.mark.usefixtures("bare_axes")
 
 
 def growing(drafted, k):
@@ -33,28 +34,40 @@ def clock(active, drafted, k):
     return 1.0 + 0.3 * active + 0.6 * drafted
 
 
-@pytest.fixture
-def engine(tmp_path, monkeypatch):
+def fake_engine(folder, patch):
     """An engine whose options the test may change, in an empty folder."""
     options = {"seconds": growing, "step_seconds": clock, "follows": True}
-    (tmp_path / "m").mkdir()
+    (folder / "m").mkdir()
     requests = [request for request, _ in WORLD]
-    monkeypatch.setattr(real.cli.advise, "_requests", lambda *_: (requests, TASKS))
+    patch.setattr(real.cli.advise, "_requests", lambda *_: (requests, TASKS))
     environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
-    monkeypatch.setattr(real.engines, "find_environment", lambda *_: environment)
+    patch.setattr(real.engines, "find_environment", lambda *_: environment)
     made = []
 
     def worker(*_):
         made.append(FakeRunner(WORLD, **options))
         return made[-1]
 
-    monkeypatch.setattr(real.engines, "Worker", worker)
-    return SimpleNamespace(folder=tmp_path, options=options, made=made)
+    patch.setattr(real.engines, "Worker", worker)
+    return SimpleNamespace(folder=folder, options=options, made=made)
 
 
-def test_the_advice_is_confirmed_and_written(engine):
-    out, _ = simspec(*ADVISE, "--out", "a", "--json", cwd=engine.folder)
-    found, folder = json.loads(out), engine.folder / "a"
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    return fake_engine(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory):
+    """(what the command prints, its folder) on an undisturbed engine; tests leave it unchanged."""
+    with pytest.MonkeyPatch.context() as patch:
+        engine = fake_engine(tmp_path_factory.mktemp("advised"), patch)
+        out, _ = simspec(*ADVISE, "--out", "a", "--json", cwd=engine.folder)
+    return json.loads(out), engine.folder / "a"
+
+
+def test_the_advice_is_confirmed_and_written(advised):
+    found, folder = advised
     assert found["confirmed"]
     (advice,), (checked,) = found["advice"], found["verified"]
     assert advice["candidate"] == found["drafter"]
@@ -82,11 +95,10 @@ def test_the_advice_is_confirmed_and_written(engine):
     assert json.loads((folder / "advice.json").read_text()) == found
 
 
-def test_prompts_of_choice_and_verification_are_apart(engine):
-    simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+def test_prompts_of_choice_and_verification_are_apart(advised):
     ids = {}
     for name in ("texts", "ngram.b1.cost", "*.b1.verify"):
-        (path,) = (engine.folder / "a").glob(f"{name}.rows.jsonl")
+        (path,) = advised[1].glob(f"{name}.rows.jsonl")
         _, *lines = path.read_text().splitlines()
         ids[name] = {json.loads(line)["request"]["id"] for line in lines}
     assert not ids["*.b1.verify"] & (ids["texts"] | ids["ngram.b1.cost"])
@@ -112,8 +124,7 @@ def test_batches_have_their_own_lengths(engine):
 
 
 @pytest.mark.parametrize("fails", [3, 25, 62])
-def test_an_engine_that_dies_leaves_a_run_that_continues(engine, fails):
-    whole = simspec(*ADVISE, "--out", "whole", "--json", cwd=engine.folder)[0]
+def test_an_engine_that_dies_leaves_a_run_that_continues(engine, advised, fails):
     engine.options["fails"] = fails
     code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
     assert code == 2
@@ -121,7 +132,7 @@ def test_an_engine_that_dies_leaves_a_run_that_continues(engine, fails):
     del engine.options["fails"]
     code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
     assert code == 0, error
-    again, first = json.loads(out[out.index("{") :]), json.loads(whole[whole.index("{") :])
+    again, first = json.loads(out[out.index("{") :]), advised[0]
     assert again["advice"][0]["candidate"] == first["advice"][0]["candidate"]
     speedups = [found["advice"][0]["speedup"] for found in (again, first)]
     assert speedups[0] == pytest.approx(speedups[1])
@@ -137,9 +148,8 @@ def test_control_an_engine_that_became_slower_is_not_confirmed(engine):
     assert "K = 0 is faster" in out
 
 
-def test_the_best_policy_runs_next_to_the_length(engine):
-    out, _ = simspec(*ADVISE, "--out", "a", "--json", cwd=engine.folder)
-    found = json.loads(out)
+def test_the_best_policy_runs_next_to_the_length(engine, advised):
+    found, folder = advised
     (tried,) = found["policies"]
     assert tried["policy"] in real.cli.advise.POLICIES
     assert tried["verified"]["exceptions"] == 0
@@ -147,7 +157,7 @@ def test_the_best_policy_runs_next_to_the_length(engine):
     assert {0, found["advice"][0]["k"], 5, tried["policy"]} == {*rows}
     for row in rows.values():
         assert row["predicted"] == pytest.approx(row["measured"], rel=0.01)
-    assert not (engine.folder / "a" / "policy.json").exists()
+    assert not (folder / "policy.json").exists()
     out, _ = simspec(*ADVISE, "--policy", "none", "--out", "b", cwd=engine.folder)
     assert "the policy" not in out
     tried = "--policy", "fixed:1", "--policy", "confidence:0.5"

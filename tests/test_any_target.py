@@ -11,6 +11,7 @@ from real.model.prepacked import multiplies_bfloat16
 from real.pair import load_pair
 from simspec import load_trace
 
+pytestmark = pytest.mark.usefixtures("few_replicates", "bare_axes")
 LENGTH = ("--steps", "6", "--toy", "--distil-tokens", "1500")
 SMALL = {"early_exit": (), "model": (), "hydra": (), "glide": ("--set", "shared=false")}
 
@@ -132,7 +133,7 @@ def test_a_draft_vocabulary_of_a_trained_head_is_not_exchanged(folder):
     refused(folder, "train", "medusa", *given, *again, words=words, progress=True)
 
 
-def test_search_and_predictors(folder):
+def test_search_and_predictors(folder, short_predictors):
     card = trained(folder, "self_skip")
     assert card["search"]["texts"] > 2
     assert card["text"]["prompts"] > 8

@@ -1,6 +1,7 @@
 """Audits of runs against a recording: equality, excused flips, and recordings that do not fit."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from real.audit.result import compare_with_recording
 from real.audit.runs import RunError, emitted_sequences, recorded_run
 from simspec.trace.quantization import decode_margin, encode_margin
 
+SEQUENCES = 4  # a comparison is of each alone; tests/test_equality.py runs policies on more
 
+
+@lru_cache
 def recorded(rule="greedy", policy="beta_ts"):
-    trace, target, drafter = toy_recording("model", rule)
+    trace, target, drafter = toy_recording("model", rule, SEQUENCES)
     cost = toy_cost()
     sequences = emitted_sequences(
         trace, run_all(target, drafter, trace, policy_from(policy, trace, cost), cost)
@@ -82,7 +86,7 @@ def test_draft_flip_is_excused_by_its_recorded_margin(margin, kind):
 
 def test_incomparable_recording_is_refused():
     trace, target, run = recorded()
-    other = toy_recording("model", "coupled")[0]
+    other = toy_recording("model", "coupled", SEQUENCES)[0]
     for recording, words in (
         (other, "expected the same rule"),
         (replace(trace, margin=None), "holds no margins"),
@@ -93,7 +97,7 @@ def test_incomparable_recording_is_refused():
             audit(target, run, recording)
     with pytest.raises(RunError, match="cannot equal a recording"):
         audit(target, decoded(SAMPLED), trace)
-    part = compare_with_recording(run, trace.select([0, 4]), 1e-9)
+    part = compare_with_recording(run, trace.select([0, 3]), 1e-9)
     assert (part.sequences, part.missing) == (2, trace.sequences - 2)
     assert (
         compare_with_recording(

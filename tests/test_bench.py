@@ -3,7 +3,6 @@ here looks at a clock.
 """
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -49,13 +48,14 @@ def test_signals_through_memory_make_the_same_rounds():
     np.testing.assert_array_equal(out[:count], expected)
 
 
-def test_the_command_prints_one_object(tmp_path):
+def test_the_command_prints_one_object(tmp_path, monkeypatch, capsys):
     path = tmp_path / "history.jsonl"
     path.write_text(json.dumps({"ratios": {"beta_draw": 1e-6}}) + "\n")
     options = ("--small", "--repetitions", "2", "--history", str(path))
-    command = [sys.executable, str(BENCH / "replay.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    report = json.loads(done.stdout)
+    monkeypatch.setattr(sys, "argv", ["replay.py", *options])
+    bench.main()  # here, where the policies are compiled
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
     assert len(report["policies"]) == len(CASES) + 1
     fixed = next(row for row in report["policies"] if row["policy"] == "fixed:3")
     assert (
@@ -68,7 +68,7 @@ def test_the_command_prints_one_object(tmp_path):
     assert report["profile"]["clipped_mean_of_cali_ts_ns"] > 0
     assert report["profile"]["beta_draw_of_cost_ts_ns"] > 0
     assert [row["ratio"] for row in report["ratios"] if row["slower"]] == ["beta_draw"]
-    assert "slower" in done.stderr
+    assert "slower" in printed.err
 
 
 ROW = {"policy": "fixed:3", "ns_per_round": 6.0, "over_limit": 1.2}

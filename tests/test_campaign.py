@@ -2,12 +2,8 @@
 
 import json
 import signal
-import subprocess
-import sys
 import tarfile
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from toy_campaign import APP, open_workspace, write_inputs
@@ -24,22 +20,7 @@ from real.jobs import RULES
 from real.measure import device_limits
 from simspec import CostModel, load_trace
 
-ROOT = Path(__file__).parent.parent
-pytestmark = pytest.mark.usefixtures("few_replicates")
-KILLED = """
-import sys
-from pathlib import Path
-from real.campaign.config import TOY
-from real.campaign.scheduler import advance
-from real.campaign.stages import stages
-from real.campaign.workspace import Workspace
-import torch
-torch.set_num_threads(1)
-out, text, heldout, prompts = map(Path, sys.argv[1:])
-folder = Workspace(out, TOY, (text,), (heldout,), (prompts,), "cpu")
-folder.open()
-advance(folder, stages(), 3600)
-"""
+pytestmark = pytest.mark.usefixtures("few_replicates", "short_predictors", "bare_axes")
 
 
 @pytest.fixture(scope="module")
@@ -47,26 +28,26 @@ def inputs(tmp_path_factory):
     return write_inputs(tmp_path_factory.mktemp("campaign"))
 
 
-@pytest.fixture(scope="module")
-def whole(inputs, few_replicates):
-    """A campaign in one call, and what it printed."""
+def options_of(inputs, out, results):
+    """The command's options for those inputs, with time for all stages."""
     paths = {
-        "text": "text.txt",
-        "heldout": "held.txt",
-        "prompts": "prompts.jsonl",
-        "out": "out",
-        "results": "home",
+        "text": inputs / "text.txt",
+        "heldout": inputs / "held.txt",
+        "prompts": inputs / "prompts.jsonl",
+        "out": out,
+        "results": results,
     }
-    options = [
-        "--toy",
-        "--device",
-        "cpu",
-        *(word for name, path in paths.items() for word in (f"--{name}", str(inputs / path))),
-    ]
+    words = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
+    return ["--toy", "--device", "cpu", *words, "--limit", "60"]
+
+
+@pytest.fixture(scope="module")
+def whole(inputs, few_replicates, short_predictors, bare_axes):
+    """A campaign in one call, and what it printed."""
     with pytest.MonkeyPatch.context() as patch:
         for sizes in (device_limits.COPY_BYTES, device_limits.MATRIX_SIDE):
             patch.setitem(sizes, "cpu", 64)  # how fast this machine is does not matter here
-        return CliRunner().invoke(APP, [*options, "--limit", "60"])
+        return CliRunner().invoke(APP, options_of(inputs, inputs / "out", inputs / "home"))
 
 
 def state_of(folder):
@@ -142,20 +123,12 @@ def test_results_hold_a_report_and_an_archive_that_replays(inputs, whole, tmp_pa
     } == {None, saved_report["target"]}
 
 
-def test_killed_campaign_resumes_to_the_same_results(inputs, whole, tmp_path):
+def test_killed_campaign_resumes_to_the_same_results(server, inputs, whole, tmp_path):
     out, names = tmp_path / "out", [part.name for part in stages()]
-    arguments = [
-        sys.executable,
-        "-c",
-        KILLED,
-        out,
-        *(inputs / name for name in ("text.txt", "held.txt", "prompts.jsonl")),
-    ]
-    run = subprocess.Popen(list(map(str, arguments)), cwd=ROOT, stdout=subprocess.DEVNULL)
-    while run.poll() is None and not (out / "parts" / "drafter-early_exit.json").exists():
-        time.sleep(0.02)
-    run.send_signal(signal.SIGKILL)
-    run.wait()
+    last = out / "parts" / "drafter-early_exit.json"
+    options = options_of(inputs, out, tmp_path / "home")
+    code, _ = server(tmp_path, options, program="campaign", once=str(last))
+    assert code == -signal.SIGKILL, server.error
     there = {p.stem: (p.read_bytes(), p.stat().st_mtime_ns) for p in (out / "parts").glob("*.json")}
     assert set(there) >= {"text", "target", "distil", "drafter-model", "drafter-early_exit"}
     assert len(there) < len(names)

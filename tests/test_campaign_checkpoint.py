@@ -58,7 +58,7 @@ def workspace_of(inputs, out, checkpoint="toychat/target"):
 
 
 @pytest.fixture(scope="module")
-def done(inputs, few_replicates):
+def done(inputs, few_replicates, short_predictors, bare_axes):
     """A workspace whose target is taken, with three drafters, and eagle recorded and run."""
     workspace = workspace_of(inputs, inputs / "out")
     wanted = [part for part in stages(True) if part.name in (*PARTS, *EAGLE, "equal-eagle")]

@@ -5,7 +5,7 @@ import json
 from shell import simspec
 
 
-def test_one_drafter_is_trained_for_an_existing_target(trained_folder):
+def test_one_drafter_is_trained_for_an_existing_target(trained_folder, bare_axes):
     options = "--toy", "--out", "models", "--json"
     out, error = simspec(
         "train",

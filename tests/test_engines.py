@@ -40,7 +40,9 @@ def test_results_report_the_engine_of_each_model(drafter_name, engine):
     ("drafter_name", "expected"),
     [("hydra", "eager"), ("glide", "eager"), ("self_skip", "eager"), ("model", "fast")],
 )
-def test_measure_prints_the_engine_of_each_model(tmp_path, monkeypatch, drafter_name, expected):
+def test_measure_prints_the_engine_of_each_model(
+    tmp_path, monkeypatch, few_replicates, drafter_name, expected
+):
     def load(folder, name, *rest):
         return SimpleNamespace(**dict(zip(("target", "drafter"), pair_on(rest[-1], name))))
 

@@ -187,21 +187,31 @@ def linear(tmp_path, monkeypatch):
     sys.modules.pop(module.__name__)
 
 
-@pytest.fixture
-def trained(linear, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def training(tmp_path_factory):
     """(card, data, folder) of the new drafter after a short training on the toy target."""
-    data = toy_training.drafter_data()
+    folder, data = tmp_path_factory.mktemp("linear"), toy_training.drafter_data()
     schedule = TrainSchedule(steps=60, rows=16, length=19, save_every=50)
-    card = train_drafter(
-        drafter_training("linear", schedule), data, tmp_path / "out", tmp_path / "work"
-    )
-    folder = tmp_path / "out" / "linear"
+    module = module_from(folder, "linear", DRAFTER)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BUILTIN, "linear", module.KIND)
+        card = train_drafter(
+            drafter_training("linear", schedule), data, folder / "out", folder / "work"
+        )
+    sys.modules.pop(module.__name__)
+    return card, data, folder / "out" / "linear"
+
+
+@pytest.fixture
+def trained(linear, training, monkeypatch):
+    """The `training`; toys of the new drafter load its weights."""
+    card, data, folder = training
 
     def toy(target, seed):
         return BUILTIN["linear"].load(folder, target, data.made_for)
 
     monkeypatch.setitem(toy_lm.TOYS, "linear", toy)
-    return card, data, folder
+    return training
 
 
 def test_new_drafter_is_trained(trained):

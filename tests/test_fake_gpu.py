@@ -3,7 +3,6 @@
 import json
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -101,10 +100,8 @@ def inputs(tmp_path_factory):
     return folder
 
 
-def test_campaign_runs_on_a_fake_gpu(inputs, monkeypatch):
+def test_campaign_runs_on_a_fake_gpu(inputs, few_replicates, short_predictors, bare_axes):
     """Trains, records and measures all drafters, then runs EAGLE by every command on "fast"."""
-    short = partial(train_predictor, steps=20)
-    monkeypatch.setattr("real.train.train_predictor.train_predictor", short)
     config = replace(
         TOY,
         engine="fast",

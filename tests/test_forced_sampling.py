@@ -19,6 +19,12 @@ from simspec import policies, replay
 SEED = 7
 
 
+def some(drafter):
+    """Ten sequences of the recording, and its pair."""
+    trace, pair = recording(drafter)
+    return trace.select(range(0, 40, 4)), pair
+
+
 def forced(trace, pair, text, seed=SEED, replayed=SEED):
     """The comparison of forced runs with draws of `seed` with the replay of `replayed`."""
     policy = policies.parse(text).resolve(trace, COST)
@@ -31,8 +37,7 @@ def forced(trace, pair, text, seed=SEED, replayed=SEED):
 @pytest.mark.parametrize("drafter", ["model", "eagle", "prompt_lookup"])
 @pytest.mark.parametrize("policy", ["fixed:0", "fixed:3", "beta_ts:scope=stream"])
 def test_forced_rounds_are_the_replays_one_by_one(drafter, policy):
-    trace, pair = recording(drafter)
-    result = forced(trace.select(range(0, 40, 4)), pair, policy)
+    result = forced(*some(drafter), policy)
     assert result.rounds == result.equal == result.replayed > 0
     assert result.differing == 0
     assert result.largest_gap < 1e-6
@@ -70,7 +75,7 @@ def test_real_rounds_follow_from_forced_ones_exactly():
 
 
 def test_control_other_draws_make_other_rounds():
-    trace, pair = recording("model")
+    trace, pair = some("model")
     result = forced(trace, pair, "fixed:3", seed=SEED + 1)
     assert result.equal < result.rounds
     assert not result.sound
@@ -78,7 +83,7 @@ def test_control_other_draws_make_other_rounds():
 
 
 def test_control_another_target_is_reported():
-    trace, pair = recording("model")
+    trace, pair = some("model")
     other = replace(pair, target=Target(toy_decoder(5), (), capacity=32))
     result = forced(trace, other, "fixed:3")
     assert not result.sound
@@ -87,7 +92,7 @@ def test_control_another_target_is_reported():
 
 
 def test_control_a_drafter_of_another_temperature_is_reported():
-    trace, pair = recording("model")
+    trace, pair = some("model")
     result = forced(trace, replace(pair, drafter=Heated(pair.drafter.lm)), "fixed:3")
     assert not result.sound
     assert "differ by" in result.describe()
@@ -95,7 +100,7 @@ def test_control_a_drafter_of_another_temperature_is_reported():
 
 
 def test_trees_are_refused():
-    trace, pair = recording("model")
+    trace, pair = some("model")
     plan = make_plan(policies.parse("static:2x1"), trace.K, 0, COST)
     with pytest.raises(ValueError, match="cannot be forced on a tree"):
         decode_forced_sampled(pair.target, pair.drafter, plan, trace)
@@ -103,7 +108,7 @@ def test_trees_are_refused():
 
 def test_impossible_tokens_have_a_chance():
     """A token that rounding cuts on either side still has a probability of acceptance."""
-    trace, pair = recording("model")
+    trace, pair = some("model")
     cut = replace(trace, meta=replace(trace.meta, top_k=1, top_p=1.0))
     result = forced(cut, pair, "fixed:3")
     assert torch.isfinite(torch.tensor(result.largest_gap))

@@ -31,7 +31,7 @@ RULES = RULES | {
     st.integers(0, 200),
     st.floats(0, 0.95),
     st.floats(0, 1),
-    st.integers(1, 24),
+    st.integers(1, 16),
 )
 def test_any_draft_length_commits_the_targets_sequence(drafter, rule, seed, go, keep, budget):
     target, model = PAIRS[drafter]

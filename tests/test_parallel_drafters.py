@@ -84,7 +84,7 @@ def both(pair, record_settings, seed, fast=record_parallel):
     st.sampled_from(list(ALL_RULES)),
     st.integers(0, 500),
     st.integers(1, 7),
-    st.integers(1, 20),
+    st.integers(1, 14),
     st.sampled_from([END, EARLY, ()]),
 )
 def test_parallel_rows_equal_stepwise_rows(name, rule, seed, K, budget, ends):

@@ -1,7 +1,8 @@
 """A policy, a drafter, a command, an engine and a claim are one new file each, and no other edit.
 
-The files lie in a scratch copy of the packages; commands run from there, and the exam too. With
-SIMSPEC_SLOW each file alone goes through the fast suite, as `make test-fast` runs it.
+The files lie in a scratch copy of the packages; commands run from there, and the exam too, in
+forks of a process that has imported them. With SIMSPEC_SLOW each file alone goes through the fast
+suite, as `make test-fast` runs it.
 """
 
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 
 import pytest
+from copied_commands import CopiedCommands
 from documents import ROOT
 
 FILES = {
@@ -154,16 +156,9 @@ def scratch(tmp_path_factory):
 @pytest.fixture(scope="module")
 def simspec(scratch):
     """The command line of the copy: a function to (exit code, stdout, stderr)."""
-
-    def call(*arguments, module="simspec.cli"):
-        done = subprocess.run(
-            [sys.executable, "-m", module, *map(str, arguments)],
-            cwd=scratch, env=os.environ | {"PYTHONPATH": str(scratch), "COLUMNS": "200"},
-            capture_output=True, text=True, timeout=600,
-        )  # fmt: skip
-        return done.returncode, done.stdout, done.stderr
-
-    return call
+    commands = CopiedCommands(scratch)
+    yield commands
+    commands.close()
 
 
 def test_a_policy_is_listed_swept_tuned_and_documented(simspec, scratch):
@@ -180,12 +175,11 @@ def test_a_policy_is_listed_swept_tuned_and_documented(simspec, scratch):
     assert code == 0, error
     assert "accepted_plus:more=" in out
     page = scratch / "docs" / "policies.md"
-    assert "`accepted_plus`" not in page.read_text(encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "docs/tables.py", "--write", "docs/policies.md"], cwd=scratch,
-        env=os.environ | {"PYTHONPATH": str(scratch)}, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    first, end, _ = page.read_text(encoding="utf-8").partition("<!-- table: end -->")
+    page.write_text(first + end, encoding="utf-8")  # each table is a process
+    assert "`accepted_plus`" not in first
+    code, _, error = simspec("--write", "docs/policies.md", module="docs/tables.py")
+    assert code == 0, error
     assert "| `accepted_plus` | a newcomer |" in page.read_text(encoding="utf-8")
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 
 import pytest
 from launched_jobs import Forked, finished, launched
@@ -63,19 +62,15 @@ def test_killed_process_ends_the_job_and_its_command_goes_on_with_what_is_whole(
 ):
     """SIGKILL for the second of two once a shard is there; then three processes go on."""
     folder = prompts(tmp_path / "f")
-    job = launched(folder, 2, *RECORD)
-    parts, killed = folder / "x.parquet.parts", False
-    while job.poll() is None and not killed:
-        time.sleep(0.002)
-        if any(parts.glob("0*.parquet")):
-            children = f"/proc/{job.pid}/task/{job.pid}/children"
-            with open(children) as file:
-                os.kill(int(file.read().split()[-1]), signal.SIGKILL)
-            killed = True
-    code, out, _ = finished(job)
-    assert killed
-    assert code != 0
-    assert "wrote" not in out
+    forked.start(folder, 2, *RECORD)
+    parts = folder / "x.parquet.parts"
+    while not any(parts.glob("0*.parquet")) and not forked.ended(0.002):
+        pass
+    os.kill(forked.running()[1], signal.SIGKILL)
+    code, error = forked.finish(folder, 2)
+    assert code == -signal.SIGKILL
+    # the other one
+    assert "simspec: stopped by SIGTERM" in error or "another one has ended early" in error
     assert not (folder / "x.parquet").exists()
     kept = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in parts.glob("0*.parquet")}
     assert 1 <= len(kept) < 5
@@ -151,10 +146,10 @@ def test_training_text_is_the_same_whatever_the_number_of_processes(tmp_path, fo
     assert files[1] == files[2]
 
 
-def test_user_errors_end_the_job(tmp_path):
+def test_user_errors_end_the_job(tmp_path, forked):
     folder = prompts(tmp_path / "f", 2)
-    code, _, error = finished(launched(folder, 2, *RECORD, "--drafter", "lookahead"))
-    assert code == 1
+    code, error = forked(folder, 2, *RECORD, "--drafter", "lookahead")
+    assert code == 2
     assert "simspec: " in error
     assert {p.name for p in folder.iterdir()} == {"p.jsonl"}
 

@@ -32,7 +32,7 @@ PAIRS = ToyPairs()
     st.sampled_from(list(RULES)),
     st.integers(0, 500),
     st.integers(1, 7),
-    st.integers(1, 20),
+    st.integers(1, 14),
 )
 def test_prefix_only_recording_equals_the_definition(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]

@@ -5,6 +5,9 @@ import json
 import pytest
 from shell import simspec
 
+import real.jobs.run
+from real.measure import MeasureSettings
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -18,7 +21,12 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_costs_are_measured_to_what_the_drafter_offers(folder):
+@pytest.mark.usefixtures("few_replicates")
+def test_costs_are_measured_to_what_the_drafter_offers(folder, monkeypatch):
+    def short(**given):
+        return MeasureSettings(**given | {"context": (16,), "rounds": 1, "repeats": 1})
+
+    monkeypatch.setattr(real.jobs.run, "MeasureSettings", short)
     out, _ = simspec("run", "deep.parquet", "--policy", "fixed:6", "--json", cwd=folder)
     assert json.loads(out)["replay_equal"]
     assert json.loads(out)["rounds_compared"] > 0

@@ -8,6 +8,8 @@ import pytest
 import torch
 from toy_lm import END, toy_cost, toy_decoder, toy_pair, toy_prompts
 
+from real.decode.loop import decode
+from real.decode.plan import chain_plan
 from real.drafters.model import ModelDrafter
 from real.equality import rounds_of
 from real.jobs.run import chain_policy, run_sampled
@@ -17,8 +19,10 @@ from real.record import RecordError, Settings
 from real.record.recorder import record_sequence
 from real.record.rejection import record_emitted
 from real.record.rows import assemble
+from real.record.sequence_cache import SequenceCache
 from real.record.settings import describe
-from real.rerun import recorded_rule, rerun, rerun_rule
+from real.record.target_sequence import target_sequences
+from real.rerun import prompts_of, recorded_rule, rerun_rule
 from real.sampling import AddressedDraws, Rule
 from simspec import PolicyError, policies
 from simspec.numerics.stats import MIN_PROMPTS
@@ -26,15 +30,20 @@ from simspec.replay.round_tests import PAIRED_TESTS, ReplaySettings, check_round
 
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 COST = toy_cost(4)
+RUN, FAULTY = range(30), range(24)  # prompts of a run, and of one whose fault is planted
 
 
 @lru_cache
-def recording(drafter: str, count: int = 40, budget: int = 24):
+def recording(drafter: str, count: int = 40, budget: int = 24, batch: int = 32):
     target, model = toy_pair(drafter)
-    settings = Settings(4, budget, RULE, END, ())
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-    rows = [record_sequence(target, model, settings, p.token, i) for i, p in enumerate(prompts)]
+    settings = Settings(4, budget, RULE, END, (), batch=batch)
+    texts = toy_prompts(count)
+    prompts = [Prompt(str(i), "toy", "random", text) for i, text in enumerate(texts)]
     meta = describe("toy", model, settings, prompts, "", "cpu", torch.float64)
+    written = SequenceCache("no file", settings, meta, target)  # by the batch: a tenth of the time
+    for i, sequence in enumerate(target_sequences(target, settings, texts, range(count))):
+        written.add(i, texts[i], sequence)
+    rows = [record_sequence(target, model, settings, p, i, written) for i, p in enumerate(texts)]
     pair = Pair(target, model, "toy", None, "", END)
     return assemble(rows, prompts, 0, settings, meta), pair
 
@@ -45,7 +54,7 @@ def recording(drafter: str, count: int = 40, budget: int = 24):
 def test_runs_equal_their_replays_in_distribution(drafter, policy):
     """Some hundreds of rounds; a false alarm has probability 0.01 at most, three runs together."""
     trace, pair = recording(drafter)
-    outcome = run_sampled(trace, pair, policy, COST, seed=1, risk=0.01 / 3)
+    outcome = run_sampled(trace.select(RUN), pair, policy, COST, seed=1, risk=0.01 / 3)
     assert outcome.equal, outcome.describe()
     assert outcome.tests.rounds > 200
     assert len(outcome.tests.p_values) == 5
@@ -70,11 +79,15 @@ class Heated(ModelDrafter):
 
 def checked(pair, drafting, monkeypatch=None, draws=None):
     """Tests of a run of `drafting`, on what `pair` records along its tokens."""
-    trace, _ = recording("model")
+    trace = recording("model")[0].select(FAULTY)
     if draws is not None:
         monkeypatch.setattr("real.decode.loop.AddressedDraws", draws)
-    policy = policies.parse("fixed:3")
-    (ran, _), rule = rerun(drafting, trace, [policy], 1, COST), rerun_rule(trace, 1)
+    policy, rule = policies.parse("fixed:3"), rerun_rule(trace, 1)
+    plan, models = chain_plan(policy, trace.K, 1, COST), (drafting.target, drafting.drafter)
+    ran = [
+        decode(*models, plan, rule, prompt, int(trace.budget[s]), END, s)
+        for s, prompt in enumerate(prompts_of(trace))
+    ]
     own = record_emitted(pair.target, pair.drafter, rule, trace, [r.token for r in ran])
     settings = ReplaySettings(policy, COST, 77, 0.01)
     return check_rounds(rounds_of(own, ran), own, settings, trace)
@@ -110,7 +123,7 @@ def test_control_a_recording_of_another_drafter_is_detected():
     """The engine is right, and the recording is not of this pair."""
     trace, pair = recording("model")
     stranger = replace(pair, drafter=ModelDrafter(toy_decoder(9)))
-    outcome = run_sampled(trace, stranger, "fixed:3", COST, seed=1, risk=0.01)
+    outcome = run_sampled(trace.select(FAULTY), stranger, "fixed:3", COST, seed=1, risk=0.01)
     assert set(outcome.tests.alarms) == set(PAIRED_TESTS)
     assert outcome.summary()["replay_equal"] is False
     assert "NOT EQUAL: recording" in outcome.describe()

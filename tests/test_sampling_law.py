@@ -82,14 +82,23 @@ def chi_square(counts: dict, distribution: dict, n: int) -> tuple[float, float, 
 
 
 @torch.inference_mode()
+def next_logits(decoder, prompt, texts):
+    """Logits `[n, vocab]` after the prompt and each of n texts of one length, in one pass."""
+    text = torch.tensor([[*prompt, *text] for text in texts])
+    rotation = decoder.rotation(torch.arange(text.shape[1]))
+    hidden = decoder.run(decoder.embed(text), range(len(decoder.layers)), rotation)
+    return decoder.logits(hidden[:, -1])
+
+
+@torch.inference_mode()
 def continuation_distribution(decoder, rule, prompt, length, draws) -> dict:
     """The exact distribution of the next `length` tokens, likely ones alone (`chi_square` pools the
     rest)."""
     distribution = {(): 1.0}
     for _ in range(length):
         longer = {}
-        for text, odds in distribution.items():
-            p = rule.probs(decoder(torch.tensor([[*prompt, *text]]))[0, -1:])[0]
+        after = next_logits(decoder, prompt, list(distribution))
+        for (text, odds), p in zip(distribution.items(), rule.probs(after)):
             for token in (p * odds > 2 / draws).nonzero()[:, 0].tolist():
                 longer[(*text, token)] = odds * float(p[token])
         distribution = longer
@@ -102,11 +111,11 @@ def continuations(pair, rule, prompt, policy, length, draws):
     counts: dict = {}
     target = Target(pair.target.decoder, pair.drafter.taps, 64)
     drive = chain_plan(parse(policy), 3, 0, CostModel.from_ratio(0.2, 3))
-    for n in range(draws):
-        text = tuple(
-            decode(target, pair.drafter, drive, rule, prompt, length, (), n).token.tolist()
-        )
-        counts[text] = counts.get(text, 0) + 1
+    with target.repeating_prompt():
+        for n in range(draws):
+            result = decode(target, pair.drafter, drive, rule, prompt, length, (), n)
+            text = tuple(result.token.tolist())
+            counts[text] = counts.get(text, 0) + 1
     return counts
 
 
@@ -115,25 +124,29 @@ class Replayed:
     of a single pass."""
 
     def __init__(self, pair, rule, prompt):
-        self.rule, self.draws = rule, {}
-        decoder, lm = pair.target.decoder, pair.drafter.lm
-        self.p = lambda text: decoder(torch.tensor([[*prompt, *text]]))[0, -1]
-        self.q = lambda text: lm(torch.tensor([[*prompt, *text]]))[0, -1]
-        self.known = {}
+        self.rule, self.prompt, self.known = rule, prompt, {}
+        self.models = {"p": pair.target.decoder, "q": pair.drafter.lm}
+        self.q0 = rule.probs(self.at("q", ())[None])[0]
 
-    def at(self, who, text):
-        if (who, text) not in self.known:
-            with torch.inference_mode():
-                self.known[who, text] = (self.p if who == "p" else self.q)(text)
-        return self.known[who, text]
+    def at(self, who, *texts):
+        """Logits after each of the texts, of one length, as far as they are not known in one
+        pass; after a single one `[vocab]`."""
+        new = [text for text in dict.fromkeys(texts) if (who, text) not in self.known]
+        if new:
+            rows = next_logits(self.models[who], self.prompt, new)
+            self.known |= {(who, text): row for text, row in zip(new, rows)}
+        return self.known[who, texts[0]]
+
+    def draft(self, n):
+        """The draws of round n, and its first drafted token."""
+        draws = AddressedDraws(self.rule.seed, n)
+        return draws, draws.sample(self.q0, 0, 0, DRAFT)
 
     def round(self, n, accept_exact):
         """The first two tokens of a round of two drafts, the second by the target alone where
         the round committed one."""
-        draws, rule = AddressedDraws(self.rule.seed, n), self.rule
-        q0 = rule.probs(self.at("q", ())[None])[0]
-        a = draws.sample(q0, 0, 0, DRAFT)
-        draft = Draft([0, a], [-1, 0], 1, 1, {0: q0})
+        rule, (draws, a) = self.rule, self.draft(n)
+        draft = Draft([0, a], [-1, 0], 1, 1, {0: self.q0})
         logits = torch.stack([self.at("p", ()), self.at("p", (a,))])
         verified = accept_exact(rule, logits, draft, draws, 0, ())
         if len(verified.token) == 2:
@@ -166,6 +179,9 @@ def test_rounds_follow_the_target_distribution_and_a_fault_does_not(which, recor
     pair = load_pair(TINY, "model")
     prompt = pair.tokenizer.encode(PROMPTS[which]).ids
     replayed, values = Replayed(pair, rule, prompt), {}
+    firsts = [(replayed.draft(n)[1],) for n in range(DRAWS)]
+    for who in "pq":  # nearly all that the rounds below ask for, in a pass each
+        replayed.at(who, *firsts)
     distribution = continuation_distribution(pair.target.decoder, rule, prompt, 2, DRAWS)
     for name, accept_exact, draws in (
         ("sound", rejection_sample, DRAWS),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from doctored_scorecard import PARTS
 from simulated_machine import ROW, Machine, layers
-from toy_lm import toy_cost, toy_recording
+from toy_lm import toy_cost, toy_pair, toy_recording
 
 from real.bench import scoring
 from real.bench.phase_costs import interpolated_means, phase_costs, phase_jobs
@@ -26,8 +26,11 @@ ASK, READ, KEEP = 1 / 8, 1 / 4, 1 / 16
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A machine on which calling the policy, reading and committing take fixed times too."""
-    simulated = Machine(monkeypatch)
+    """A machine on which calling the policy, reading and committing take fixed times too.
+
+    Any text that drafter and target give alike will do, so layers do not compute.
+    """
+    simulated = Machine(monkeypatch, computes=False)
 
     def slow(kind, name, seconds):
         honest = getattr(kind, name)
@@ -45,7 +48,8 @@ def machine(monkeypatch):
 
 
 def toy(name):
-    trace, target, drafter = toy_recording(name, "greedy", 12)
+    """(recording, pair) of the machine's layers, which no later test may be given."""
+    trace, target, drafter = toy_recording.__wrapped__(name, "greedy", 8)
     return trace, Pair(target, drafter, "toy", None, "", trace.meta.end_tokens)
 
 
@@ -79,7 +83,6 @@ def test_predictions_are_exact_on_a_simulated_clock(name, machine):
 
 
 def test_phase_costs_equal_the_simulated_work(machine):
-    machine.computes = False  # tokens do not matter here
     trace, pair = toy("model")
     price = priced(trace, pair, 4)
     assert price.drafting == pytest.approx([j * layers(3, 1, 1) for j in range(5)])
@@ -111,7 +114,7 @@ def priced(trace, pair, K):
 
 
 def test_scored_and_cost_prompts_are_disjoint():
-    trace = toy("model")[0]
+    trace = toy_recording("model", "greedy", 12)[0]
     for seed in range(4):
         one, other = split_prompts(trace, 5, seed)
         assert one.sequences == 5 == other.sequences
@@ -177,13 +180,10 @@ def test_unmeasured_lengths_are_interpolated():
 
 @pytest.mark.parametrize("name", ["model", "prompt_lookup"])
 def test_scorecard_and_measure_run_the_same_jobs(name):
-    _, pair = toy(name)
+    _, drafter = toy_pair(name)
     for K in (1, 5, 8):
         scored, measured = (
             {job for job in jobs if job.kind not in (PLAIN, FIXED)}
-            for jobs in (
-                phase_jobs(K, pair.drafter.has_logits),
-                draft_jobs(K, pair.drafter.has_logits),
-            )
+            for jobs in (phase_jobs(K, drafter.has_logits), draft_jobs(K, drafter.has_logits))
         )
         assert scored == measured

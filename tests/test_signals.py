@@ -97,18 +97,17 @@ def test_ignored_hangup_stays_ignored(tmp_path):
     assert job.returncode == 143
 
 
-def test_recording_stopped_by_sigterm_leaves_its_shards(tmp_path):
+def test_recording_stopped_by_sigterm_leaves_its_shards(server, tmp_path):
+    """In a fork of a loaded process; test_interrupts has a process of its own."""
     arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24, "--batch", 1]
     folder = prompts(tmp_path, 17)
-    job = start(folder, *arguments)
     shard = folder / "x.parquet.parts" / "000000.parquet"
-    while not shard.exists() and job.poll() is None:
-        time.sleep(0.01)
-    job.terminate()
-    _, error = job.communicate(timeout=120)
-    assert job.returncode == 143, error
-    assert error.splitlines()[-1].startswith("simspec: stopped by SIGTERM; recording, training")
+    code, _ = server(folder, arguments, once=str(shard), sent=signal.SIGTERM)
+    assert code == 143, server.error
+    line = server.error.splitlines()[-1]
+    assert line.startswith("simspec: stopped by SIGTERM; recording, training")
     assert shard.exists()
+    assert not (folder / "x.parquet").exists()
     assert not list(folder.rglob(".*.part"))
 
 

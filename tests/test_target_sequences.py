@@ -50,9 +50,9 @@ def assert_equal(found, wanted):
 @given(
     st.sampled_from(list(ALL_RULES)),
     st.integers(0, 500),
-    st.integers(1, 9),
-    st.integers(2, 6),
-    st.integers(1, 18),
+    st.integers(1, 7),
+    st.integers(2, 5),
+    st.integers(1, 12),
     st.lists(st.integers(3, VOCAB - 1), max_size=4).map(tuple),
 )
 def test_sequences_equal_those_written_singly(rule, seed, count, batch, budget, ends):

@@ -1,5 +1,6 @@
 """Measuring a latency grid: passes compute what the decoder computes, and times are their own."""
 
+import gc
 import weakref
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,13 @@ from real.model.cuda_graphs import capture
 from real.model.layer import DecoderLayer
 from real.model.random_models import random_decoder
 from real.model.runner import ancestor_mask, chain
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects():
+    """Between cells a grid collects garbage: not among what the process holds by now."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

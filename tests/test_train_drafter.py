@@ -16,6 +16,8 @@ from real.train.drafter_data import K
 from real.train.train_drafter import train_drafter
 from real.train.trigram import TrigramDrafter, count_trigrams
 
+pytestmark = pytest.mark.usefixtures("bare_axes")
+
 
 def test_loaded_parameters_count_used_target_modules():
     """Early exit loads the first layers and the head, or the whole target for soft labels (EESD,

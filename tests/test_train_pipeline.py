@@ -144,7 +144,8 @@ def toy_lab(folder):
         evaluation_tokens=7,
         trials=3,
         skip_price="layers",  # seconds differ from run to run
-        distil_tokens=64 * 256 + 1,
+        batch=16,
+        distil_tokens=16 * 256 + 1,
         predictor_texts=2,
         rank=2,
         mixed=False,
@@ -175,7 +176,7 @@ def files(folder):
     return contents
 
 
-def test_interruption_at_every_stage_changes_nothing(tmp_path):
+def test_interruption_at_every_stage_changes_nothing(tmp_path, short_predictors, bare_axes):
     lab, dies = (toy_lab(tmp_path), {"tokenizer": 1, "tokens": 0, "target": 10, "distil": 1})
     # drafters in the order of their names
     dies |= {"eagle": 10, "early_exit": 10, "glide": 12, "evaluating glide": 0}
@@ -196,7 +197,7 @@ def test_interruption_at_every_stage_changes_nothing(tmp_path):
     }
     card = before["out/card.json"][1]
     assert card["steps"] == dict.fromkeys(["target", *default_drafters()], 12)
-    assert card["distilled_tokens"] == 2 * 64 * 256
+    assert card["distilled_tokens"] == 2 * 16 * 256
     assert set(card["heldout_loss_nats"]["model"]) == {"kept"}
     assert len(card["sha256"]) == 8 + len(default_drafters()) - 2
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -136,6 +136,7 @@ def detectable_loss(acceptance: AcceptanceBias, level: float) -> float:
     return _root(evidence, len(ACCEPTANCE_TILTS), level, 1.0)
 
 
+@lru_cache(maxsize=64)  # audits of as many tokens share it, and its root takes a while
 def detectable_variation(n: int, bins: int, level: float) -> float:
     """The smallest total variation from uniform that chi-square detects; inf for one bin.
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from real.model.kv_cache import LayerKV
 from real.model.layer import DecoderLayer
@@ -84,10 +83,12 @@ class _Tape(TorchDispatchMode):
         now: dict[int, Tensor] = {}
 
         def current(x):
-            return now.get(id(x), x) if isinstance(x, Tensor) else x
+            if isinstance(x, (list, tuple)):  # torch's own tree_map takes longer than the operation
+                return [current(each) for each in x]
+            return now.get(id(x), x)  # the tape holds all that it names: no two have one id
 
         for func, args, kwargs, first in self.done:
-            made = func(*tree_map(current, args), **tree_map(current, kwargs))
+            made = func(*current(args), **{name: current(x) for name, x in kwargs.items()})
             pairs = zip(first, made) if isinstance(first, (tuple, list)) else [(first, made)]
             now.update((id(old), new) for old, new in pairs if isinstance(old, Tensor))
         for out in self.out:

@@ -96,7 +96,8 @@ def _template(key: Any) -> Any:
             n = offset[s + 1] - offset[s]
             first, pos, backlog = r, 0, 0
             if not stream:
-                state[:] = initial
+                for i in range(len(initial)):  # a slice's assignment takes long to compile
+                    state[i] = initial[i]
             if random:
                 n0, n1, n2, n3 = block(seed, address[s], 0, 0, POLICY)
             while pos < n:

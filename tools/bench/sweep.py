@@ -50,7 +50,8 @@ def started(small: bool) -> dict:
         for value in list(values)[: 1 if small else None]
     ]
     policies = [f"--policy={name}" for name in names]
-    command = [sys.executable, "-m", "simspec.cli", "sweep", *FOUR, "--stream", *policies]
+    recordings = FOUR[-1:] if small else FOUR
+    command = [sys.executable, "-m", "simspec.cli", "sweep", *recordings, "--stream", *policies]
     times = []
     for _ in range(2 if small else 6):  # the first call may compile
         begin = time.perf_counter()
@@ -111,7 +112,7 @@ def main() -> None:
     simulated, rows = 0, 0
     for name, policies in served.items():
         part = {name: traces[name]}
-        for row in sweep_rows(part, policies, {name: costs[name]}, REPLICATES):
+        for row in sweep_rows(part, policies, {name: costs[name]}, 1 if small else REPLICATES):
             rows, simulated = rows + 1, simulated + row["tokens"]
     print(
         json.dumps(

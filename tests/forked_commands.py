@@ -1,0 +1,42 @@
+"""A process that has loaded what commands need, and forks them: a child loads nothing again."""
+
+import gc
+from functools import lru_cache
+
+import matplotlib
+import torch
+import typer.main
+from short_training import NO_TICKS, short_predictor
+
+import real.jobs
+import real.record.recorder
+import real.train.pipeline
+from real.model.runner import EAGER
+from real.pair import TINY, load_pair
+from real.train import train_predictor
+
+_embedded = lru_cache(load_pair)
+
+
+def _load(folder, *asked):
+    """The embedded models of this process, of which a child has a copy; others are loaded."""
+    return (_embedded if folder == TINY and asked[-1] is EAGER else load_pair)(folder, *asked)
+
+
+def keep_loaded():
+    """From now on commands of this process and its children share models and the command tree.
+
+    Loading takes longer than a short recording. Loss curves have no ticks,
+    and acceptance predictors take few steps.
+    """
+    matplotlib.rcParams.update(NO_TICKS)
+    train_predictor.train_predictor = short_predictor()
+    torch.set_num_threads(1)
+    real.jobs.models.load_pair = _load
+    typer.main.get_command = lru_cache(typer.main.get_command)
+
+
+def freeze():
+    """Takes all that is there out of garbage collection: every child would look through it."""
+    gc.collect()
+    gc.freeze()
