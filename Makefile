@@ -51,6 +51,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/simspec demo
 
+# Tests start some hundred processes: without files of bytecode each compiles the program's source again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not docs"
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)

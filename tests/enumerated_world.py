@@ -54,13 +54,24 @@ class World:
     def __init__(self, seed: int, vocab: int, near: float = 0.7):
         self.seed, self.vocab, self.near = seed, vocab, near
         self._drawn: dict = {}  # an enumeration asks for the same text thousands of times
+        self._mixed: dict = {}
         self._probs: dict = {}
+        self._drafted: dict = {}
 
     def p(self, text: tuple) -> torch.Tensor:
         return self._logits(0, text).clone()
 
     def q(self, text: tuple) -> torch.Tensor:
-        return self.near * self._logits(0, text) + (1 - self.near) * self._logits(1, text)
+        if text not in self._mixed:
+            p, other = self._logits(0, text), self._logits(1, text)
+            self._mixed[text] = self.near * p + (1 - self.near) * other
+        return self._mixed[text].clone()
+
+    def drafted(self, rule: Rule, text: tuple) -> torch.Tensor:
+        """The distribution q of the token behind `text`."""
+        if (rule, text) not in self._drafted:
+            self._drafted[rule, text] = rule.probs(self.q(text)[None])[0]
+        return self._drafted[rule, text].clone()
 
     def probs(self, rule: Rule, text: tuple, of: str = "p") -> list[float]:
         """The distribution p or q of the token behind `text`."""
@@ -101,7 +112,7 @@ def grown(world: World, rule: Rule, parent, draws, sure=()) -> Draft:
             continue
         row = names[p]
         if row not in left:
-            left[row] = rule.probs(world.q(texts[row])[None])[0]
+            left[row] = world.drafted(rule, texts[row])
             if p not in sure:
                 q[row] = left[row]
         if not float(left[row].sum()) > 0:

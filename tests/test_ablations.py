@@ -45,13 +45,15 @@ def drafter_of(name):
 def test_ablations_cover_the_papers_and_have_one_name_each():
     drafters = [NAMED[name].drafter for name in NAMED]
     assert drafters.count("early_exit") == 3 * 3 + 1 + 1
-    assert drafters.count("eagle") == 4 + 1
-    assert drafters.count("glide") == 1 + 3 + 1
+    assert drafters.count("eagle") == 4 + 1 + 1
+    assert drafters.count("glide") == 1 + 3 + 1 + 1
     assert drafters.count("medusa") == 3
     assert drafters.count("sorted") == 2 + 1
     assert drafters.count("model") == 1
     assert {"glide-layer0", "glide-layer2", "glide-layer3"} <= set(NAMED)
-    assert NAMED["early_exit-text"].blend == 0
+    for name in ("early_exit-text", "eagle-text", "glide-text"):
+        assert NAMED[name].blend == 0
+    assert NAMED["glide-text"].settings == NAMED["glide-layer3"].settings
 
 
 @pytest.mark.parametrize("name", NAMED)

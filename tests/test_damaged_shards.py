@@ -1,6 +1,7 @@
 """Shards of an interrupted recording that were damaged before it resumes."""
 
 import random
+import shutil
 from functools import partial
 from types import SimpleNamespace
 
@@ -16,13 +17,22 @@ from real.record.shards import Shards
 from real.rerun import prompts_of
 from simspec import load_trace
 
+ARGUMENTS = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
 
-@pytest.fixture
-def half(tmp_path, monkeypatch):
-    """A recording interrupted with two of its three shards on disk, and the whole recording."""
-    monkeypatch.setattr(real.jobs.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
-    arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
-    assert command(prompts(tmp_path / "whole", 6), *arguments)[0] == 0
+
+@pytest.fixture(scope="module")
+def shards_of_two():
+    """Recordings have shards of two sequences."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real.jobs.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
+        yield
+
+
+@pytest.fixture(scope="module")
+def interrupted(shards_of_two, tmp_path_factory):
+    """(a recording interrupted with two of its three shards on disk, the whole recording)"""
+    base = tmp_path_factory.mktemp("shards")
+    assert command(prompts(base / "whole", 6), *ARGUMENTS)[0] == 0
     recorded, text = [], real.record.recorder.record_sequence
 
     def until_the_fifth(*job):
@@ -31,17 +41,24 @@ def half(tmp_path, monkeypatch):
         recorded.append(text(*job))
         return recorded[-1]
 
-    folder = prompts(tmp_path / "half", 6)
-    with monkeypatch.context() as patch:
+    folder = prompts(base / "half", 6)
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(real.record.recorder, "record_sequence", until_the_fifth)
-        assert command(folder, *arguments)[0] == 130
+        assert command(folder, *ARGUMENTS)[0] == 130
     assert sorted(p.name for p in (folder / "x.parquet.parts").iterdir()) == [
         "000000.parquet",
         "000002.parquet",
         "sequences.json",
         "settings.json",
     ]
-    return folder, arguments, rows(tmp_path / "whole" / "x.parquet")
+    return folder, rows(base / "whole" / "x.parquet")
+
+
+@pytest.fixture
+def half(interrupted, tmp_path):
+    """A copy of the interrupted recording, its command, and the whole recording."""
+    folder, whole = interrupted
+    return shutil.copytree(folder, tmp_path / "half"), ARGUMENTS, whole
 
 
 def test_flipped_bit_is_refused_or_harmless(half):

@@ -45,7 +45,7 @@ def figures(cost):
 
 def table_of(name, machine, rule="greedy", progress=quiet, **sizes):
     target, drafter = toy_pair(name)
-    sizes = {"batch": (1, 2, 5), "context": (6, 12), "rounds": 1, "repeats": 1} | sizes
+    sizes = {"batch": (1, 2, 5), "context": (6, 12), "rounds": 2, "repeats": 1} | sizes
     settings = MeasureSettings(**sizes)
     return measure_table(target, drafter, RULES[rule], K, settings, progress, machine.now)
 
@@ -313,7 +313,7 @@ def test_all_jobs_share_one_random_order(machine, monkeypatch):
     monkeypatch.setattr(blocks.LoopBlock, "run", noted)
     monkeypatch.setattr(cost_table.BatchedBlock, "run", noted_bare)
     progress_calls = []
-    table_of("model", machine, progress=lambda *call: progress_calls.append(call[1:3]), rounds=2)
+    table_of("model", machine, progress=lambda *call: progress_calls.append(call[1:3]))
     loops, bares = 2 * 3, 6 * (K + 1 + 1 + MAX_BACKLOG + 1)
     count = len(seen) // 2
     assert count == loops + bares

@@ -231,7 +231,10 @@ def card_with(name, data):
 
 def test_a_folder_without_cards_says_so(tmp_path):
     (tmp_path / "traces").mkdir()
-    names = ("eesd-4", "eesd-6", "eesd-figure-4", "eagle-figure-10", "glide-figure-4", "s2d-4")
+    names = (
+        "eesd-4", "eesd-6", "eesd-figure-4", "eagle-6", "eagle-figure-10", "glide-2",
+        "glide-figure-4", "s2d-4",
+    )  # fmt: skip
     out, _ = simspec("paper", *names, "--folder", tmp_path / "traces", "--json", cwd=tmp_path)
     tables = json.loads(out)["tables"]
     assert set(tables) == set(names)

@@ -8,6 +8,8 @@ from test_papers import figures
 
 from simspec import replay
 from simspec.numerics.formulas import expected_speedup
+from simspec.numerics.stats import Estimate
+from simspec.papers.card import HELD_OUT, Card, Lengths
 from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs
 from simspec.papers.eagle import SHOWN_BATCHES
@@ -123,3 +125,31 @@ def test_a_batch_of_one_is_the_best_fixed_length_of_a_replay(few):
             for b in SHOWN_BATCHES
         ]
         assert len({s.estimate.value for s in speedups}) == len(SHOWN_BATCHES)
+
+
+def card(name, drafter, accepted):
+    """An ablation's card: drafts of 5 from ten positions of each of two sequences, twice."""
+    sums = np.array([[a, 10, 20] for a in accepted], np.float64)
+    length = Estimate(sums[:, 0].sum() / 20, 0.0, 5.0, 0.95, 2)
+    lengths = tuple(Lengths(where, length, sums) for where in (HELD_OUT, "a recording"))
+    path = ROOT / "traces" / "ablations" / f"{name}.json"
+    data = {"tokens": 9000}
+    return Card(f"traces/ablations/{name}.json", path, drafter, {}, 5, lengths, "cpu", data)
+
+
+def test_outputs_of_the_target_are_compared_with_text_alone(few):
+    """4 of 40 tested tokens more, 4 of 20 drafts."""
+    cards = [
+        card(f"{drafter}-{name}", drafter, accepted)
+        for drafter, half in (("glide", "layer9"), ("eagle", "shifted"))
+        for name, accepted in ((half, (9, 11)), ("text", (6, 10)))
+    ]
+    inputs = Inputs(few.recordings, cards, 0, 1)
+    for table, names, values in (
+        ("glide-2", ["prompts", "all"], [0.4, 0.5, 0.1]),
+        ("eagle-6", [HELD_OUT, "a recording"], [0.8, 1.0, 0.2]),
+    ):
+        rows = TABLES[table](inputs).rows
+        assert [row[0] for row in rows] == names
+        for _, *cells in rows:
+            assert [cell.estimate.value for cell in cells] == pytest.approx(values)

@@ -10,6 +10,7 @@ variation, the blunter of the two, shows the control at the size of `make test-s
 """
 
 import os
+from functools import cache
 
 import numpy as np
 import pytest
@@ -119,23 +120,41 @@ def continuations(pair, rule, prompt, policy, length, draws):
     return counts
 
 
+class Remembered(Rule):
+    """A rule that processes a tensor of logits once, however often it is asked."""
+
+    def probs(self, logits):
+        return _processed(Rule(**vars(self)), logits).clone()
+
+
+@cache
+def _processed(rule, logits):  # a tensor is its own key, and is kept
+    return rule.probs(logits)
+
+
 class Replayed:
     """One drafted tree of the real models, drawn and judged again and again on the distributions
     of a single pass."""
 
     def __init__(self, pair, rule, prompt):
-        self.rule, self.prompt, self.known = rule, prompt, {}
+        _processed.cache_clear()  # of another rule
+        self.rule, self.prompt = Remembered(**vars(rule)), prompt
+        self.known, self.passes = {}, {}
         self.models = {"p": pair.target.decoder, "q": pair.drafter.lm}
-        self.q0 = rule.probs(self.at("q", ())[None])[0]
+        self.q0 = self.probs("q", ())
 
     def at(self, who, *texts):
-        """Logits after each of the texts, of one length, as far as they are not known in one
-        pass; after a single one `[vocab]`."""
+        """Logits `[1, vocab]` after the first of the texts, which have one length; those that are
+        not known take one pass."""
         new = [text for text in dict.fromkeys(texts) if (who, text) not in self.known]
         if new:
             rows = next_logits(self.models[who], self.prompt, new)
-            self.known |= {(who, text): row for text, row in zip(new, rows)}
+            self.known |= {(who, text): row[None] for text, row in zip(new, rows)}
         return self.known[who, texts[0]]
+
+    def probs(self, who, text):
+        """The processed distribution `[vocab]` after the text."""
+        return self.rule.probs(self.at(who, text))[0]
 
     def draft(self, n):
         """The draws of round n, and its first drafted token."""
@@ -147,12 +166,13 @@ class Replayed:
         the round committed one."""
         rule, (draws, a) = self.rule, self.draft(n)
         draft = Draft([0, a], [-1, 0], 1, 1, {0: self.q0})
-        logits = torch.stack([self.at("p", ()), self.at("p", (a,))])
-        verified = accept_exact(rule, logits, draft, draws, 0, ())
+        if a not in self.passes:
+            self.passes[a] = torch.cat([self.at("p", ()), self.at("p", (a,))])
+        verified = accept_exact(rule, self.passes[a], draft, draws, 0, ())
         if len(verified.token) == 2:
             return tuple(verified.token)
         x = verified.token[0]
-        return x, draws.sample(rule.probs(self.at("p", (x,))[None])[0], 1, 0, RESIDUAL)
+        return x, draws.sample(self.probs("p", (x,)), 1, 0, RESIDUAL)
 
 
 @pytest.mark.parametrize("which", range(3))
@@ -213,9 +233,7 @@ def wrong_bonus_of(replayed):
         verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
         if len(verified.token) < 2:
             return verified
-        token = draws.sample(
-            rule.probs(replayed.at("q", (draft.token[1],))[None])[0], round, 5, RESIDUAL
-        )
+        token = draws.sample(replayed.probs("q", (draft.token[1],)), round, 5, RESIDUAL)
         return VerifyResult(
             [verified.token[0], token], verified.path, verified.accepted, verified.scores
         )

@@ -75,7 +75,6 @@ def _alone(first, arguments, cwd):
     sites = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, first), *sites])
-    environment["NUMBA_OPT"] = "0"  # compiles faster
     done = subprocess.run(
         [sys.executable, "-S", *arguments],
         cwd=cwd,

@@ -5,7 +5,6 @@ program's own modules anew, as a new process does.
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,10 +52,7 @@ class WarmPrograms:
 
     def __init__(self):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        environment = os.environ | {"NUMBA_OPT": "0"}  # compiles faster
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], text=True, env=environment, **pipes
-        )
+        self.process = subprocess.Popen([sys.executable, "-c", SERVER], text=True, **pipes)
 
     def __call__(self, folder, cache, *arguments):
         """What `python ARGUMENTS` prints there with that cache of numba's; it must succeed."""

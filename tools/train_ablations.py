@@ -87,10 +87,13 @@ def ablations(layers: int) -> dict[str, Ablation]:
         "eagle-feature": "feature",
     }.items():
         named[name] = Ablation("eagle", {"inputs": inputs})
+    # EAGLE Table 6 and GLIDE Table 2: text as it is, against outputs of the target
+    named["eagle-text"] = replace(named["eagle-shifted"], blend=0.0)
     # GLIDE Figures 4 (without cross-attention) and 7 (layers of the cache)
     named["glide-blind"] = Ablation("glide", {"cross": False})
     for layer in sorted({0, layers // 2, layers - 1}):
         named[f"glide-layer{layer}"] = Ablation("glide", {"reads": layer})
+    named["glide-text"] = replace(named[f"glide-layer{layers - 1}"], blend=0.0)
     # S2D: exits trained together, and the last one alone, which then drafts alone
     exits_of = sorted({max(1, round(layers * share)) for share in (3 / 16, 9 / 32, 3 / 8)})
     never = [1.0] * (len(exits_of) - 1)

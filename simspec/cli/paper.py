@@ -15,8 +15,8 @@ def paper(
     tables: Annotated[
         list[str] | None,
         typer.Argument(
-            help="eesd-1 to eesd-8, eesd-figure-1b and -3 to -5, glide-1, glide-3, glide-4, "
-            "glide-figure-4 and -7, eagle-1, eagle-5, eagle-7, eagle-figure-10, s2d-2, "
+            help="eesd-1 to eesd-8, eesd-figure-1b and -3 to -5, glide-1 to glide-4, "
+            "glide-figure-4 and -7, eagle-1, eagle-5 to -7, eagle-figure-10, s2d-2, "
             "s2d-4, s2d-figure-3; default: all.",
             show_default=False,
         ),

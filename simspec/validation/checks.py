@@ -100,12 +100,12 @@ def moments(distribution: RoundDistribution, reward: Array) -> tuple[float, floa
     # mean and second moment of the sum still to come, by rows left
     ahead = np.zeros((distribution.rows + 1, len(distribution.start), 2))
     steps = _steps(distribution, lambda row: _weighted(distribution, reward, row))
-    for left, cap, (by_a, gain, square) in steps:
+    for left, cap, (by_a, gain, mean_gain, square) in steps:
         # After a accepted, left - 1 - a tokens remain: a = 0 .. cap counts down from left - 1.
         later = ahead[left - 1 - cap : left][::-1].reshape(-1, 2)
         ahead[left] = by_a @ later
-        ahead[left, :, 0] += gain.sum(axis=1)
-        ahead[left, :, 1] += square + 2 * gain @ later[:, 0]
+        ahead[left, :, 0] += mean_gain
+        ahead[left, :, 1] += square + gain @ later[:, 0]
     mean, second = distribution.start @ ahead[-1]
     return float(mean), max(float(second - mean * mean), 0.0)
 
@@ -135,7 +135,8 @@ def interval(
 
 def _weighted(
     distribution: RoundDistribution, reward: Array, row: int
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
+    # (probability, twice the gain) by what is accepted; mean and second moment of the gain
     probability = distribution.rounds(row)  # [k, a, z, z']
     cap, Z = len(probability) - 1, len(distribution.start)
     weight = reward[cap, : cap + 1, : cap + 1, None, None]
@@ -143,7 +144,7 @@ def _weighted(
     by_a, gain = (
         part.sum(axis=0).transpose(1, 0, 2).reshape(Z, -1) for part in (probability, first)
     )
-    return by_a, gain, (first * weight).sum(axis=(0, 1, 3))
+    return by_a, 2 * gain, gain.sum(axis=1), (first * weight).sum(axis=(0, 1, 3))
 
 
 def _steps(
