@@ -43,7 +43,7 @@ def test_control_doubtful_acceptance_is_detected(monkeypatch):
     """A third of acceptances lost: more than is stated to be detected with probability 0.99."""
     monkeypatch.setattr("real.decode.loop.AddressedDraws", Doubtful)
     target, drafter = toy_pair("model")
-    result = audit(target, decoded(SAMPLED, 60), None, drafter)
+    result = audit(target, decoded(SAMPLED, 30), None, drafter)
     assert 0 < result.sampling.detectable_loss < 1 / 3
     assert result.sampling.acceptance_z < -4
     assert "acceptance" in result.sampling.alarms

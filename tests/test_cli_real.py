@@ -6,18 +6,21 @@ from functools import partial
 import pytest
 from shell import simspec
 
-from real.demo import DRAFTERS, TRACES, demo, recordings
+from real.demo import TRACES, demo, recordings
 from simspec import load_trace
+
+pytestmark = pytest.mark.usefixtures("few_replicates")
+SHOWN = "tiny-model-coupled", "tiny-early_exit-greedy"
+"""Recordings that the demo runs here: both of its drafters, and both rules."""
 
 
 def test_demo_prints_one_json_object(tmp_path, monkeypatch):
     folder = tmp_path / "traces"
     folder.mkdir()
-    for name, path in recordings().items():
-        if name.split("-")[1] in DRAFTERS:  # a sweep of whole recordings takes most of a minute
-            load_trace(path).select(range(6)).save(folder / path.name)
+    for name in SHOWN:
+        load_trace(recordings()[name]).select(range(6)).save(folder / f"{name}.parquet")
     monkeypatch.setattr("real.demo.demo", partial(demo, rounds=2, folder=folder))
-    out, _ = simspec("demo", "--json", "--prompts", 1, cwd=tmp_path)
+    out, _ = simspec("demo", "--json", "--prompts", 2, cwd=tmp_path)
     shown = json.loads(out)
     assert isinstance(shown["replay_equal"], bool)
     assert shown["replay_equal"]
@@ -90,8 +93,9 @@ def test_record_measure_sweep_and_run_work_in_sequence(trained_folder):
         assert shown["lossless"]
         assert shown["rounds_compared"] > 0
     out, _ = simspec(
-        "run", "t.parquet", "--models", "models", "--prompts", 1, "--text", cwd=trained_folder
-    )
+        "run", "t.parquet", "--models", "models", "--prompts", 1, "--text", "--cost", "c.json",
+        cwd=trained_folder,
+    )  # fmt: skip
     assert "--- p0" in out
     assert "0 failures" in out
 
@@ -122,13 +126,13 @@ def test_trees_are_recorded_priced_and_run(trained_folder):
         "--seconds",
         0,
         "--rows",
-        32,
+        24,
         "--out",
         "trees.cost.json",
         "--json",
         cwd=trained_folder,
     )
-    assert len(json.loads(out)["verify"]) == 33
+    assert len(json.loads(out)["verify"]) == 25
     for policy in ("static:2x1", "dynamic_tree:5", "cape:section", "optimal_tree:4", "beam:2,k=3"):
         out, _ = simspec(
             "run",

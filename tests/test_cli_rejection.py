@@ -3,12 +3,15 @@
 import json
 
 from shell import command, refused, simspec
+from test_check import quick
 
 from real.model.stored_weights import sha256
 from simspec import CostModel
 
+__all__ = ["quick"]
 
-def test_rejection_recordings_from_the_command_line(trained_folder):
+
+def test_rejection_recordings_from_the_command_line(trained_folder, quick):
     """Rejection recordings are swept and described; what cannot replay them fails in one line."""
     drawn = (
         "prompts.jsonl",

@@ -176,6 +176,8 @@ def test_race_command_prints_the_recommendation(tmp_path):
         1,
         "--repeats",
         1,
+        "--budget",
+        8,
     )
     code, out, _ = command(tmp_path, *arguments)
     assert code == 0

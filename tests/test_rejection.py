@@ -50,7 +50,7 @@ def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
     @HELD
     @given(seeds, rules, st.sampled_from([7, 7, 6, 6, 5, 4, 2]), st.sampled_from([4, 3, 4, 3, 2]))
     def held(seed, rule, nodes, vocab):
-        world, (parent, sure) = World(seed, vocab, 0.4), tree(seed, vocab, nodes)
+        world, (parent, sure) = World(seed, vocab, 0.4), tree(seed, vocab, nodes, 100)
         assert (
             off(
                 round_distribution(world, rule, parent, 3, sure, ends=end, verified=verified),

@@ -1,5 +1,7 @@
 """Kernel == slow twin == Stepper, for every policy, on any valid trace."""
 
+from functools import cache
+
 import naive
 import numpy as np
 import pytest
@@ -70,13 +72,26 @@ def step_through(trace, policy, seed, cost):
     return Rounds.join(sequences, start=trace.offset)
 
 
+@cache
+def examples():
+    """Random (trace, cost, seed) for all policies: to draw them takes longer than to replay."""
+    drawn = []
+
+    @settings(deadline=None, max_examples=40)
+    @given(traces(optional=False), costs(), SEED)
+    def draw(trace, cost, seed):
+        drawn.append((trace, cost, seed))
+
+    draw()
+    return drawn
+
+
 @pytest.mark.parametrize("policy", EXAM, ids=lambda policy: policy.name)
-@settings(deadline=None, max_examples=40)
-@given(traces(optional=False), costs(), SEED)
-def test_kernel_equals_slow_twin_and_stepper(policy, trace, cost, seed):
-    rounds = replay(trace, policy, seed, cost)
-    assert as_lists(rounds) == naive.replay(trace, policy, seed, cost, grids(trace))
-    assert step_through(trace, policy, seed, cost) == rounds
+def test_kernel_equals_slow_twin_and_stepper(policy):
+    for trace, cost, seed in examples():
+        rounds = replay(trace, policy, seed, cost)
+        assert as_lists(rounds) == naive.replay(trace, policy, seed, cost, grids(trace))
+        assert step_through(trace, policy, seed, cost) == rounds
 
 
 @settings(deadline=None, max_examples=40)
