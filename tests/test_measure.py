@@ -91,16 +91,14 @@ def test_control_unshared_layers_are_detected(machine, monkeypatch):
 
 def test_measure_equals_the_table_of_one_sequence(machine):
     target, drafter = toy_pair("model")
-    settings = MeasureSettings(context=(6,), rounds=3, repeats=1)
-    cost = measure(target, drafter, RULES["greedy"], K, settings)
+    cost = measure(target, drafter, RULES["greedy"], K, replace(SHORT, context=(6,)))
     assert isinstance(cost, CostModel)
     assert cost.name == "model-greedy"
     assert figures(cost) == expected("model", 1)
 
 
 SHORT = MeasureSettings(context=(24,), rounds=3, repeats=1)
-EXACT = replace(SHORT, rounds=1)
-"""On the simulated clock a round takes what every other does."""
+EXACT = replace(SHORT, rounds=1)  # on the simulated clock, where all rounds are alike
 
 
 def cost_of(name, K, rule="greedy"):
@@ -223,8 +221,7 @@ def test_first_rounds_count_only_without_later_ones(machine):
             self.left = 1
 
     target, _ = toy_pair("model")
-    settings = SHORT
-    cost = measure(target, Once(ngram_max=1), RULES["greedy"], 4, settings)
+    cost = measure(target, Once(ngram_max=1), RULES["greedy"], 4, SHORT)
     assert cost.draft.tolist()[2:] == [2, 3, 4]
     assert cost.draft[1] < 1
     assert cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(5)]
@@ -370,8 +367,8 @@ def test_backlog_is_limited_by_the_context(machine):
 @pytest.mark.parametrize("name", PREFIX)
 def test_real_clock_table_is_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
-    settings = MeasureSettings((1, 3), (4, 8), 1, 1)
-    table = measure_table(target, drafter, RULES["greedy"], 2, settings)
+    sizes = MeasureSettings((1, 3), (4, 8), 1, 1)
+    table = measure_table(target, drafter, RULES["greedy"], 2, sizes)
     for row in table.cells:
         for cell in row:
             assert (cell.verify > 0).all()
@@ -382,9 +379,8 @@ def test_real_clock_table_is_positive_and_prices_a_sweep(name, tmp_path):
     table.to_json(tmp_path / "t.json")
     assert load_cost(tmp_path / "t.json") == table
     trace = synthetic.iid(0.5, 2, 20, 2)
-    assert (
-        sweep(trace, ["fixed:1", "oracle"], table.at(2, 6), 1, progress=False).speedup > 0
-    ).all()
+    rows = sweep(trace, ["fixed:1", "oracle"], table.at(2, 6), 1, progress=False)
+    assert (rows.speedup > 0).all()
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
