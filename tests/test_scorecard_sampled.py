@@ -18,7 +18,8 @@ OTHERS = 4  # prompts of the costs: a few, as the clock is exact
 def test_errors_are_those_of_sampling_alone(machine):
     """On a simulated clock: other tokens a round are the whole error. It is under four times the
     noise of the repeats, whose draws differ; that of a recording without acceptance is more."""
-    trace, pair = recording.__wrapped__("model", SETTINGS.prompts + OTHERS)  # not of these layers
+    count = SETTINGS.prompts + OTHERS
+    trace, pair = recording.__wrapped__("model", count, batch=1)  # of these layers: not for others
     _, row = score("toy", trace, pair, ["fixed:3"], toy_cost(4), SETTINGS)
     assert row.cost == pytest.approx(0, abs=1e-12)
     assert row.overhead == pytest.approx(0, abs=1e-12)
