@@ -263,11 +263,8 @@ BUDGET = 4
 
 @cache
 def case_world(case) -> World:
-    """The world of one of CASES: of two tokens, and of three where one of them ends the text.
-
-    Three tokens without an end have ten times the combinations, and fewer kinds of rounds.
-    """
-    return World(case[0], 3 if case[2] else 2, 0.4)
+    """The world of one of CASES."""
+    return World(case[0], 3, 0.4)
 
 
 @cache

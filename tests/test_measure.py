@@ -166,8 +166,8 @@ OWN = [
 def test_trees_are_priced_by_rows(name, sublayers, machine):
     machine.computes = name == "eagle"  # its first step takes the rows that were accepted
     target, drafter = toy_pair(name)
-    plain = measure(target, drafter, RULES["greedy"], K, EXACT)
-    cost = measure(target, drafter, RULES["greedy"], K, replace(EXACT, tree_nodes=9))
+    plain = measure(target, drafter, RULES["greedy"], K, SHORT)
+    cost = measure(target, drafter, RULES["greedy"], K, replace(SHORT, tree_nodes=9))
     assert cost.nodes == 9
     assert plain.nodes == K
     assert plain.node == 0
