@@ -1,6 +1,7 @@
 """A process that has loaded what commands need, and forks them: a child loads nothing again."""
 
 import gc
+import os
 from functools import lru_cache
 
 import matplotlib
@@ -32,6 +33,8 @@ def keep_loaded():
     matplotlib.rcParams.update(NO_TICKS)
     train_predictor.train_predictor = short_predictor()
     torch.set_num_threads(1)
+    # torch renews its pool at the first use after a fork, and loading uses it from several threads
+    os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
     real.jobs.models.load_pair = _load
     typer.main.get_command = lru_cache(typer.main.get_command)
 
