@@ -51,7 +51,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/simspec demo
 
-# Tests start some hundred processes: without files of bytecode each compiles the program's source again.
+# Tests start some hundred processes: without bytecode each compiles the source again.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not docs"

@@ -31,7 +31,7 @@ from real.rerun import rule_of
 from real.sampling import Rule
 from simspec import Policy, load_trace, policies, replay
 
-# Without it each policy runs every so many-th text, in turn (with "model" two: streams go on), and
+# Without it each policy runs one of ten texts, in turn (with "model" two: streams go on), and
 # each drafter under one rule: every other policy under each. So over all drafters a policy runs
 # at least nine of the ten texts, and under each rule.
 SLOW = os.environ.get("SIMSPEC_SLOW")
