@@ -28,7 +28,7 @@ from numba.misc.appdirs import AppDirs
 
 def cached_njit(function: Callable[..., Any]) -> Any:
     """`njit(cache=True)` whose cache files several processes may write at once."""
-    return share_cache(njit(function))
+    return share_cache(njit(function, no_cfunc_wrapper=True))
 
 
 def share_cache(compiled: Any) -> Any:
@@ -141,7 +141,7 @@ def specialize(template: Callable, signature: Any, *constants: Any, **functions:
         return function
     # Division as in numpy: an interpreted policy's state holds numpy numbers, which do not raise
     # either.
-    compiled = njit(nogil=True, error_model="numpy")(function)
+    compiled = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
     if None not in prints:
         share_cache(compiled)
     compiled.compile(signature)

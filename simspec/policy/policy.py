@@ -64,7 +64,9 @@ def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any
 def compile_function(function: Any, template: Callable[..., Any], signature: Any) -> Any:
     """One function of a policy, compiled with its signature and cached on disk."""
     plain = getattr(function, "py_func", function)
-    return specialize(template, signature, given=njit(plain, error_model="numpy"))
+    # Called by compiled code alone, it needs no wrappers, which are a third of its compilation.
+    given = njit(plain, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return specialize(template, signature, given=given)
 
 
 def observe_nothing(
