@@ -152,6 +152,23 @@ def test_race_table_is_measured():
     assert printed_by("measured-table", str(path)) in PAGE.read_text(encoding="utf-8")
 
 
+def test_race_of_trees_and_lookahead_is_measured_and_told():
+    report = json.loads((FOLDER / "measured" / "race_eagle.json").read_text())
+    assert report["measurement"]
+    assert report["impossible"] == []
+    rows = {row["contestant"]: row for row in report["rows"] if row["group"] == "all"}
+    rows.pop("plain")
+    told = [f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for row in rows.values()]
+    passes = [f"{row['per_pass']:.2f}" for row in rows.values()]
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert list(rows) == ["eagle=fixed:2", "eagle=static:2x1", "eagle=cape", "lookahead=fixed:2"]
+    assert all(row["low"] < 1 and row["equal"] == report["prompts"] for row in rows.values())
+    assert (
+        f"`fixed:2` {told[0]} times plain, `static:2x1` {told[1]}, `cape` {told[2]}, lookahead "
+        f"{told[3]}, at {', '.join(passes[:3])} and {passes[3]} tokens a pass"
+    ) in page
+
+
 @pytest.mark.parametrize("name", ["eagle", "eagle_float64", "float64"])
 def test_rounds_that_were_compared_are_told(name):
     report = json.loads((FOLDER / "measured" / f"equality_{name}.json").read_text())
@@ -270,7 +287,7 @@ def test_speedups_in_sentences_are_those_of_the_tables_of_the_site():
     low, high = scheduled.predicted_interval.low, scheduled.predicted_interval.high
     told = f"{scheduled.predicted:.3f} [{low:.3f}, {high:.3f}] predicted"
     assert f"{told}, {with_interval(scheduled, 3)} measured" in page
-    inside = run_speedups("vllm-policies", "vllm-policies")
+    inside = run_speedups("vllm-policies", "vllm-ngram")
     assert (
         f"no policy beats K = 5, {with_interval(inside[5], 2)} measured; `cost_ts` has "
         f"{inside['cost_ts'].measured:.2f}, `goodput` {inside['goodput'].measured:.2f}, K = 8 "

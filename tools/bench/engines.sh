@@ -123,11 +123,9 @@ for step in $STEPS; do
       runs vllm-own vllm --model "$TARGET" --prompts 36 --budget 32 -k 0 -k 5
       runs vllm-policies vllm --model "$TARGET" --prompts 36 --budget 32 -k 0 -k 5 -k 8 --policy beta_ts \
         --policy cost_ts --policy goodput --cost "$OUT/vllm-ngram.cost.json"
-      cp "$OUT/vllm-ngram.cost.json" "$OUT/vllm-policies.cost.json"
       runs vllm-hosted vllm --model "$TARGET" --drafter "model:$DRAFT" --recording "$SIX" --prompts 16 --budget 24 \
         -k 0 -k 1 -k 4 --policy beta_ts --policy cost_ts --policy confidence:0.4 \
         --policy cali_ts:validated,predictor=confidence --cost "$OUT/vllm-model.cost.json"
-      cp "$OUT/vllm-model.cost.json" "$OUT/vllm-hosted.cost.json"
       ;;
     *) echo "unknown step $step" >&2 && exit 2 ;;
   esac

@@ -51,11 +51,10 @@ tokens, one recording, 10 policies, K = 8. Recordings are synthetic; those of th
 {table}
 "Grows as" is the slope of the last two points: 1 is growth in proportion. Every point is a separate
 process. Policies are compiled before the clock starts; one draw, one thread, median of three
-sweeps. Policies are settings of `confidence`, `beta_ts` and `product`. Figures of all points:
+sweeps. Policies are settings of `confidence`, `beta_ts` and `product`. All points:
 `docs/growth.json`.
 
-`python tools/bench/growth.py --write` measures them again and renews this page, on Linux, in a
-checkout with the package installed.
+`python tools/bench/growth.py --write` measures them again and renews this page.
 """
 
 
