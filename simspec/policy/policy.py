@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.core.errors import NumbaError
 
 from simspec.cost.model import CostModel
-from simspec.numerics.compile import specialize
+from simspec.numerics.compile import NO_WRAPPERS, specialize
 from simspec.trace.trace import Trace
 
 # mypy: disable-error-code="name-defined,no-untyped-def"
@@ -64,8 +64,7 @@ def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any
 def compile_function(function: Any, template: Callable[..., Any], signature: Any) -> Any:
     """One function of a policy, compiled with its signature and cached on disk."""
     plain = getattr(function, "py_func", function)
-    # Called by compiled code alone, it needs no wrappers, which are a third of its compilation.
-    given = njit(plain, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    given = njit(plain, error_model="numpy", **NO_WRAPPERS)
     return specialize(template, signature, given=given)
 
 
