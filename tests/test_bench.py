@@ -14,12 +14,21 @@ sys.path.insert(0, str(BENCH))
 import history  # noqa: E402
 import replay as bench  # noqa: E402
 import revision  # noqa: E402
+import sweep  # noqa: E402
 
 from simspec import CostModel, replay, synthetic  # noqa: E402
 
 TRACES = [synthetic.iid(0.7, 9, 60, 16, seed=seed, confidence=True) for seed in (1, 2)]
 COST = CostModel.from_ratio(0.1, 16)
 CASES = [case for case in bench.cases(TRACES, COST) if not isinstance(case[0], list)]
+
+
+def test_the_sweep_takes_the_bundled_recordings_that_have_costs():
+    """Those that only engines run have none: they stopped the whole benchmark, not the small."""
+    taken = {file for file, _ in sweep.priced()}
+    assert all(cost.is_file() for _, cost in sweep.priced())
+    assert {file.parent.name for file in taken} == {"traces", "greedy", "coupled", "rejection"}
+    assert set(sweep.TRACES.glob("smollm2/engines/*.parquet"))
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def started(small: bool) -> dict:
 
 
 def bundled(small: bool) -> dict:
-    """All recordings of traces/, one more time from the first on up to so many tokens, under ten
-    policies with eight draws: seconds of the whole process on one thread, median of runs.
+    """All bundled recordings with costs, one more time from the first on up to so many tokens,
+    under ten policies with eight draws: seconds of the process on one thread, median of runs.
     """
     command = [sys.executable, __file__, *(["--small"] if small else [])]
     times, printed = [], ""
@@ -92,20 +92,26 @@ def _seconds(command: list[str]) -> float:
     return time.perf_counter() - begin
 
 
+def priced() -> list[tuple[Path, Path]]:
+    """The bundled recordings that have costs, with these."""
+    from simspec.trace.recordings import cost_beside
+
+    files = sorted([*TRACES.glob("*.parquet"), *TRACES.glob("smollm2/*/*.parquet")])
+    return [(file, cost) for file in files if (cost := cost_beside(file)) is not None]
+
+
 def main() -> None:
     """The sweep of `bundled`; prints tokens of the recordings and tokens simulated."""
     from simspec.cost.table import load_cost
     from simspec.replay.sweep import supported_policies, sweep_rows
-    from simspec.trace.recordings import cost_beside
     from simspec.trace.trace import load_trace
 
     small = "--small" in sys.argv
-    files = sorted([*TRACES.glob("*.parquet"), *TRACES.glob("smollm2/*/*.parquet")])
     traces, costs, tokens = {}, {}, 0
-    for i, file in islice(enumerate(cycle(files)), 1 if small else None):
+    for i, (file, cost) in islice(enumerate(cycle(priced())), 1 if small else None):
         trace = load_trace(file)
         traces[f"{file.stem}#{i}"], tokens = trace, tokens + trace.rows
-        costs[f"{file.stem}#{i}"] = load_cost(cost_beside(file))
+        costs[f"{file.stem}#{i}"] = load_cost(cost)
         if tokens >= TOKENS:
             break
     served, _ = supported_policies(traces, TEN, costs, all_used=False)
