@@ -12,7 +12,7 @@ from simspec.cost.batch import BatchCost, batch_cost
 from simspec.cost.model import CostModel
 from simspec.cost.rounds import next_backlog
 from simspec.cost.table import CostTable
-from simspec.numerics.compile import share_cache
+from simspec.numerics.compile import NO_C_WRAPPER, share_cache
 from simspec.replay.arrivals import Requests
 from simspec.replay.lock_step import LARGEST
 from simspec.trace.acceptance import drawn_run
@@ -273,7 +273,7 @@ def _terms(batch: BatchCost, reads: tuple[str, ...] | None) -> tuple[float, ...]
 
 def _released(function: Any) -> Any:
     """Compiled without the interpreter's lock, so that threads run at the same time."""
-    return share_cache(njit(nogil=True)(function))
+    return share_cache(njit(nogil=True, **NO_C_WRAPPER)(function))
 
 
 @_released

@@ -72,7 +72,7 @@ def started(small: bool) -> dict:
 
 
 def bundled(small: bool) -> dict:
-    """All bundled recordings with costs, one more time from the first on up to so many tokens,
+    """All bundled recordings with costs, one more time from the first on up to TOKENS,
     under ten policies with eight draws: seconds of the process on one thread, median of runs.
     """
     command = [sys.executable, __file__, *(["--small"] if small else [])]
