@@ -236,12 +236,25 @@ class AddressedDraws:
 
     def sample(self, p: Tensor, round: int, slot: int, role: int) -> int:
         """A token drawn from the distribution `p [vocab]` (its sum need not be 1)."""
-        return _inverse_cdf(p, uniform(self.seed, self.sequence, round, slot, role))
+        u = uniform(self.seed, self.sequence, round, slot, role)
+        return int(_inverse_cdf(p[None], torch.tensor([u], dtype=torch.float64, device=p.device)))
 
 
-def _inverse_cdf(p: Tensor, u: float) -> int:
-    """The first token at which the cumulative sum of `p` exceeds its share `u`; its probability is
-    not 0."""
+def sample_rows(
+    p: Tensor, seed: int, sequence: Sequence[int], round: Sequence[int], role: int
+) -> list[int]:
+    """`AddressedDraws.sample` of each row of `p [n, vocab]`, at its own address and slot 0."""
+    u = [uniform(seed, s, t, 0, role) for s, t in zip(sequence, round)]
+    drawn: list[int] = _inverse_cdf(
+        p, torch.tensor(u, dtype=torch.float64, device=p.device)
+    ).tolist()
+    return drawn
+
+
+def _inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
+    """The first token of each row of `p [n, vocab]` at which its cumulative sum exceeds the share
+    `u [n]`; its probability is not 0."""
     total = p.cumsum(-1)
-    token = int(torch.searchsorted(total, u * total[-1], right=True))
-    return min(token, int(p.nonzero()[-1]))
+    token = torch.searchsorted(total, u[:, None] * total[:, -1:], right=True)[:, 0]
+    place = torch.arange(p.shape[-1], device=p.device)
+    return torch.minimum(token, torch.where(p > 0, place, 0).amax(-1))

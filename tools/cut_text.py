@@ -18,8 +18,8 @@ from leakage import leaks, word_runs
 
 CHAT = "dialogue/databricks-dolly-15k:"
 """Source of the questions (CC-BY-SA-3.0): instructions as users write them."""
-QUESTIONS, LONGEST_QUESTION = 3000, 1500
-CHARACTERS = {"dialogue": 1_600_000, "code": 800_000, "prose": 800_000}
+QUESTIONS, LONGEST_QUESTION = 12000, 1500
+CHARACTERS = {"dialogue": 6_400_000, "code": 3_200_000, "prose": 3_200_000}
 """Characters of text by domain: about a quarter of it in tokens."""
 LONGEST_DOCUMENT = 4000
 """Characters taken of a document, from its start, so that many documents have a part."""

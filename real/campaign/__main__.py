@@ -19,7 +19,7 @@ import typer
 from real.campaign.config import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT
 from real.campaign.report import DEFAULT_LIMITS, ResultLimits, pack, write_report
 from real.campaign.requirements import TASKS
-from real.campaign.scheduler import advance, complete, state_table
+from real.campaign.scheduler import advance, complete, select_stages, state_table, train_together
 from real.campaign.stages import stages
 from real.campaign.workspace import Workspace, check_checkpoint
 from real.provenance import check_device
@@ -63,6 +63,16 @@ def campaign(  # noqa: PLR0913
     ] = 9,
     device: Annotated[str, typer.Option(help="cuda, or cpu to try it.")] = "cuda",
     seed: Annotated[int, typer.Option(help="Seed of all stages.")] = 0,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Run these stages alone, repeatable: drafter-eagle. Several calls may run at once "
+            "in one --out; the report then takes a call without."
+        ),
+    ] = None,
+    together: Annotated[
+        bool, typer.Option(help="Train all drafters at once, each in a process of its own.")
+    ] = False,
     toy: Annotated[bool, typer.Option(help="Tiny sizes: the whole campaign in a minute.")] = False,
 ) -> None:
     """Train a target and its drafters, or drafters for a target; record, measure, run and report.
@@ -108,15 +118,18 @@ def campaign(  # noqa: PLR0913
                 f"note: prompts are {counts}; the report requires "
                 f"{workspace.config.recording.per_task} of each of {TASKS} tasks or more"
             )
-        states = advance(
-            workspace, stages(target is not None), 60 * limit - (time.monotonic() - began), say=_say
-        )
+        todo = select_stages(stages(target is not None), only)
+        if together:
+            train_together(workspace, todo, began + 60 * limit, _say)
+        states = advance(workspace, todo, 60 * limit - (time.monotonic() - began), say=_say)
     except (ValueError, OSError) as error:
         _stop(error)
     except KeyboardInterrupt:
         print(message(), file=sys.stderr)
         raise typer.Exit(exit_code()) from None
     print(state_table(states))
+    if only:
+        raise typer.Exit(any(s.state == "failed" for s in states))
     failed = any(s.state == "failed" and s.stage.rank == "required" for s in states)
     try:
         requirements = write_report(

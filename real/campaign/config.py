@@ -31,6 +31,8 @@ class TrainingStage:
     | rate_factor | drafters learn at this multiple of their recipe's rate |
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `TrainConfig` |
     | draft_vocab | tokens that drafters' heads score; 0: all |
+    | text_tokens | tokens of the text that drafters of a given target learn as they are |
+    | soft | learn the target's distribution; None: as each recipe says |
     | exam | held-out sequences that drafters are evaluated on; a third as many select weights |
     | compiled | layers are compiled, on CUDA |
     """
@@ -51,6 +53,8 @@ class TrainingStage:
     trials: int
     compiled: bool
     draft_vocab: int = 0
+    text_tokens: int = 0
+    soft: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -281,22 +285,30 @@ def with_checkpoint(config: CampaignConfig, drafter_settings: tuple) -> Campaign
 
 
 # For a chat model of about 135 M parameters with 49,152 tokens, such as SmolLM2-135M-Instruct. Its
-# head is a fifth of a step: drafters score the 8,192 most frequent tokens.
+# head is a fifth of a step: drafters score the 8,192 most frequent tokens. Sizes are those whose
+# costs traces/smollm2 has.
 FULL_CHECKPOINT = with_checkpoint(
     replace(
         FULL,
         training=replace(
             FULL.training,
             drafter_plan=TrainSchedule(
-                minutes=0.6, rows=32, length=592, save_every=1000, every=1 << 30
+                minutes=4, rows=32, length=792, save_every=1 << 30, every=1 << 30
             ),
-            rate_factor=0.53,  # sqrt(160 / 576)
+            rate_factor=0.28,  # 160 / 576, as `scaled_rate`
             draft_vocab=8192,
+            text_tokens=2_500_000,
+            soft=True,
+            exam=48,
         ),
+        recording=replace(FULL.recording, longest=600, budget=128),
     ),
     (
-        ("model", (("width", 256), ("layers", 4), ("heads", 4), ("head_dim", 64), ("hidden", 704))),
-        ("early_exit", (("depth", 5),)),
+        ("model", (("width", 256), ("layers", 2), ("heads", 4), ("head_dim", 64), ("hidden", 704))),
+        ("early_exit", (("depth", 4),)),
+        ("eagle", (("bias", False), ("unroll", 3))),
+        ("medusa", (("blocks", 1),)),
+        ("glide", (("reads", (15,)),)),
     ),
 )
 
@@ -315,7 +327,11 @@ def training_of(
     drafters = tuple(
         replace(
             drafter_training(
-                name, plan, settings=settings.get(name), rate=t.rate_factor * recipe_of(name).rate
+                name,
+                plan,
+                t.soft,
+                settings=settings.get(name),
+                rate=t.rate_factor * recipe_of(name).rate,
             ),
             draft_vocab=t.draft_vocab,
         )
@@ -340,4 +356,5 @@ def training_of(
         batch=t.batch,
         together=True,
         compiled=t.compiled and device.startswith("cuda"),
+        text_tokens=t.text_tokens,
     )

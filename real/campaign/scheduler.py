@@ -1,5 +1,7 @@
 """Stages of a campaign, and running them within a time limit."""
 
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -72,7 +74,13 @@ def advance(
             continue
         left = limit - (clock() - began)
         missing = [
-            name for name in stage.needs if name not in states or states[name].state != "done"
+            name
+            for name in stage.needs
+            if (
+                states[name].state != "done"
+                if name in states
+                else workspace.result(name) is None  # a stage that this call leaves out
+            )
         ]
         wanted = workspace.config.pace * (
             min(stage.seconds, MIN_SECONDS) if stage.resumes else stage.seconds
@@ -130,6 +138,42 @@ def _run(workspace: Workspace, stage: Stage, until: float, clock, say) -> State:
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:160]} (log/{stage.name}.txt)"
         say(f"{stage.name} failed: {why}")
         return State(stage, "failed", clock() - began, why)
+
+
+def select_stages(todo: Sequence[Stage], names: Sequence[str] | None) -> list[Stage]:
+    """The named stages in order, all without names; ValueError for a name that none has."""
+    known = {stage.name for stage in todo}
+    if unknown := [name for name in names or () if name not in known]:
+        raise ValueError(
+            f"--only is {unknown[0]!r}; expected a stage, such as {todo[0].name} or {todo[-1].name}"
+        )
+    return [stage for stage in todo if not names or stage.name in names]
+
+
+def train_together(
+    workspace: Workspace,
+    todo: Sequence[Stage],
+    until: float,
+    say=print,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Trains all drafters until the clock's `until`, each in a process; they find text to learn.
+
+    One drafter's step leaves most of a GPU idle: its kernels are shorter than their launch.
+    """
+    before = [stage for stage in todo if stage.name in ("text", "target", "distil")]
+    advance(workspace, before, until - clock(), clock, say)
+    if not all(workspace.result(stage.name) is not None for stage in before):
+        return
+    asked = [a for a in sys.argv[1:] if a != "--together"]
+    left = ["--limit", str(max(until - clock(), 1) / 60)]
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "real.campaign", *asked, *left, "--only", name])
+        for name in [s.name for s in todo if s.name.startswith("drafter-") and s.resumes]
+        if workspace.result(name) is None
+    ]
+    for process in processes:
+        process.wait()
 
 
 def complete(states: Sequence[State]) -> bool:

@@ -71,6 +71,8 @@ def generate_text(workspace: Workspace) -> dict:
     """Lets the target generate what drafters learn from."""
     known = workspace.known
     if isinstance(known, TargetData):
+        plan = workspace.train_config.drafters[0].plan
+        known.data.batches(plan, ("feature",))  # nearly all drafters read it: computed once
         return {"tokens": known.sequences.new_tokens, "sequences": len(known.sequences)}
     return {"tokens": int(known.distilled.size)}
 

@@ -12,8 +12,8 @@ from real.model.decoder import Decoder
 from real.model.draft_vocabulary import DraftVocabularyHead, head_rows
 from real.model.full_pass import causal_mask
 
-CHUNK = 128
-"""Rows whose logits over the vocabulary are held at a time."""
+CHUNK = {"cpu": 128, "cuda": 4096}
+"""Rows whose logits over the vocabulary are held at a time, by type of device."""
 
 Head = tuple[Tensor, Tensor | None]
 """Weight `[N, width]` and bias `[N]` of a vocabulary head."""
@@ -66,8 +66,9 @@ class _Distillation(torch.autograd.Function):
         ]
         total = hidden.new_zeros((), dtype=wide)
         with torch.autocast(hidden.device.type, enabled=False):
-            for start in range(0, len(hidden), CHUNK):
-                part = slice(start, start + CHUNK)
+            size = CHUNK.get(hidden.device.type, CHUNK["cpu"])
+            for start in range(0, len(hidden), size):
+                part = slice(start, start + size)
                 p = F.linear(given[0][part], *given[1:]).to(wide).softmax(-1)
                 logq = F.linear(own[0][part], *own[1:]).to(wide).log_softmax(-1)
                 total -= (p * logq).sum()

@@ -17,7 +17,7 @@ from real.model.runner import EAGER
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.record.settings import RecordError, Settings
-from real.sampling import AddressedDraws, Rule, gumbel_at, margin
+from real.sampling import Rule, gumbel_at, margin, sample_rows
 from simspec import CostModel
 from simspec.numerics.rng import RESIDUAL
 from simspec.policies.fixed import fixed
@@ -90,10 +90,7 @@ def pick_tokens(
     """
     if rule.sampled:
         p = rule.probs(logits)
-        token = [
-            AddressedDraws(rule.seed, s).sample(row, t, 0, RESIDUAL)
-            for row, s, t in zip(p, sequence, position)
-        ]
+        token = sample_rows(p, rule.seed, sequence, position, RESIDUAL)
         drawn = torch.tensor(token, device=p.device)
         return token, p.gather(-1, drawn[:, None])[:, 0].log().exp().tolist()
     scores = logits

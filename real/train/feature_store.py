@@ -76,10 +76,10 @@ class FeatureStore:
             part = self._open(name, shard)[start : start + min(size, length)]
             if found is None:
                 shape = len(indices), length, *part.shape[1:]
-                found = torch.zeros(shape, dtype=self.target.dtype)
+                found = torch.zeros(shape, dtype=part.dtype)  # narrow until it is on the device
             found[row, : len(part)] = part
         assert found is not None
-        return found.to(self.target.device)
+        return found.to(self.target.device).to(self.target.dtype)
 
     def _write(self, shard: int, names: Sequence[str]) -> None:
         parts: dict[str, dict[int, Tensor]] = {name: {} for name in names}

@@ -20,8 +20,10 @@ from real.train.prompt_set import PromptSet
 
 SHARD = 32
 """Sequences in a shard, a file."""
-BATCH, CACHE_BYTES = 96, 2 << 30
-"""Sequences written at a time, fewer where their KV cache would be larger."""
+BATCH = {"cpu": 96, "cuda": 768}
+"""Sequences written at a time by type of device, fewer where their KV cache would be larger."""
+CACHE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
+"""Most bytes of that cache."""
 FIRST_ADDRESS = 1 << 21
 """Draw addresses of written sequences begin here, far from those of recordings."""
 
@@ -124,7 +126,7 @@ def write_sequences(
     shards: list[Sequences] = []
     done, since, began = 0, 0, perf_counter()
     while done < writing.tokens:
-        blocks = _needed_blocks(len(shards), done, writing)
+        blocks = _needed_blocks(len(shards), done, writing, _of_device(BATCH, target))
         for i, block in enumerate(blocks):
             if processes.has(i) and not all(_path(folder, shard).exists() for shard in block):
                 report = _within(progress, done, writing.tokens)
@@ -139,12 +141,16 @@ def write_sequences(
     return joined(shards)
 
 
-def _needed_blocks(first: int, done: int, writing: Writing) -> list[range]:
+def _of_device(limit: Mapping[str, int], target: Decoder) -> int:
+    return limit.get(target.device.type, limit["cpu"])
+
+
+def _needed_blocks(first: int, done: int, writing: Writing, batch: int) -> list[range]:
     """The shards from `first` on that are needed however long sequences get, in blocks.
 
     Batches of both kinds are full in a block. Only the last blocks of all are smaller.
     """
-    size = 4 * BATCH // SHARD
+    size = 4 * batch // SHARD
     least = -(-(writing.tokens - done) // (SHARD * writing.length))
     end = first + (least - least % size or least)
     return [range(start, min(start + size, end)) for start in range(first, end, size)]
@@ -181,7 +187,8 @@ def _batch(target: Decoder, longest: int) -> int:
     """
     c = target.config
     row = 2 * c.layers * c.kv_heads * c.head_dim * target.embed.weight.element_size()
-    return max(1, min(BATCH, CACHE_BYTES // (row * longest)))
+    most = _of_device(CACHE_BYTES, target) // (row * longest)
+    return max(1, min(_of_device(BATCH, target), most))
 
 
 def heldout_sequences(
