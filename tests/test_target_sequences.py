@@ -68,7 +68,7 @@ def test_prefill_in_pieces_is_equal(monkeypatch, rows):
     target, prompts = Target(toy_target()), toy_prompts(6, 8)
     record_settings = Settings(4, 8, Rule(), ENDS, (), (), 4)
     wanted = target_sequences(target, record_settings, prompts, range(6))
-    monkeypatch.setattr(batch_writer, "PREFILL_ROWS", rows)
+    monkeypatch.setitem(batch_writer.PREFILL_ROWS, "cpu", rows)
     assert_equal(target_sequences(target, record_settings, prompts, range(6)), wanted)
 
 

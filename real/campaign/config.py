@@ -8,8 +8,8 @@ from real.model.config import DecoderConfig
 from real.train.config import TrainConfig, drafter_training, recipe_of
 from real.train.optimizers import TrainSchedule
 
-REQUIRED = ("model", "early_exit", "eagle", "medusa")
-"""Drafters that a campaign trains before all others."""
+REQUIRED = ("eagle", "early_exit", "model", "medusa")
+"""Drafters that a campaign trains and records before all others, in this order."""
 RECOMMENDED = ("glide", "hydra")
 MAX_DRAFT_LENGTHS = {"medusa": 4, "hydra": 4}
 """Drafters whose draft length is bounded by their heads."""
@@ -293,11 +293,12 @@ FULL_CHECKPOINT = with_checkpoint(
         training=replace(
             FULL.training,
             drafter_plan=TrainSchedule(
-                minutes=4, rows=32, length=792, save_every=1 << 30, every=1 << 30
+                minutes=5, rows=32, length=792, save_every=1 << 30, every=1 << 30
             ),
             rate_factor=0.28,  # 160 / 576, as `scaled_rate`
+            distil_tokens=1_300_000,
             draft_vocab=8192,
-            text_tokens=2_500_000,
+            text_tokens=1_000_000,
             soft=True,
             exam=48,
         ),

@@ -118,6 +118,7 @@ def _run(workspace: Workspace, stage: Stage, until: float, clock, say) -> State:
             raise Paused(stage.name)
 
     workspace.progress = progress
+    workspace.seconds_left = max(until - began, 0)
     try:
         result = stage.run(workspace)
         workspace.save_result(stage.name, clock() - began, result)
@@ -165,6 +166,9 @@ def train_together(
     advance(workspace, before, until - clock(), clock, say)
     if not all(workspace.result(stage.name) is not None for stage in before):
         return
+    workspace.unload_models()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     asked = [a for a in sys.argv[1:] if a != "--together"]
     left = ["--limit", str(max(until - clock(), 1) / 60)]
     processes = [

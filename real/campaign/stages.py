@@ -29,7 +29,7 @@ from real.campaign.timings import (
 from real.campaign.workspace import Workspace, take_checkpoint
 from real.files import read_card, replace_json
 from real.jobs import RULES
-from real.train.config import TrainConfig
+from real.train.config import TrainConfig, new_head, recipe_of
 from real.train.drafter_card import write_model_card
 from real.train.drafter_data import TargetData
 from real.train.pipeline import (
@@ -71,15 +71,28 @@ def generate_text(workspace: Workspace) -> dict:
     """Lets the target generate what drafters learn from."""
     known = workspace.known
     if isinstance(known, TargetData):
-        plan = workspace.train_config.drafters[0].plan
-        known.data.batches(plan, ("feature",))  # nearly all drafters read it: computed once
+        config, target = workspace.train_config, known.data.target
+        names = {
+            name
+            for each in config.drafters
+            for name in recipe_of(each.drafter).reads(new_head(each, target), each.soft)
+        }
+        known.data.batches(config.drafters[0].plan, sorted(names))  # in one pass for all drafters
         return {"tokens": known.sequences.new_tokens, "sequences": len(known.sequences)}
     return {"tokens": int(known.distilled.size)}
+
+
+EVALUATION_SECONDS, TRAINING_SHARE = 45, 0.85
+"""Seconds of a call that a training leaves for its evaluation; the share of the others that it
+plans for: steps are counted from the speed of the first ones, before others have begun."""
 
 
 def train_drafter(workspace: Workspace, drafter: str) -> dict:
     """Trains one drafter."""
     (training,) = (each for each in workspace.train_config.drafters if each.drafter == drafter)
+    fits = max(TRAINING_SHARE * (workspace.seconds_left - EVALUATION_SECONDS), 1) / 60
+    plan = replace(training.plan, minutes=min(training.plan.minutes, fits))
+    training = replace(training, plan=plan)
     if workspace.checkpoint is not None:  # whole sequences: none is longer
         length = workspace.config.recording.longest + workspace.train_config.new_tokens
         training = replace(training, plan=replace(training.plan, length=length))
@@ -165,10 +178,10 @@ FULLY_REQUIRED = ("model", "eagle")
 
 
 SLOW_SECONDS = {
-    "cost-model-greedy": 40,
-    "cost-eagle-greedy": 25,
-    "record-model-greedy": 25,
-    "record-model-coupled": 25,
+    "cost-eagle-greedy": 40,
+    "cost-model-greedy": 25,
+    "record-eagle-greedy": 25,
+    "record-eagle-coupled": 25,
 }
 """Seconds of stages that compile layers, or generate sequences that others reuse."""
 
@@ -199,7 +212,7 @@ def stages(checkpoint: bool = False) -> list[Stage]:
             "card", "required", 10, write_card, ("predictors", *(f"drafter-{d}" for d in REQUIRED))
         ),
     ]
-    for d in drafters:
+    for d in (REQUIRED[0], silent, *REQUIRED[1:]):
         ordered += _drafter_stages(
             d, "required", ("distil",) if d == silent else (f"drafter-{d}", "predictors")
         )
@@ -310,9 +323,9 @@ def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Sta
         )
     )
     last: list[tuple[str, str, int, Callable]] = [
+        ("score", "recommended" if silent else rank, 25, score_drafter),
         ("forced", rank, 8, force_recorded),
         ("audit", rank if drafter in FULLY_REQUIRED else "recommended", 8, audit_free_runs),
-        ("score", "recommended" if silent else rank, 25, score_drafter),
     ]
     return ordered + [
         Stage(f"{name}-{drafter}", stage_rank, seconds, partial(run, drafter=drafter), recordings)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from real.campaign.config import MAX_DRAFT_LENGTHS, CampaignConfig, training_of
 from real.decode.engine import make_passes
 from real.files import read_card, replace_json, replacing
@@ -114,7 +116,8 @@ class Workspace:
     """A campaign in `out`: its settings, text and prompt files, device and seed.
 
     With `checkpoint`, the folder of a target, none is trained; the target writes the drafters'
-    training sequences as continuations of `training_prompts` and the text.
+    training sequences as continuations of `training_prompts` and the text. `seconds_left` of the
+    call are known when a stage starts.
 
     | below `out` | what |
     | --- | --- |
@@ -135,6 +138,7 @@ class Workspace:
     progress: Progress = quiet
     checkpoint: Path | None = None
     training_prompts: tuple[Path, ...] = ()
+    seconds_left: float = float("inf")
     _loaded: dict = field(default_factory=dict)
 
     @property
@@ -285,7 +289,8 @@ class Workspace:
 
     def _given_target(self) -> TargetData:
         config, folder = self.train_config, self.models / "target"
-        target = load_target(folder, self.device)
+        dtype = torch.bfloat16 if self.device.startswith("cuda") else torch.float32
+        target = load_target(folder, self.device, dtype)
         longest = longest_prompt(target.context, config.new_tokens, self.config.recording.longest)
         form = prompt_format(folder, target.tokenizer)
         sources = PromptSources(self.training_prompts, config.text, form, longest, self.seed)

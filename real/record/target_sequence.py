@@ -23,8 +23,8 @@ from simspec.numerics.rng import RESIDUAL
 from simspec.policies.fixed import fixed
 from simspec.trace.quantization import encode_margin
 
-PREFILL_ROWS = 2048
-"""Most rows of a prefill pass, padding included: what bounds its memory."""
+PREFILL_ROWS = {"cpu": 2048, "cuda": 16384}
+"""Most rows of a prefill pass by type of device, padding included: what bounds its memory."""
 LEAST_FILLED = 0.75
 """Prompts are prefilled together where the shortest has this share of the longest's tokens."""
 
@@ -51,14 +51,15 @@ def write_batch(
     batch = min(batch, len(order))
     cache = RaggedKVCache(decoder, batch, len(prompts[order[0]]) + settings.budget)
     layers = range(len(decoder.layers))
+    together = PREFILL_ROWS.get(decoder.device.type, PREFILL_ROWS["cpu"])
     active: list[int] = []
     tokens: dict[int, list[int]] = {i: [] for i in order}
     evidence: dict[int, list[float]] = {i: [] for i in order}
     while order or active:
         admitted, order = order[: batch - len(active)], order[batch - len(active) :]
-        for group in _groups(admitted, [len(prompts[i]) - 1 for i in admitted]):
+        for group in _groups(admitted, [len(prompts[i]) - 1 for i in admitted], together):
             rows = [prompts[i][:-1] for i in group]
-            cache.admit(_prefill(decoder, rows), [len(row) for row in rows])
+            cache.admit(_prefill(decoder, rows, together), [len(row) for row in rows])
         active += admitted
         last = [tokens[i][-1] if tokens[i] else prompts[i][-1] for i in active]
         rotation, mask = cache.step(decoder)
@@ -103,19 +104,19 @@ def pick_tokens(
     return chosen[:, 0].tolist(), (best - second)[:, 0].tolist()
 
 
-def _groups(prompts: list[int], rows: list[int]) -> Iterator[list[int]]:
-    """Prompts, longest first, in groups that are prefilled together."""
+def _groups(prompts: list[int], rows: list[int], most: int) -> Iterator[list[int]]:
+    """Prompts, longest first, in groups of at most `most` rows that are prefilled together."""
     start = 0
     for i in range(1, len(prompts) + 1):
         together = i < len(prompts) and (
-            rows[i] >= LEAST_FILLED * rows[start] and (i + 1 - start) * rows[start] <= PREFILL_ROWS
+            rows[i] >= LEAST_FILLED * rows[start] and (i + 1 - start) * rows[start] <= most
         )
         if not together:
             yield prompts[start:i]
             start = i
 
 
-def _prefill(decoder: Decoder, prompts: list[list[int]]) -> KVCache:
+def _prefill(decoder: Decoder, prompts: list[list[int]], most: int) -> KVCache:
     """The KV cache of prompts of any lengths, longest first, padded on the right; in pieces."""
     longest, device = len(prompts[0]), decoder.device
     cache = decoder.cache(batch=len(prompts), capacity=longest)
@@ -123,7 +124,7 @@ def _prefill(decoder: Decoder, prompts: list[list[int]]) -> KVCache:
     for row, prompt in zip(padded, prompts):
         row[: len(prompt)] = prompt
     token = torch.from_numpy(padded).to(device)
-    piece = max(1, PREFILL_ROWS // len(prompts))
+    piece = max(1, most // len(prompts))
     for start in range(0, longest, piece):
         part = token[:, start : start + piece]
         n = part.shape[1]
