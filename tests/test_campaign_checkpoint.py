@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 from chat_models import save_chat_model, write_rows
+from safetensors.torch import load_file
 from toy_campaign import APP, WORDS, write_inputs
 from toy_gguf import write_gguf
 from typer.testing import CliRunner
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 from real.campaign.config import TOY_CHECKPOINT
 from real.campaign.report import pack, write_report
 from real.campaign.scheduler import advance
-from real.campaign.stages import stages
+from real.campaign.stages import stages, store_small
 from real.campaign.workspace import (
     CheckpointError,
     Workspace,
@@ -80,6 +82,22 @@ def test_drafters_learn_from_what_the_target_writes(done):
     assert card["asked"]["draft_vocab"] == TOY_CHECKPOINT.training.draft_vocab
     assert "later.jsonl" in json.dumps(card)
     assert "first.jsonl" not in json.dumps(card)
+
+
+def test_drafters_are_recorded_as_they_can_be_carried(done):
+    """A head in int8, a model in float16; a second call leaves both as they are."""
+    for drafter, stored in (("eagle", "int8"), ("model", "float16")):
+        folder = done.models / drafter
+        card = read_card(folder / "card.json")
+        assert card["stored"] == stored
+        assert card["evaluation"]["K"] == 5
+        before = {path.name: path.read_bytes() for path in folder.iterdir()}
+        store_small(folder)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    weights = load_file(done.models / "model" / "model.safetensors")
+    assert {value.dtype for value in weights.values()} == {torch.float16}
+    recorded = read_card(done.trace("eagle", "greedy").with_suffix(".json"))["drafter_sha256"]
+    assert recorded == sha256(done.models / "eagle" / "eagle.safetensors")
 
 
 def test_recordings_go_through_the_chat_template_and_equal_their_runs(done):

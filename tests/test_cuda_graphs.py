@@ -1,6 +1,11 @@
 """Graph capture: replays repeat the captured work on current values; a simulated GPU refuses what
 a GPU would."""
 
+import gc
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from test_decoder import RICH
@@ -47,6 +52,33 @@ def test_python_values_are_captured_as_constants():
     index[0] = 3
     x += 1
     assert replay()[0] == 2
+
+
+def test_a_graph_keeps_the_inputs_whose_addresses_it_holds(monkeypatch):
+    """Torch's graph does not: freed inputs were overwritten, and a kernel indexed by garbage."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    fakes = {
+        "Stream": lambda device: stream,
+        "current_stream": lambda device: stream,
+        "stream": lambda of: nullcontext(),
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None),
+        "graph": lambda made, pool=None: nullcontext(),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+
+    def captured():
+        read = torch.ones(3)
+        inputs.append(weakref.ref(read))
+        return capture(lambda: (read + 1,), torch.device("cuda"))
+
+    inputs: list = []
+    replay = captured()
+    gc.collect()
+    assert inputs[0]() is not None
+    del replay
+    gc.collect()
+    assert inputs[0]() is None
 
 
 @pytest.mark.parametrize(

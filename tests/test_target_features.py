@@ -81,6 +81,20 @@ def test_batches_hold_whole_sequences_and_learn_new_tokens(tmp_path):
     assert cut.token.shape == (9, 16)
 
 
+def test_features_of_a_pass_are_those_of_the_files(tmp_path, monkeypatch):
+    """A GPU stores none; rows after a sequence's end differ, and are not learned."""
+    names = ("feature", "tap:1", "kv:0")
+    stored = training_set(tmp_path).batches(PLAN, names)(1)
+    monkeypatch.setattr(FeatureStore, "stores", False)
+    passed = training_set(tmp_path / "none").batches(PLAN, names)(1)
+    assert not (tmp_path / "none").exists()
+    assert torch.equal(stored.token, passed.token)
+    for name in names:
+        for row, (a, b) in enumerate(zip(stored.stored[name], passed.stored[name])):
+            size = len(read_tokens(stored)[row]) - 1
+            torch.testing.assert_close(a[:size], b[:size], rtol=1e-12, atol=1e-12)
+
+
 def test_sequences_of_similar_lengths_meet(tmp_path):
     """TOGETHER batches hold what their common draw holds, and little padding."""
     found, plan = training_set(tmp_path), TrainSchedule(rows=6, length=400)

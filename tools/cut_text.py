@@ -1,10 +1,11 @@
 """Cuts what drafters learn besides the prompts of public sets: chats, code and prose of a corpus.
 
-Usage: python tools/cut_text.py DATA EXHIBIT.jsonl FOLDER
+Usage: python tools/cut_text.py DATA EXHIBIT.jsonl FOLDER [TIMES]
 
 FOLDER/chat.jsonl has questions of a chat data set, which the target answers; FOLDER/text.jsonl has
 text to learn as it is, in shares by domain, without the maths. No document shares 13 words in a row
 with a prompt of the exhibit (`leakage`). Documents keep the order of the shards, which is random.
+TIMES as much is cut of both, for a GPU.
 """
 
 import json
@@ -18,8 +19,8 @@ from leakage import leaks, word_runs
 
 CHAT = "dialogue/databricks-dolly-15k:"
 """Source of the questions (CC-BY-SA-3.0): instructions as users write them."""
-QUESTIONS, LONGEST_QUESTION = 12000, 1500
-CHARACTERS = {"dialogue": 6_400_000, "code": 3_200_000, "prose": 3_200_000}
+QUESTIONS, LONGEST_QUESTION = 3000, 1500
+CHARACTERS = {"dialogue": 1_600_000, "code": 800_000, "prose": 800_000}
 """Characters of text by domain: about a quarter of it in tokens."""
 LONGEST_DOCUMENT = 4000
 """Characters taken of a document, from its start, so that many documents have a part."""
@@ -40,7 +41,7 @@ def question(document: dict[str, str]) -> str:
     return asked if answer and len(asked) <= LONGEST_QUESTION else ""
 
 
-def main(data: Path, exhibit: Path, folder: Path) -> None:
+def main(data: Path, exhibit: Path, folder: Path, times: int = 1) -> None:
     shown = [json.loads(line)["turns"] for line in exhibit.read_text(encoding="utf-8").splitlines()]
     taken = set().union(*(word_runs(turns) for turns in shown))
     held, left_out = Counter[str](), 0
@@ -48,8 +49,8 @@ def main(data: Path, exhibit: Path, folder: Path) -> None:
     for i, document in enumerate(documents(data)):
         domain = document["source"].partition("/")[0]
         text = document["text"][:LONGEST_DOCUMENT]
-        asked = question(document) if len(chats) < QUESTIONS else ""
-        if not asked and held[domain] >= CHARACTERS.get(domain, 0):
+        asked = question(document) if len(chats) < times * QUESTIONS else ""
+        if not asked and held[domain] >= times * CHARACTERS.get(domain, 0):
             continue
         if leaks([text], taken):
             left_out += 1
@@ -67,4 +68,4 @@ def main(data: Path, exhibit: Path, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*map(Path, sys.argv[1:4]), *map(int, sys.argv[4:]))

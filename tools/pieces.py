@@ -17,8 +17,8 @@ import typer
 from real.files import replace_json, replacing
 from real.model.stored_weights import sha256
 
-PIECE = 16_000_000
-"""Bytes of a piece, all but the last."""
+PIECE = 13_000_000
+"""Bytes of a piece, all but the last: SmolLM2 in four bits is eight, half of them 52 MB."""
 MANIFEST = "pieces.json"
 _HASH = re.compile("[0-9a-f]{64}")
 

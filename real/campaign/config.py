@@ -293,10 +293,10 @@ FULL_CHECKPOINT = with_checkpoint(
         training=replace(
             FULL.training,
             drafter_plan=TrainSchedule(
-                minutes=5, rows=32, length=792, save_every=1 << 30, every=1 << 30
+                minutes=4, rows=32, length=792, save_every=1 << 30, every=1 << 30
             ),
             rate_factor=0.28,  # 160 / 576, as `scaled_rate`
-            distil_tokens=1_300_000,
+            distil_tokens=1_000_000,
             draft_vocab=8192,
             text_tokens=1_000_000,
             soft=True,

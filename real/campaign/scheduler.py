@@ -62,14 +62,18 @@ def advance(
 
     A stage starts when its needs are done and its estimate fits the time left; one that resumes
     starts with less, and is stopped. Once time is too short for a required stage, only required
-    ones start. An exception of a stage goes to a file in log/, and the others continue.
+    ones start. An exception of a stage goes to a file in log/, and the others continue, the stage
+    itself comes last in the next call. Where it leaves the GPU unusable no other stage starts.
     """
-    began, short = clock(), False
+    began, short, usable = clock(), False, True
+    failed = {
+        stage.name for stage in todo if (workspace.out / "log" / f"{stage.name}.txt").exists()
+    }
     states: dict[str, State] = {}
     for stage in todo:
         if workspace.result(stage.name) is not None:
             states[stage.name] = State(stage, "done")
-    for stage in todo:
+    for stage in sorted(todo, key=lambda stage: stage.name in failed):
         if stage.name in states:
             continue
         left = limit - (clock() - began)
@@ -87,6 +91,9 @@ def advance(
         )
         if missing:
             states[stage.name] = State(stage, "left", why=f"needs {missing[0]}")
+        elif not usable:
+            why = "no kernel runs until this process ends; the next call goes on"
+            states[stage.name] = State(stage, "left", why=why)
         elif wanted > left:
             estimate = workspace.config.pace * stage.seconds
             why = f"takes about {estimate:.0f} s, {max(left, 0):.0f} s were left"
@@ -95,6 +102,7 @@ def advance(
             states[stage.name] = State(stage, "left", why="a required stage comes first")
         else:
             states[stage.name] = _run(workspace, stage, began + limit, clock, say)
+            usable = states[stage.name].state != "failed" or release_memory()
         short = short or (
             stage.rank == "required"
             and states[stage.name].state in ("left", "stopped")
@@ -134,8 +142,6 @@ def _run(workspace: Workspace, stage: Stage, until: float, clock, say) -> State:
         with replacing(workspace.out / "log" / f"{stage.name}.txt") as path:
             path.write_text(traceback.format_exc(), encoding="utf-8")
         workspace.unload_models()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:160]} (log/{stage.name}.txt)"
         say(f"{stage.name} failed: {why}")
         return State(stage, "failed", clock() - began, why)
@@ -167,8 +173,7 @@ def train_together(
     if not all(workspace.result(stage.name) is not None for stage in before):
         return
     workspace.unload_models()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    release_memory()
     asked = [a for a in sys.argv[1:] if a != "--together"]
     left = ["--limit", str(max(until - clock(), 1) / 60)]
     processes = [
@@ -178,6 +183,17 @@ def train_together(
     ]
     for process in processes:
         process.wait()
+
+
+def release_memory() -> bool:
+    """Gives unused memory of the GPU back; False after an error that ends all use of it."""
+    try:
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.synchronize()
+    except RuntimeError:  # a failed assertion of a kernel: every later call fails too
+        return False
+    return True
 
 
 def complete(states: Sequence[State]) -> bool:

@@ -1,8 +1,12 @@
 """All stages of a campaign in order, training first; each writes one result and runs once."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
 
 from real.campaign.config import RECOMMENDED, REQUIRED, TREE_DRAFTERS
 from real.campaign.recordings import (
@@ -27,9 +31,10 @@ from real.campaign.timings import (
     score_drafter,
 )
 from real.campaign.workspace import Workspace, take_checkpoint
-from real.files import read_card, replace_json
+from real.files import read_card, replace_json, replacing
 from real.jobs import RULES
-from real.train.config import TrainConfig, new_head, recipe_of
+from real.jobs.convert import quantize_drafter
+from real.train.config import TrainConfig
 from real.train.drafter_card import write_model_card
 from real.train.drafter_data import TargetData
 from real.train.pipeline import (
@@ -71,13 +76,6 @@ def generate_text(workspace: Workspace) -> dict:
     """Lets the target generate what drafters learn from."""
     known = workspace.known
     if isinstance(known, TargetData):
-        config, target = workspace.train_config, known.data.target
-        names = {
-            name
-            for each in config.drafters
-            for name in recipe_of(each.drafter).reads(new_head(each, target), each.soft)
-        }
-        known.data.batches(config.drafters[0].plan, sorted(names))  # in one pass for all drafters
         return {"tokens": known.sequences.new_tokens, "sequences": len(known.sequences)}
     return {"tokens": int(known.distilled.size)}
 
@@ -97,11 +95,37 @@ def train_drafter(workspace: Workspace, drafter: str) -> dict:
         length = workspace.config.recording.longest + workspace.train_config.new_tokens
         training = replace(training, plan=replace(training.plan, length=length))
     card = train_with(workspace.known, training, workspace.folders, workspace.progress)
+    if workspace.checkpoint is not None:
+        store_small(workspace.models / training.place)
     return {
         "steps": card["steps"],
         "parameters": card["parameters"],
         "evaluation": card["evaluation"],
     }
+
+
+def store_small(folder: Path) -> None:
+    """Stores a trained drafter small enough to carry: a draft head in int8, a model in float16.
+
+    It is recorded and run as it is stored. A second call changes nothing.
+    """
+    card, weights = read_card(folder / "card.json"), folder / "model.safetensors"
+    if "stored" in card:
+        return
+    if weights.exists():
+        half = {name: value.half() for name, value in load_file(weights).items()}
+        with replacing(weights) as temporary:
+            save_file(half, temporary, {"format": "pt"})
+        replace_json(folder / "card.json", card | {"stored": "float16"})
+        return
+    part = folder.with_name(f".{folder.name}.int8")  # a killed job leaves it; the next starts anew
+    shutil.rmtree(part, ignore_errors=True)
+    made = quantize_drafter(folder, part)
+    for path in part.glob("*.safetensors"):
+        path.replace(folder / path.name)
+    shutil.rmtree(part)
+    kept = {name: made[name] for name in ("stored", "source_sha256", "relative_error")}
+    replace_json(folder / "card.json", card | kept)
 
 
 def search_self_skip(workspace: Workspace) -> dict:
@@ -178,7 +202,7 @@ FULLY_REQUIRED = ("model", "eagle")
 
 
 SLOW_SECONDS = {
-    "cost-eagle-greedy": 40,
+    "cost-eagle-greedy": 60,
     "cost-model-greedy": 25,
     "record-eagle-greedy": 25,
     "record-eagle-coupled": 25,

@@ -52,7 +52,8 @@ def capture(function: Callable[[], tuple[Tensor, ...]], device: torch.device, po
     with torch.cuda.graph(graph, pool=pool):
         out = function()
 
-    def replay() -> tuple[Tensor, ...]:
+    def replay(inputs=function) -> tuple[Tensor, ...]:
+        # a graph holds addresses: without its function the inputs would be freed under it
         graph.replay()
         return out
 

@@ -42,7 +42,8 @@ def write_batch(
 ) -> None:
     """Writes the sequences of some (prompt, draw address), `batch` at a time, one row each a pass.
 
-    A sequence that ends gives its place to the next prompt; the last ones leave a smaller batch.
+    A sequence that ends gives its place to the next prompt, on CUDA once an eighth of the batch has
+    ended; the last ones leave a smaller batch.
     `on_sequence` receives each when it ends, with its margins; under the rejection rule with p of
     its tokens.
     """
@@ -51,12 +52,17 @@ def write_batch(
     batch = min(batch, len(order))
     cache = RaggedKVCache(decoder, batch, len(prompts[order[0]]) + settings.budget)
     layers = range(len(decoder.layers))
-    together = PREFILL_ROWS.get(decoder.device.type, PREFILL_ROWS["cpu"])
+    kind = decoder.device.type
+    together = PREFILL_ROWS.get(kind, PREFILL_ROWS["cpu"])
+    # a prompt's pass takes a GPU as long as that of a hundred
+    least = max(1, batch // 8) if kind == "cuda" else 1
     active: list[int] = []
     tokens: dict[int, list[int]] = {i: [] for i in order}
     evidence: dict[int, list[float]] = {i: [] for i in order}
     while order or active:
-        admitted, order = order[: batch - len(active)], order[batch - len(active) :]
+        free = batch - len(active)
+        free = free if free >= least or not active else 0
+        admitted, order = order[:free], order[free:]
         for group in _groups(admitted, [len(prompts[i]) - 1 for i in admitted], together):
             rows = [prompts[i][:-1] for i in group]
             cache.admit(_prefill(decoder, rows, together), [len(row) for row in rows])

@@ -24,6 +24,10 @@ BATCH = {"cpu": 96, "cuda": 768}
 """Sequences written at a time by type of device, fewer where their KV cache would be larger."""
 CACHE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
 """Most bytes of that cache."""
+BLOCK = {"cpu": 4, "cuda": 16}
+"""Batches of a block: its last sequences leave a device half empty."""
+EXPECTED = 0.8
+"""Share of the shards that sequences of the mean length so far would need, written at once."""
 FIRST_ADDRESS = 1 << 21
 """Draw addresses of written sequences begin here, far from those of recordings."""
 
@@ -126,7 +130,8 @@ def write_sequences(
     shards: list[Sequences] = []
     done, since, began = 0, 0, perf_counter()
     while done < writing.tokens:
-        blocks = _needed_blocks(len(shards), done, writing, _of_device(BATCH, target))
+        size = _of_device(BLOCK, target) * _of_device(BATCH, target) // SHARD
+        blocks = _needed_blocks(len(shards), done, writing, size)
         for i, block in enumerate(blocks):
             if processes.has(i) and not all(_path(folder, shard).exists() for shard in block):
                 report = _within(progress, done, writing.tokens)
@@ -145,13 +150,15 @@ def _of_device(limit: Mapping[str, int], target: Decoder) -> int:
     return limit.get(target.device.type, limit["cpu"])
 
 
-def _needed_blocks(first: int, done: int, writing: Writing, batch: int) -> list[range]:
-    """The shards from `first` on that are needed however long sequences get, in blocks.
+def _needed_blocks(first: int, done: int, writing: Writing, size: int) -> list[range]:
+    """The shards from `first` on that are needed, by the mean length so far, in blocks of `size`.
 
     Batches of both kinds are full in a block. Only the last blocks of all are smaller.
     """
-    size = 4 * batch // SHARD
-    least = -(-(writing.tokens - done) // (SHARD * writing.length))
+    left = writing.tokens - done
+    least = -(-left // (SHARD * writing.length))
+    if done:
+        least = max(least, int(EXPECTED * left * first / done))
     end = first + (least - least % size or least)
     return [range(start, min(start + size, end)) for start in range(first, end, size)]
 
