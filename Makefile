@@ -188,7 +188,7 @@ smollm2-costs: $(SMOLLM2)/target/card.json
 	  --engine prepacked --threads 2 --seconds 20
 
 # Predicted and measured speedups of the drafters whose weights are here; a quarter of an hour each, alone.
-SCORECARD = $(BIN)/simspec scorecard --models $(SMOLLM2) --engine prepacked --threads 2 --budget 32 --json
+SCORECARD = $(BIN)/simspec scorecard --models $(SMOLLM2) --engine prepacked --threads 2 --json --budget 32
 FEW := --policy fixed:2 --policy beta_ts
 MORE := $(FEW) --policy cali_ts:predictor=confidence --policy confidence:0.4 --policy cost_ts
 MEASURED := traces/smollm2/measured
@@ -199,6 +199,14 @@ smollm2-scorecards: $(SMOLLM2)/target/card.json
 	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-eagle-coupled.json
 	$(SCORECARD) traces/smollm2/greedy/prompt_lookup.parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
 	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-prompt_lookup-greedy.json
+
+# A drafter that nobody trains: n-grams of a suffix tree. Its recording stays on the machine.
+SUFFIX := $(SMOLLM2)/untrained/suffix
+smollm2-suffix: $(SMOLLM2)/target/card.json
+	mkdir -p $(dir $(SUFFIX))
+	$(SMOLLM2_RECORD:128=64) --drafter suffix --depth 8 --rule greedy --out $(SUFFIX).parquet
+	$(SCORECARD:32=16) $(SUFFIX).parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
+	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-suffix-greedy.json
 
 EQUALITY = $(BIN)/python tools/bench/equality.py --models $(SMOLLM2) --threads 1
 IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model
