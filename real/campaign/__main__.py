@@ -71,7 +71,7 @@ def campaign(  # noqa: PLR0913
         ),
     ] = None,
     together: Annotated[
-        bool, typer.Option(help="Train all drafters at once, each in a process of its own.")
+        bool, typer.Option(help="Train all drafters at once, one process each.")
     ] = False,
     toy: Annotated[bool, typer.Option(help="Tiny sizes: the whole campaign in a minute.")] = False,
 ) -> None:
