@@ -130,10 +130,10 @@ def test_killed_campaign_resumes_to_the_same_results(server, inputs, whole, tmp_
     code, _ = server(tmp_path, options, program="campaign", once=str(last))
     assert code == -signal.SIGKILL, server.error
     there = {p.stem: (p.read_bytes(), p.stat().st_mtime_ns) for p in (out / "parts").glob("*.json")}
-    assert set(there) >= {"text", "target", "distil", "drafter-model", "drafter-early_exit"}
+    assert set(there) >= {"text", "target", "distil", "drafter-eagle", "drafter-early_exit"}
     assert len(there) < len(names)
     folder = open_workspace(inputs, out)
-    states = advance(folder, stages()[: names.index("record-model-coupled") + 1], 3600)
+    states = advance(folder, stages()[: names.index("record-eagle-coupled") + 1], 3600)
     assert all(status.state == "done" for status in states)
     assert {s.stage.name for s in states if not s.seconds} == set(there)
     assert {

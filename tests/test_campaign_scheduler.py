@@ -170,7 +170,7 @@ def test_drafters_train_in_processes_of_their_own_once_there_is_text(clocked, mo
     monkeypatch.setattr(
         scheduler.subprocess,
         "Popen",
-        lambda argv: started.append(argv) or SimpleNamespace(wait=lambda: 0),
+        lambda argv, env: started.append(argv) or SimpleNamespace(wait=lambda: 0),
     )
     monkeypatch.setattr(scheduler.sys, "argv", ["campaign", "--toy", "--together", "--limit", "9"])
     todo = [

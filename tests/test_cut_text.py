@@ -8,7 +8,7 @@ import cut_text
 SHOWN = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
 
 
-def cut(tmp_path, monkeypatch, documents, questions=2):
+def cut(tmp_path, monkeypatch, documents, questions=2, times=1):
     monkeypatch.setattr(cut_text, "QUESTIONS", questions)
     monkeypatch.setattr(cut_text, "CHARACTERS", {"dialogue": 60, "code": 30})
     monkeypatch.setattr(cut_text, "LONGEST_DOCUMENT", 80)
@@ -16,7 +16,7 @@ def cut(tmp_path, monkeypatch, documents, questions=2):
         for source, text in documents:
             file.write(json.dumps({"source": source, "text": text}) + "\n")
     (tmp_path / "shown.jsonl").write_text(json.dumps({"turns": [SHOWN]}) + "\n")
-    cut_text.main(tmp_path, tmp_path / "shown.jsonl", tmp_path / "out")
+    cut_text.main(tmp_path, tmp_path / "shown.jsonl", tmp_path / "out", times)
     chats, texts = (
         [json.loads(line) for line in (tmp_path / "out" / name).read_text().splitlines()]
         for name in ("chat.jsonl", "text.jsonl")
@@ -50,6 +50,16 @@ def test_shares_are_kept_and_other_domains_left_out(tmp_path, monkeypatch):
         "User: What is green?\n\nAssistant: It is.",  # beyond the questions: text
         "User: Hello.\n\nAssistant: Hello.",
     ]
+
+
+def test_twice_as_much_is_cut_where_asked(tmp_path, monkeypatch):
+    documents = [chat(f"What is {i}?") for i in range(6)] + [
+        ("code/a", f"x = {i}") for i in range(20)
+    ]
+    once = cut(tmp_path, monkeypatch, documents)
+    twice = cut(tmp_path, monkeypatch, documents, times=2)
+    assert [len(part) for part in once] == [2, 2 + 6]
+    assert [len(part) for part in twice] == [4, 2 + 12]
 
 
 def test_what_the_exhibit_holds_is_left_out(tmp_path, monkeypatch, capsys):

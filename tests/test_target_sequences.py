@@ -72,6 +72,23 @@ def test_prefill_in_pieces_is_equal(monkeypatch, rows):
     assert_equal(target_sequences(target, record_settings, prompts, range(6)), wanted)
 
 
+def test_prompts_that_enter_together_write_the_same(monkeypatch):
+    """As on CUDA: places stay empty until they are half of the batch, and fewer passes prefill."""
+    passes = []
+    prefill = batch_writer._prefill
+    monkeypatch.setattr(
+        batch_writer, "_prefill", lambda *asked: passes.append(len(asked[1])) or prefill(*asked)
+    )
+    target, prompts = Target(toy_target()), toy_prompts(23, 3)
+    record_settings = Settings(4, 20, RULES["coupled"], (3, 4, 5, 6, 7, 8), (), (), 4)
+    wanted = target_sequences(target, record_settings, prompts, range(23))
+    singly = len(passes)
+    monkeypatch.setitem(batch_writer.LEAST_FREE, "cpu", 0.5)
+    assert_equal(target_sequences(target, record_settings, prompts, range(23)), wanted)
+    assert len(passes) - singly < singly
+    assert sum(passes) == 2 * len(prompts)
+
+
 def test_passes_hold_only_unfinished_sequences(monkeypatch):
     """As many rows as tokens are written, and never more at a time than asked."""
     passes = []

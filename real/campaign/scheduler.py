@@ -1,5 +1,6 @@
 """Stages of a campaign, and running them within a time limit."""
 
+import os
 import subprocess
 import sys
 import time
@@ -176,10 +177,15 @@ def train_together(
     release_memory()
     asked = [a for a in sys.argv[1:] if a != "--together"]
     left = ["--limit", str(max(until - clock(), 1) / 60)]
+    drafters = [s.name for s in todo if s.name.startswith("drafter-") and s.resumes]
+    names = [name for name in drafters if workspace.result(name) is None]
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, len(names))))}
     processes = [
-        subprocess.Popen([sys.executable, "-m", "real.campaign", *asked, *left, "--only", name])
-        for name in [s.name for s in todo if s.name.startswith("drafter-") and s.resumes]
-        if workspace.result(name) is None
+        subprocess.Popen(
+            [sys.executable, "-m", "real.campaign", *asked, *left, "--only", name],
+            env=threads | os.environ,
+        )
+        for name in names
     ]
     for process in processes:
         process.wait()

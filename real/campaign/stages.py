@@ -215,7 +215,7 @@ def stages(checkpoint: bool = False) -> list[Stage]:
     silent = "prompt_lookup"
     drafters = (*REQUIRED, silent)
     if checkpoint:
-        ordered = [Stage("target", "required", 10, train_target)]
+        ordered = [Stage("target", "required", 45, train_target)]
     else:
         ordered = [
             Stage("text", "required", 20, prepare_text),

@@ -25,6 +25,9 @@ from simspec.trace.quantization import encode_margin
 
 PREFILL_ROWS = {"cpu": 2048, "cuda": 16384}
 """Most rows of a prefill pass by type of device, padding included: what bounds its memory."""
+LEAST_FREE = {"cpu": 0.0, "cuda": 1 / 8}
+"""Share of a batch that has ended before prompts enter: a GPU's pass of one takes as long as that
+of a hundred."""
 LEAST_FILLED = 0.75
 """Prompts are prefilled together where the shortest has this share of the longest's tokens."""
 
@@ -42,8 +45,8 @@ def write_batch(
 ) -> None:
     """Writes the sequences of some (prompt, draw address), `batch` at a time, one row each a pass.
 
-    A sequence that ends gives its place to the next prompt, on CUDA once an eighth of the batch has
-    ended; the last ones leave a smaller batch.
+    Sequences that end give their places to the next prompts, once they are `LEAST_FREE` of the
+    batch; the last ones leave a smaller batch.
     `on_sequence` receives each when it ends, with its margins; under the rejection rule with p of
     its tokens.
     """
@@ -54,8 +57,7 @@ def write_batch(
     layers = range(len(decoder.layers))
     kind = decoder.device.type
     together = PREFILL_ROWS.get(kind, PREFILL_ROWS["cpu"])
-    # a prompt's pass takes a GPU as long as that of a hundred
-    least = max(1, batch // 8) if kind == "cuda" else 1
+    least = LEAST_FREE.get(kind, 0.0) * batch
     active: list[int] = []
     tokens: dict[int, list[int]] = {i: [] for i in order}
     evidence: dict[int, list[float]] = {i: [] for i in order}
