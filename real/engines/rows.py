@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from real.engines.messages import Finished, Request, read_finished
+from real.engines.messages import MOST_TOKEN_ID, Finished, Request, read_finished
 from simspec.engines.vllm_proposer import suffix_rule
 from simspec.output.files import check_output, naming
 
@@ -246,7 +246,9 @@ def _row(value: Any) -> Row:
     ids = isinstance(prompt, list) and all(type(t) is int and 0 <= t < 1 << 31 for t in prompt)
     if not ids:
         raise ValueError("its prompt holds other values than token ids")
-    request = Request(str(asked["id"]), tuple(prompt), _whole(asked["max_tokens"]))
+    if (budget := _whole(asked["max_tokens"])) > MOST_TOKEN_ID:
+        raise ValueError(f"its max_tokens is {budget}; expected at most {MOST_TOKEN_ID}")
+    request = Request(str(asked["id"]), tuple(prompt), budget)
     finished = read_finished(value["finished"], {request.id: request})
     force = None if value["force"] is None else _whole(value["force"])
     session, block, k = (_whole(value[name]) for name in ("session", "block", "k"))
