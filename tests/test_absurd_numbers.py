@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from shell import refused, simspec
+from test_engine_run import FakeRunner, do_run, prompts
 
 from real.audit.runs import load_run
+from real.engines import rows
 from real.model.config import MOST, DecoderConfig
 from real.model.draft_head import block_count, check_settings
 from real.model.hf_config import WeightsError
@@ -171,3 +173,14 @@ def test_control_settings_of_heads_are_accepted():
         {"depth": 3, "own_head": True, "layers": 1, "reads": [0, 5], "norm_eps": 1e-6, "kind": "a",
          "shared": -1, "none": None}
     )  # fmt: skip
+
+
+def test_budget_of_an_engine_row_that_no_recording_holds_is_refused(tmp_path):
+    world, path = prompts(3), tmp_path / "r.jsonl"
+    do_run(path, FakeRunner(world), world)
+    head, line, *_ = path.read_text().splitlines()
+    row = json.loads(line)
+    row["request"]["max_tokens"] = 1 << 63
+    path.write_text(f"{head}\n{json.dumps(row)}\n")
+    with pytest.raises(ValueError, match="line 2 is no row.* expected at most 2147483647"):
+        rows.read_rows(path)

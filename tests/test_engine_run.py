@@ -218,13 +218,11 @@ def test_damaged_rows_are_refused(tmp_path):
     path.write_bytes(b"".join([*lines, lines[-1]]))
     with pytest.raises(ValueError, match="repeats a request of its block"):
         read_rows(path)
-    first, huge = json.loads(lines[1]), json.loads(lines[1])
-    first["finished"]["passes"] = [[1, 0, 3]]
-    huge["request"]["max_tokens"] = 1 << 63  # no recording holds such a budget
-    for row in (first, huge):
-        path.write_bytes(lines[0] + json.dumps(row).encode() + b"\n")
-        with pytest.raises(ValueError, match="line 2 is no row"):
-            read_rows(path)
+    row = json.loads(lines[1])
+    row["finished"]["passes"] = [[1, 0, 3]]
+    path.write_bytes(lines[0] + json.dumps(row).encode() + b"\n")
+    with pytest.raises(ValueError, match="line 2 is no row"):
+        read_rows(path)
 
 
 def test_one_worker_a_length_where_a_run_cannot_set_it(tmp_path):
