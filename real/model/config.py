@@ -57,9 +57,9 @@ class DecoderConfig:
         for name, most in MOST.items():
             size = getattr(self, name)
             if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
-                raise ValueError(f"{name} is {size!r}, expected an integer of 1 to {most}")
+                raise ValueError(f"{name} is {size!r:.40}, expected an integer of 1 to {most}")
         for name, limit in (("rope_theta", MAX_THETA), ("norm_eps", 1.0)):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if not number or not math.isfinite(value) or not 0 <= value <= limit:
-                raise ValueError(f"{name} is {value!r}, expected a number of at most {limit:g}")
+                raise ValueError(f"{name} is {value!r:.40}, expected a number of at most {limit:g}")

@@ -128,7 +128,7 @@ def check_settings(settings: Mapping[str, object]) -> None:
             if name == "norm_eps" and isinstance(item, int | float) and 0 <= item <= 1:
                 continue
             if not isinstance(item, int) or not -1 <= item <= most:
-                raise ValueError(f"{name} is {item!r}, expected an integer of at most {most}")
+                raise ValueError(f"{name} is {item!r:.40}, expected an integer of at most {most}")
 
 
 def block_count(value: object, source: str) -> int:

@@ -87,7 +87,7 @@ def attention_window(config: Any) -> int | None:
         return None
     window = getattr(config, "sliding_window", None)
     if window is not None and (type(window) is not int or window < 1):
-        raise WeightsError(f"sliding_window is {window!r}; expected a number of tokens or null")
+        raise WeightsError(f"sliding_window is {window!r:.40}; expected a number of tokens or null")
     return window
 
 
@@ -98,7 +98,9 @@ def max_context(config: Any) -> int:
     """
     longest = config.max_position_embeddings
     if type(longest) is not int or longest < 1:
-        raise WeightsError(f"max_position_embeddings is {longest!r}; expected a number of tokens")
+        raise WeightsError(
+            f"max_position_embeddings is {longest!r:.40}; expected a number of tokens"
+        )
     return min(longest, attention_window(config) or longest)
 
 
@@ -186,7 +188,7 @@ def end_tokens(path: str | Path, vocab: int) -> tuple[int, ...]:
                 continue
             if type(token) is not int or not 0 <= token < vocab:
                 raise WeightsError(
-                    f"{path}: eos_token_id in {file} is {token!r}; expected a token of the "
+                    f"{path}: eos_token_id in {file} is {token!r:.40}; expected a token of the "
                     f"vocabulary, 0 to {vocab - 1}: correct the file"
                 )
             found[token] = None
