@@ -304,7 +304,7 @@ gpu: $(if $(GIVEN),,lab/.copied)
 	    --prompts traces/smollm2/prompts.jsonl --training-prompts lab/learn/prompts.jsonl \
 	    --training-prompts lab/learn/chat.jsonl,--text lab/text \
 	    $$(printf -- '--prompts %s ' lab/prompts/*) $$(printf -- '--heldout %s ' lab/heldout/*)) $(GPU_ARGS); done=$$?; \
-	mkdir -p $(OUT); tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
+	mkdir -p $(OUT); rm -f $(OUT)/home.tar.xz.*; tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
 	  split -b 15900000 - $(OUT)/home.tar.xz.; exit $$done
 
 clean:

@@ -73,7 +73,7 @@ def campaign(  # noqa: PLR0913
     together: Annotated[
         bool, typer.Option(help="Train all drafters at once, one process each.")
     ] = False,
-    toy: Annotated[bool, typer.Option(help="Tiny sizes: the whole campaign in a minute.")] = False,
+    toy: Annotated[bool, typer.Option(help="Tiny sizes: the whole campaign in minutes.")] = False,
 ) -> None:
     """Train a target and its drafters, or drafters for a target; record, measure, run and report.
 

@@ -167,7 +167,7 @@ def train_together(
 ) -> None:
     """Trains all drafters until the clock's `until`, each in a process; they find text to learn.
 
-    One drafter's step leaves most of a GPU idle: its kernels are shorter than their launch.
+    One drafter's step is expected to leave much of a GPU idle; no measurement says how much.
     """
     before = [stage for stage in todo if stage.name in ("text", "target", "distil")]
     advance(workspace, before, until - clock(), clock, say)

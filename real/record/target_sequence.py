@@ -26,8 +26,7 @@ from simspec.trace.quantization import encode_margin
 PREFILL_ROWS = {"cpu": 2048, "cuda": 16384}
 """Most rows of a prefill pass by type of device, padding included: what bounds its memory."""
 LEAST_FREE = {"cpu": 0.0, "cuda": 1 / 8}
-"""Share of a batch that has ended before prompts enter: a GPU's pass of one takes as long as that
-of a hundred."""
+"""Share of a batch that has ended before prompts enter, so that they share a prefill pass."""
 LEAST_FILLED = 0.75
 """Prompts are prefilled together where the shortest has this share of the longest's tokens."""
 
