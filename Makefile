@@ -200,13 +200,21 @@ smollm2-scorecards: $(SMOLLM2)/target/card.json
 	$(SCORECARD) traces/smollm2/greedy/prompt_lookup.parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
 	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-prompt_lookup-greedy.json
 
-# A drafter that nobody trains: n-grams of a suffix tree. Its recording stays on the machine.
-SUFFIX := $(SMOLLM2)/untrained/suffix
-smollm2-suffix: $(SMOLLM2)/target/card.json
-	mkdir -p $(dir $(SUFFIX))
-	$(SMOLLM2_RECORD:128=64) --drafter suffix --depth 8 --rule greedy --out $(SUFFIX).parquet
-	$(SCORECARD:32=16) $(SUFFIX).parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
+# Drafters that nobody trains: n-grams of a suffix tree, and the target without layers 12 to 19. Their recordings
+# stay on the machine.
+UNTRAINED := $(SMOLLM2)/untrained
+smollm2-untrained: $(SMOLLM2)/target/card.json
+	mkdir -p $(UNTRAINED)
+	$(SMOLLM2_RECORD:128=64) --drafter suffix --drafter self_skip --depth 8 --rule greedy --out $(UNTRAINED)
+	$(SCORECARD:32=16) $(UNTRAINED)/suffix.parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
 	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-suffix-greedy.json
+	$(SCORECARD:32=16) $(UNTRAINED)/self_skip.parquet $(MORE) > $(SMOLLM2)/scorecard.json
+	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-self_skip-greedy.json
+
+# EAGLE Table 4: transformers, our engine, and EAGLE in it; a quarter of an hour, alone.
+smollm2-engines-race: $(SMOLLM2)/target/card.json
+	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
+	  --budget 24 --contestant eagle=fixed:2 --rival generate --out $(MEASURED)/race_engines.json
 
 EQUALITY = $(BIN)/python tools/bench/equality.py --models $(SMOLLM2) --threads 1
 IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model
@@ -264,10 +272,11 @@ ablations: $(VENV)/.installed lab/.copied
 	$(BIN)/python tools/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
 	  --along traces/tiny-model-coupled.parquet --steps $(ABLATION_STEPS) $(ABLATION_ARGS)
 
-# One sorted drafter for targets of 5, 10 and 20 layers (S2D Table 2), an hour of two cores. Killed, it goes on.
+# One sorted drafter for targets of 5, 10 and 20 layers (S2D Table 2) and a target with exits (Table 1), an hour
+# and a half of two cores. Killed, it goes on. S2D_ARGS="--only sorted" makes one target.
 s2d-targets: $(VENV)/.installed lab/.copied
 	$(BIN)/python tools/several_targets.py lab/text --heldout lab/heldout/heldout-prose.jsonl.xz \
-	  --out models/s2d --records traces/s2d
+	  --out models/s2d --records traces/s2d $(S2D_ARGS)
 
 paper-recordings: $(VENV)/.installed
 	$(BIN)/python tools/record_for_papers.py

@@ -11,10 +11,12 @@ them, `--build` keeps whole outputs in out/tables for the site. Names of pages s
 """
 
 import hashlib
+import os
 import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -84,16 +86,30 @@ def built(command: str) -> Path:
     return BUILT / f"{hashlib.sha256(command.encode()).hexdigest()[:16]}.md"
 
 
+def _later(command: str) -> tuple[bool, str]:
+    """Sorts the commands that take minutes first, so that none of them ends alone."""
+    return command.split()[0] not in ("paper", "hybrid"), command
+
+
 def build(pages: list[Path]) -> None:
     """Keeps the whole output of every command whose page holds a part of it."""
     BUILT.mkdir(parents=True, exist_ok=True)
     head = f"<!-- {fingerprint()} -->\n\n"
-    for page in pages:
-        for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
-            path = built(found[2])
-            if found[4] and not (path.exists() and path.read_text("utf-8").startswith(head)):
-                print(f"simspec {found[2]}", file=sys.stderr)
-                path.write_text(f"{head}{printed(found[2])}\n", encoding="utf-8")
+    blocks = [
+        found
+        for page in pages
+        for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
+        if found[4]
+    ]
+
+    def keep(command: str) -> None:
+        path = built(command)
+        if not (path.exists() and path.read_text("utf-8").startswith(head)):
+            print(f"simspec {command}", file=sys.stderr)
+            path.write_text(f"{head}{printed(command)}\n", encoding="utf-8")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each command is a process of one thread
+        list(pool.map(keep, sorted({found[2] for found in blocks}, key=_later)))
 
 
 def whole(text: str) -> str:

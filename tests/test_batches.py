@@ -235,7 +235,11 @@ def test_page_shows_todays_output(tmp_path):
     path = str(tmp_path / "h100.cost.json")
     for line in lines:
         words = line.replace("h100.cost.json", path).split()[1:]
-        assert printed_by(*words).replace(f"{tmp_path}/", "").strip() in PAGE
+        printed = printed_by(*words).replace(f"{tmp_path}/", "").strip()
+        if line is lines[-1]:
+            printed, notes, _ = printed.partition("costs of stated are of one sequence")
+            assert notes
+        assert printed in PAGE
 
 
 @pytest.mark.skipif(config.DISABLE_JIT, reason="replays take minutes when interpreted")

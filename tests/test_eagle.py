@@ -289,6 +289,10 @@ def test_loss_of_true_features_is_the_targets_entropy():
         assert float(eagle_loss(late, decoder, token)) > 0.1 * float(entropy) + 0.05
     half = FixedHead(lambda feature: true[:, 1:] + 0.5)  # SmoothL1 is x^2 / 2 up to 1
     assert float(eagle_loss(half, decoder, token, weight=0.0)) == pytest.approx(0.125, rel=1e-5)
+    both = float(eagle_loss(half, decoder, token, weight=1.0))
+    tokens = float(eagle_loss(half, decoder, token, weight=1.0, regression=0.0))
+    assert tokens == pytest.approx(both - 0.125, rel=1e-5)
+    assert tokens > float(entropy)
 
 
 @settings(deadline=None, max_examples=10)

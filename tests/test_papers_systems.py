@@ -1,5 +1,8 @@
 """simspec paper: tables of all systems, of rates under sampling and of batches, by definition."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from documents import ROOT
@@ -12,10 +15,10 @@ from simspec.numerics.stats import Estimate
 from simspec.papers.card import HELD_OUT, Card, Lengths
 from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs
-from simspec.papers.eagle import SHOWN_BATCHES
+from simspec.papers.eagle import RACE, SHOWN_BATCHES
 from simspec.papers.eesd_systems import CODELLAMA_13B, LLAMA_70B, VICUNA_13B
 from simspec.papers.recorded import MEASURED, Recordings
-from simspec.papers.table import at, hm, tasks_of
+from simspec.papers.table import MISSING, at, hm, tasks_of
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
 
@@ -153,3 +156,42 @@ def test_outputs_of_the_target_are_compared_with_text_alone(few):
         assert [row[0] for row in rows] == names
         for _, *cells in rows:
             assert [cell.estimate.value for cell in cells] == pytest.approx(values)
+
+
+def test_losses_of_eagle_are_rows_by_their_weights(few):
+    weights = {"printed": {"weight": 0.1}, "tokens": {"weight": 1.0, "regression": 0.0}}
+    cards = [
+        replace(
+            card(f"eagle-loss-{name}", "eagle", accepted),
+            asked={f"loss.{key}": value for key, value in of.items()},
+        )
+        for (name, of), accepted in zip(weights.items(), ((9, 11), (6, 10)))
+    ]
+    rows = {row[0]: row for row in TABLES["s2d-3"](Inputs(few.recordings, cards, 0, 1)).rows}
+    assert [rows[f"eagle-loss-{name}"][1:3] for name in weights] == [("1", "0.1"), ("0", "1")]
+    found = [cell.estimate.value for cell in rows["eagle-loss-tokens"][3:6]]
+    assert found == pytest.approx([0.8, 0.8, -0.2])
+    assert rows["eagle-loss-printed"][5] == "-"
+    assert rows["eagle-loss-features"][1:6] == (MISSING,) * 5
+    assert [row[-1] for row in rows.values()] == ["2.73", "2.70", "1.61", "-"]
+
+
+def test_race_of_engines_gives_tokens_a_second(tmp_path):
+    """30 tokens in 6, 3 and 2 seconds; a race without one of its contestants is refused."""
+    seconds = {"generate": (2.0, 4.0), "plain": (1.0, 2.0), "eagle=fixed:2": (0.5, 1.5)}
+    raw = {
+        name: {"tokens": [[10, 20]] * 2, "seconds": [[a - 0.25, b], [a + 0.25, b]]}
+        for name, (a, b) in seconds.items()
+    }
+    path = tmp_path / RACE
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"raw": raw}))
+    inputs = Inputs(Recordings(tmp_path), ())
+    found = [row[1:3] for row in TABLES["eagle-4"](inputs).rows]
+    values = [cell.estimate.value for cells in found for cell in cells]
+    assert values == pytest.approx([5.0, 1.0, 10.0, 2.0, 15.0, 3.0])
+    path.write_text(json.dumps({"raw": {"plain": raw["plain"]}}))
+    with pytest.raises(ValueError, match="not a race: lacks 'generate'"):
+        TABLES["eagle-4"](inputs)
+    path.unlink()
+    assert all(row[1:3] == (MISSING, MISSING) for row in TABLES["eagle-4"](inputs).rows)

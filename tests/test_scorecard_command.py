@@ -9,6 +9,8 @@ from doctored_scorecard import doctored, slower
 from shell import command, refused, run
 
 from real.bench.saved import load_rows, save_rows
+from real.jobs import policy_cost_of
+from simspec import CostModel
 
 
 def test_saved_rows_round_trip_for_their_settings_only(tmp_path):
@@ -155,3 +157,14 @@ def test_scorecard_command_on_a_bundled_recording(tmp_path):
         "fixd:1",
         words="did you mean fixed?",
     )
+
+
+def test_a_ratio_that_nobody_measured_is_said_where_a_policy_plans_with_it(tmp_path, capsys):
+    path = tmp_path / "r.parquet"
+    assert policy_cost_of(path, None, 4, ["fixed:2", "beta_ts"]).draft[1] == pytest.approx(0.1)
+    assert capsys.readouterr().err == ""
+    policy_cost_of(path, None, 4, ["fixed:2", "cost_ts"])
+    assert "has no costs next to it: cost_ts plans with 0.1 plain steps" in capsys.readouterr().err
+    CostModel.from_ratio(0.3, 4).to_json(tmp_path / "r.cost.json")
+    assert policy_cost_of(path, None, 4, ["cost_ts"]).draft[1] == pytest.approx(0.3)
+    assert capsys.readouterr().err == ""

@@ -1,10 +1,12 @@
-"""One sorted drafter for targets of three sizes: how they are made, and the table of them."""
+"""Targets of three sizes and a sorted one: how they are made, and the tables of them."""
+
+import json
 
 import numpy as np
 import pytest
 import torch
 from documents import ROOT
-from several_targets import resized
+from several_targets import exits_of, resized
 from toy_lm import VOCAB, toy_target
 
 from simspec import CostModel, load_trace, replay
@@ -14,7 +16,14 @@ from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs
 from simspec.papers.recorded import MEASURED, Recordings
 from simspec.papers.s2d import alone
-from simspec.papers.s2d_targets import PAPER_TARGETS, PRINTED, across_targets, by_size, on_target
+from simspec.papers.s2d_targets import (
+    PAPER_TARGETS,
+    PRINTED,
+    across_targets,
+    by_size,
+    on_itself,
+    on_target,
+)
 from simspec.policies.fixed import fixed
 from simspec.trace.exits import cascade
 
@@ -127,3 +136,35 @@ def test_each_target_wrote_its_own_outputs_and_the_middle_those_of_the_bundled_r
         assert np.array_equal(own.trace.sequence, source.sequence)
         same = np.array_equal(own.trace.token, source.token)
         assert same == (size == "middle")
+
+
+def test_exits_of_a_sorted_target_are_its_own_layers():
+    """A drafter of its first layers gives, at each exit, what the target's own exit gives."""
+    target = resized(toy_target(), 2 * len(toy_target().layers))
+    for layer in target.layers[1::2]:  # copies add nothing until they are trained
+        layer.down.weight.data += 0.1
+    exits = (3, 5, 8)
+    drafter = exits_of(target, exits[:-1])
+    assert drafter.cascade.exits == exits[:-1]
+    token = torch.arange(9)[None] % VOCAB
+    x, rotation = target.embed(token), target.rotation(torch.arange(9))
+    own = drafter.decoder.through_exits(x, rotation)
+    for rows, layers in zip(own, exits[:-1], strict=True):
+        assert torch.equal(rows, target.run(x, range(layers), rotation))
+
+
+def test_sorted_target_is_priced_by_the_weights_of_13b():
+    inputs = Inputs(Recordings(ROOT / "traces"), ())
+    rows = {row[0]: row for row in TABLES["s2d-1"](inputs).rows}
+    losses = json.loads((ROOT / "traces" / "s2d" / "targets.json").read_text())
+    for name, kind in (("plain decoding", "middle"), ("sorted target, its exits draft", "sorted")):
+        assert rows[name][2].estimate.value == losses[kind]["heldout_loss"]
+    own, shape = on_itself(ROOT / "traces"), SHAPES["llama-2-13b"]
+    seconds, _ = own.run((1.0,), 2)
+    derived, _ = cascade(own.trace, own.drafts, (1.0,))
+    rounds = replay(derived, fixed(2), cost=CostModel.from_ratio(0.0, own.trace.K))
+    step = matrix_weights(shape, 20) / matrix_weights(shape)
+    assert seconds.sum() == pytest.approx(len(rounds) + step * rounds.computed.sum())
+    best = rows["sorted target, its exits draft"][1].estimate
+    every = [own.all_lengths([alone(2, e)])[0].sum(axis=1).min() for e in range(2)]
+    assert best.value == pytest.approx(own.trace.rows / min(every), rel=0.05)

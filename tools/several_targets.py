@@ -1,4 +1,4 @@
-"""One sorted drafter for targets of three sizes (S2D Table 2): trains all, records it on each.
+"""One sorted drafter for targets of three sizes (S2D Table 2), and a target with exits (Table 1).
 
 Usage: python tools/several_targets.py TEXT... --out models/s2d --minutes 60
 
@@ -6,7 +6,9 @@ TEXT are files or folders as for `simspec train`. The middle target is the embed
 layers. The small one keeps its first 5, the large one has 20: each layer is followed by a copy
 whose output projections start at zero. Both are then trained on the text. The sorted drafter and
 the one of a single exit learn the same text, and nothing that a target wrote: so they belong to no
-target. Stopped, by --minutes, Ctrl-C or a kill, a second call continues.
+target. `sorted` and `continued` are the middle target after as many steps more, with the losses of
+its exits and without; the exits of `sorted` draft for it. Stopped, by --minutes, Ctrl-C or a kill,
+a second call continues.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from torch import nn
 from train_ablations import Stopwatch
 
 from real.draft.losses import next_token_loss
-from real.drafters import BUILTIN
+from real.drafters.sorted import Cascade, SortedDrafter, SortedModel, sorted_loss
 from real.files import replace_json
 from real.model.checkpoint import load_decoder, load_tokenizer, save_decoder
 from real.model.decoder import Decoder
@@ -44,8 +46,10 @@ from simspec.trace.exits import write_exits
 from simspec.trace.trace import Trace, load_trace
 
 ROOT = Path(__file__).parent.parent
-LAYERS = {"small": 5, "middle": 10, "large": 20}
+LAYERS = {"middle": 10, "small": 5, "large": 20, "continued": 10, "sorted": 10}
 """Layers of the targets; the middle one is the embedded target as it is."""
+TARGET_EXITS = (3, 5, 10)
+"""Of the sorted target, as 12, 20 and 40 of the paper's 40 layers; all but the last draft."""
 EXITS = (2, 3, 4)
 """As 6, 9 and 12 of 32 layers in the paper, of the 10 of the middle target."""
 K = 4
@@ -95,15 +99,18 @@ def train_target(job: Job, name: str) -> Decoder:
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
         for file in sorted((TINY / "target").iterdir()):
-            if LAYERS[name] == LAYERS["middle"] or file.name.startswith("tokenizer"):
+            if name == "middle" or file.name.startswith("tokenizer"):
                 shutil.copy(file, folder)
     if not (folder / "model.safetensors").exists():
         decoder = resized(load_decoder(TINY / "target"), LAYERS[name]).requires_grad_(True)
         schedule = TrainSchedule(steps=job.steps, rows=8, length=512, rate=1.5e-3, save_every=50)
+        exits = SortedModel.of(decoder, TARGET_EXITS)
 
         def loss(step: int) -> torch.Tensor:
             rows = windows(job.tokens, schedule.rows, schedule.length, schedule.seed, step)
             batch = torch.from_numpy(rows)
+            if name == "sorted":
+                return sorted_loss(exits, decoder, batch, soft=False)
             return next_token_loss(decoder(batch[:, :-1]), batch[:, 1:])
 
         fit(job.work / name, decoder, loss, schedule, job.progress)
@@ -165,24 +172,40 @@ def outputs(target: Decoder, source: Trace, weights: str) -> Trace:
     )
 
 
+def exits_of(target: Decoder, exits: Sequence[int]) -> SortedDrafter:
+    """The drafter that a target's own first layers are, with these exits."""
+    first = SortedModel.of(resized(target, exits[-1]), exits)
+    return SortedDrafter(first, Cascade(exits, [0.75] * (len(exits) - 1)))
+
+
+def drafters_of(job: Job, name: str, target: Decoder) -> dict[str, SortedDrafter]:
+    """{end of the recording's name: drafter}, the one with several exits last."""
+    if name == "sorted":
+        return {"": exits_of(target, TARGET_EXITS[:-1])}
+    folder = job.out / "middle" / "target"
+    middle, tokenizer = load_decoder(folder), load_tokenizer(folder)
+    hashes = made_for(folder, middle, tokenizer)
+    folders = {"-single": "single", "": "sorted"}
+    return {
+        end: SortedDrafter.load(job.out / "middle" / drafter, middle, hashes)
+        for end, drafter in folders.items()
+    }
+
+
 def record_target(job: Job, name: str, target: Decoder, rule: str, folder: Path) -> None:
-    """The recordings of both drafters along this target's outputs, and the exits of the sorted."""
+    """The recordings of its drafters along this target's outputs, and the exits of the sorted."""
     path = folder / f"{name}-{rule}.parquet"
     if path.exists():
         return
-    middle = load_decoder(job.out / "middle" / "target")
-    tokenizer = load_tokenizer(job.out / "middle" / "target")
-    hashes = made_for(job.out / "middle" / "target", middle, tokenizer)
     source = load_trace(ROOT / "traces" / f"tiny-model-{rule}.parquet")
     source = source.select(np.arange(0, source.sequences, 3))
     written = outputs(target, source, weights_id(job.out / name / "target"))
-    for drafter in ("single", "sorted"):
-        loaded = BUILTIN["sorted"].load(job.out / "middle" / drafter, middle, hashes)
-        recording = record_along(target, loaded, written, K, job.progress)
-        if drafter == "single":
-            recording.save(folder / f"{name}-{rule}-single.parquet", small=True)
+    for end, drafter in drafters_of(job, name, target).items():
+        recording = record_along(target, drafter, written, K, job.progress)
+        if end:
+            recording.save(folder / f"{name}-{rule}{end}.parquet", small=True)
             continue
-        exits = exits_along(target, loaded, written, recording)
+        exits = exits_along(target, drafter, written, recording)
         recording.save(path.with_suffix(".tmp"), small=True)
         write_exits(exits, recording, folder / f"{name}-{rule}.exits.parquet", small=True)
         path.with_suffix(".tmp").rename(path)
@@ -199,6 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     parser.add_argument("--drafter-steps", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", action="append", choices=LAYERS, help="A target, repeatable.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     records = options.records or options.out / "records"
@@ -208,13 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     config = TrainConfig(tuple(options.text), distil_tokens=20_000, blend=0.0, mixed=False)
     progress = Stopwatch(options.minutes)
     heldout = encode(tokenizer, (row["text"] for row in documents([options.heldout])))
-    about: dict = {"targets": {}}
+    kept = records / "targets.json"
+    about: dict = {"targets": json.loads(kept.read_text()) if kept.exists() else {}}
     try:
         with progress:
             tokens = encoded_text(config, tokenizer, work, progress)
             sizes = options.steps, options.drafter_steps
             job = Job(config, tokens, options.out, work, *sizes, progress)
-            for name in ("middle", "small", "large"):
+            for name in options.only or LAYERS:
                 target = train_target(job, name)
                 if name == "middle":
                     about["drafters"] = train_drafters(job)
@@ -223,12 +248,12 @@ def main(arguments: Sequence[str] | None = None) -> dict:
                     "steps": 0 if name == "middle" else job.steps,
                     "heldout_loss": heldout_loss(target, heldout),
                 }
-                for rule in RULES:
+                for rule in RULES if name != "continued" else ():
                     record_target(job, name, target, rule, records)
     except Paused:
         raise SystemExit("stopped: the same call continues") from None
-    replace_json(records / "targets.json", about["targets"])
-    for name, card in about["drafters"].items():
+    replace_json(kept, about["targets"])
+    for name, card in about.get("drafters", {}).items():
         replace_json(records / f"{name}.json", card)
     return about
 

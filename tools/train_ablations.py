@@ -87,6 +87,10 @@ def ablations(layers: int) -> dict[str, Ablation]:
         "eagle-feature": "feature",
     }.items():
         named[name] = Ablation("eagle", {"inputs": inputs})
+    # S2D Table 3: EAGLE's loss of features, of tokens, and both as its authors weigh them
+    named["eagle-loss-features"] = Ablation("eagle", {"weight": 0.0})
+    named["eagle-loss-tokens"] = Ablation("eagle", {"regression": 0.0})
+    named["eagle-loss-printed"] = Ablation("eagle", {"weight": 0.1})
     # EAGLE Table 6 and GLIDE Table 2: text as it is, against outputs of the target
     named["eagle-text"] = replace(named["eagle-shifted"], blend=0.0)
     # GLIDE Figures 4 (without cross-attention) and 7 (layers of the cache)

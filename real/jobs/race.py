@@ -106,8 +106,11 @@ def race_recording(
     drafters = {parse_contestant(text)[0] for text in contestants}
     path, trace = open_recording(name, settings.prompts)
     outputs.check(path, *(text.partition("=")[2] for text in settings.costs))
-    costs = {trace.meta.drafter: policy_cost_of(path, None, trace.K)}
-    costs |= _costs(settings.costs, drafters)
+    costs, own = _costs(settings.costs, drafters), trace.meta.drafter
+    if own not in costs:
+        pairs = map(parse_contestant, contestants)
+        raced = [policy for drafter, policy in pairs if drafter == own]
+        costs[own] = policy_cost_of(path, None, trace.K, raced)
     others = None
     if any(candidates(rival) != [rival] for rival in rivals):
         others = other_prompts(load_trace(path), trace, settings.tune_prompts)

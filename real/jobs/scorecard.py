@@ -78,7 +78,7 @@ def score_recordings(
             trace.shorten(settings.budget) if settings.budget else trace,
             pair,
             wanted[name],
-            policy_cost_of(path, settings.cost, trace.K),
+            policy_cost_of(path, settings.cost, trace.K, wanted[name]),
             ScoreSettings(settings.prompts, settings.repeats, settings.seed),
             relabel(progress, f"running {name}"),
         )

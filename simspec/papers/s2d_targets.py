@@ -1,19 +1,21 @@
-"""S2D Table 2: one sorted drafter for targets of three sizes, priced as the paper's models."""
+"""S2D Tables 1 and 2: a sorted target, and one sorted drafter for targets of three sizes."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from simspec.cost.model import CostModel
 from simspec.cost.shapes import SHAPES, matrix_weights
 from simspec.numerics.stats import quotient
+from simspec.output.files import read_json
 from simspec.output.table import Table
 from simspec.papers.claim import S2D, Claim, Inputs
 from simspec.papers.evidence import Array, Effect, EffectSource, excess, observe
 from simspec.papers.recorded import Price, crossed
 from simspec.papers.s2d import SortedRecording, alone, cascades
-from simspec.papers.table import MISSING, Cell, figure, plain
+from simspec.papers.table import MISSING, Cell, Figure, figure, plain
 from simspec.trace.exits import exits_path, read_exits
 from simspec.trace.trace import Trace, load_trace
 
@@ -29,6 +31,16 @@ PRINTED = {
 }
 """Speedup and MAT of the paper's Table 2 at T = 1, for Vicuna 7B, 13B and LLaMA Chat 70B; rows by
 our layers, in place of the paper's 6, 9 and 12."""
+
+
+SORTED_TARGET = {
+    "plain decoding": ("", "1 / 48.97"),
+    "sorted target, its exits draft": ("sorted", "1.21 / 33.51"),
+    "sorted drafter": ("middle", "1.53 / 48.97"),
+}
+"""Ways to decode: our recording, and the paper's speedup and accuracy on GSM8K (Table 1)."""
+TARGET_LAYERS = (12, 20)
+"""Of 13B, in place of ours after which the sorted target's drafting exits are."""
 
 
 def on_target(folder: Path | None, size: str) -> tuple[SortedRecording, Trace] | None:
@@ -50,6 +62,65 @@ def on_target(folder: Path | None, size: str) -> tuple[SortedRecording, Trace] |
     head = matrix_weights(small, 0) / target
     own = SortedRecording(trace, drafts, cost, layer, head)
     return own, load_trace(path.with_name(f"{size}-{RULE}-single.parquet"))
+
+
+def on_itself(folder: Path | None) -> SortedRecording | None:
+    """The recording of a sorted target whose exits draft, each at the weights of 13B's layers."""
+    path = None if folder is None else folder / "s2d" / f"sorted-{RULE}.parquet"
+    if path is None or not path.is_file():
+        return None
+    trace, shape = load_trace(path), SHAPES[PAPER_TARGETS["middle"]]
+    drafts = replace(read_exits(exits_path(path), trace), layers=TARGET_LAYERS)
+    layer, head = (matrix_weights(shape, 1, head=False), matrix_weights(shape, 0))
+    whole = matrix_weights(shape)
+    cost = CostModel.from_ratio(0.0, trace.K)
+    return SortedRecording(trace, drafts, cost, layer / whole, head / whole)
+
+
+def table_1(inputs: Inputs) -> Table:
+    """Speedup and held-out loss of a target trained with exits, and with a sorted drafter."""
+    folder = inputs.recordings.folder
+    losses = {} if folder is None else heldout_losses(folder)
+    drafter = on_target(folder, "middle")
+    recorded = {"sorted": on_itself(folder), "middle": drafter[0] if drafter else None}
+    rows: list[tuple[Cell, ...]] = []
+    for name, (kind, printed) in SORTED_TARGET.items():
+        own = recorded.get(kind)
+        speed: Cell = plain(1.0) if not kind else MISSING
+        if own is not None:
+            exits = own.drafts.exits
+            every = [alone(exits, exit) for exit in range(exits)] + cascades(exits)
+            tokens = np.diff(own.trace.offset).astype(np.float64)
+            seconds, _ = crossed(own.all_lengths(every)[0], own.trace)
+            speed = figure((tokens, seconds), quotient, seed=inputs.seed)
+        trained = "sorted" if kind == "sorted" else "middle"
+        rows.append((name, speed, losses.get(trained, MISSING), printed))
+    more = losses.get("continued")
+    return Table(
+        title="S2D Table 1: a sorted target against a sorted drafter",
+        headings=("decoding", "speedup", "held-out loss", "printed: speedup / accuracy"),
+        rows=tuple(rows),
+        notes=(
+            "The embedded target, of 10 layers, in place of Llama 2 13B: its loss in nats a token "
+            "of prose in place of accuracy. The sorted target learned 400 steps more, with exits "
+            "after 3 and 5 layers"
+            + (f"; the same steps without exits give {more}. " if more is not None else ". ")
+            + "Seconds, lengths and thresholds as in s2d-2.",
+        ),
+    )
+
+
+def heldout_losses(folder: Path) -> dict[str, Figure]:
+    """{target: nats a token of held-out prose}, as `tools/several_targets.py` wrote them."""
+    path = folder / "s2d" / "targets.json"
+
+    def read(data: Any) -> dict[str, Figure]:
+        try:
+            return {name: plain(float(data[name]["heldout_loss"]), ".3f") for name in data}
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"lacks {error}, expected a loss of each target") from None
+
+    return read_json(path, read, "file of losses") if path.is_file() else {}
 
 
 def methods(own: SortedRecording, single: Trace) -> dict[str, tuple[Array, Array]]:
@@ -162,4 +233,4 @@ CLAIMS = (
     ),
 )  # fmt: skip
 
-TABLES = {"s2d-2": table_2}
+TABLES = {"s2d-1": table_1, "s2d-2": table_2}

@@ -182,8 +182,9 @@ def eagle_loss(  # noqa: PLR0913
     noise: float = 0.1,
     unroll: int = 1,
     fade: float = 0.8,
+    regression: float = 1.0,
 ) -> Tensor:
-    """SmoothL1(f, f^) + weight CE(softmax(head f), softmax(head f^)), means over rows.
+    """regression SmoothL1(f, f^) + weight CE(softmax(head f), softmax(head f^)), means over rows.
 
     Row i of 3 tokens or more reads f_i and estimates f_{i+1}; with `soft=False` the CE is towards
     the next token. Input features get uniform noise U(-noise, noise), in absolute terms as
@@ -214,7 +215,7 @@ def eagle_loss(  # noqa: PLR0913
     for step, estimate in enumerate(estimates):
         known = inputs.shape[1] - step
         parts = estimate[:, :known], feature[:, 1 + step :], token[:, 2 + step :]
-        loss = _step_loss(head, target, parts, batch.learning(2 + step), soft, weight)
+        loss = _step_loss(head, target, parts, batch.learning(2 + step), soft, (weight, regression))
         total = total + fade**step * loss
     return total
 
@@ -225,9 +226,10 @@ def _step_loss(
     parts: tuple[Tensor, Tensor, Tensor],
     learned: Tensor | None,
     soft: bool,
-    weight: float,
+    weights: tuple[float, float],
 ) -> Tensor:
     """The loss of one draft step: estimates, true features and next tokens of the same rows."""
+    weight, regression = weights
     estimate, true, token = (learned_rows(part, learned) for part in parts)
     output = head.output(target)
     if soft:
@@ -236,7 +238,7 @@ def _step_loss(
         loss = weight * hard_loss(output, estimate, token)
     if not len(estimate):
         return loss
-    return F.smooth_l1_loss(estimate.float(), true.float()) + loss
+    return regression * F.smooth_l1_loss(estimate.float(), true.float()) + loss
 
 
 def _on_device(generator: torch.Generator | None, device) -> torch.Generator | None:
