@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from test_papers import figures
 from simspec import replay
 from simspec.numerics.formulas import expected_speedup
 from simspec.numerics.stats import Estimate
-from simspec.papers.card import HELD_OUT, Card, Lengths
+from simspec.papers.card import HELD_OUT, Card, Lengths, find_cards
 from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs
 from simspec.papers.eagle import RACE, SHOWN_BATCHES
 from simspec.papers.eesd_systems import CODELLAMA_13B, LLAMA_70B, VICUNA_13B
 from simspec.papers.recorded import MEASURED, Recordings
+from simspec.papers.s2d import LOSSES
 from simspec.papers.table import MISSING, at, hm, tasks_of
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
@@ -174,6 +176,23 @@ def test_losses_of_eagle_are_rows_by_their_weights(few):
     assert rows["eagle-loss-printed"][5] == "-"
     assert rows["eagle-loss-features"][1:6] == (MISSING,) * 5
     assert [row[-1] for row in rows.values()] == ["2.73", "2.70", "1.61", "-"]
+
+
+@pytest.mark.docs
+def test_page_says_what_each_loss_of_eagle_adds():
+    cards = [x for x in find_cards(ROOT) if Path(x.name).stem in LOSSES]
+    rows = {row[0]: row for row in TABLES["s2d-3"](Inputs(Recordings(None), cards, 0, 1)).rows}
+    told = [
+        f"{-of.value:.3f} [{-of.high:.3f}, {-of.low:.3f}]"
+        for of in (rows[f"eagle-loss-{name}"][5].estimate for name in ("tokens", "features"))
+    ]
+    whole = rows["eagle-loss-printed"][4].estimate.value
+    page = " ".join((ROOT / "docs" / "training.md").read_text(encoding="utf-8").split())
+    assert (
+        f"Without the loss of features, EAGLE accepts {told[0]} less of {whole:.3f} sampled "
+        f"tokens, without that of tokens {told[1]} (`simspec paper s2d-3`; printed speedups "
+        f"2.73, 1.61 and 2.70)"
+    ) in page
 
 
 def test_race_of_engines_gives_tokens_a_second(tmp_path):

@@ -170,6 +170,21 @@ def test_race_of_trees_and_lookahead_is_measured_and_told():
     ) in page
 
 
+def test_race_of_engines_is_measured_and_told():
+    """Of the same prompts as the other races, its verdict that nothing surely gains."""
+    report, other = (
+        json.loads((FOLDER / "measured" / f"{name}.json").read_text())
+        for name in ("race_engines", "race_eagle")
+    )
+    assert report["measurement"]
+    assert (report["impossible"], report["recommended"]) == ([], "plain")
+    assert report["ids"] == other["ids"]
+    rates = {row["contestant"]: row["rate"] for row in report["rows"] if row["group"] == "all"}
+    told = [f"{rates[name]:.1f}" for name in ("generate", "plain", "eagle=fixed:2")]
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"`generate` {told[0]} tokens/s, plain {told[1]}, `fixed:2` {told[2]}." in page
+
+
 @pytest.mark.parametrize("name", ["eagle", "eagle_float64", "float64"])
 def test_rounds_that_were_compared_are_told(name):
     report = json.loads((FOLDER / "measured" / f"equality_{name}.json").read_text())

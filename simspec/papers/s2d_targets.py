@@ -88,10 +88,8 @@ def table_1(inputs: Inputs) -> Table:
         own = recorded.get(kind)
         speed: Cell = plain(1.0) if not kind else MISSING
         if own is not None:
-            exits = own.drafts.exits
-            every = [alone(exits, exit) for exit in range(exits)] + cascades(exits)
             tokens = np.diff(own.trace.offset).astype(np.float64)
-            seconds, _ = crossed(own.all_lengths(every)[0], own.trace)
+            seconds, _ = crossed(own.all_lengths(cascades(own.drafts.exits))[0], own.trace)
             speed = figure((tokens, seconds), quotient, seed=inputs.seed)
         trained = "sorted" if kind == "sorted" else "middle"
         rows.append((name, speed, losses.get(trained, MISSING), printed))
