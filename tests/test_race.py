@@ -259,3 +259,13 @@ def test_contestants_of_a_block_run_back_to_back_in_shuffled_order():
         assert len(fresh - set(states)) == prompts  # none of these
     assert len({tuple(call[0] for call in calls_of(names, seed)) for seed in range(4)}) == 4
     assert calls_of(names, 3) == calls
+
+
+def test_policies_that_only_replay_are_refused_before_models_are_read(tmp_path):
+    """There are no models here: reading them is refused in other words."""
+    race = ("race", "tiny-prompt_lookup-coupled", "--models", "none", "--rival", "none")
+    for policy, words in (
+        ("dynamic_tree:8", "is only replayed"),
+        ("fixed:2", "holds no config.json"),
+    ):
+        refused(tmp_path, *race, "--contestant", f"prompt_lookup={policy}", words=words)

@@ -121,8 +121,7 @@ def loop_contestant(
     Rule, end tokens and the deepest draft are those of the trace.
     ValueError for a policy that needs more than the drafter has: depth, features, trees.
     """
-    rule = recorded_rule(trace)
-    tree = trace.meta.tree if trace.meta.drafter == name.partition("=")[0] else ()
+    rule, tree = recorded_rule(trace), _recorded_tree(trace, name)
 
     def new_plan():
         return make_plan(policy, trace.K, seed, policy_cost, tree)
@@ -192,6 +191,23 @@ class HfModels:
                 ends, rule = trace.meta.end_tokens, recorded_rule(trace)
                 contestants.append(hf_contestant(method, self.target, self.assistant, ends, rule))
         return contestants
+
+
+def _recorded_tree(trace: Trace, name: str) -> tuple[int, int] | tuple[()]:
+    """Width and depth of the recorded trees, if the contestant drafts by the trace's drafter."""
+    return trace.meta.tree if trace.meta.drafter == name.partition("=")[0] else ()
+
+
+def check_plans(
+    trace: Trace, names: Sequence[str], policy_costs: Mapping[str, CostModel], seed: int
+) -> None:
+    """ValueError for a policy that only replays, which costs no minute of loading weights."""
+    ratio = CostModel.from_ratio(0.1, trace.K)
+    for name in names:
+        drafter, text = parse_contestant(name)
+        cost = policy_costs.get(drafter, ratio)
+        policy = policies.make(text, trace, cost)
+        make_plan(policy, trace.K, seed, cost, _recorded_tree(trace, name))
 
 
 def our_contestants(

@@ -11,6 +11,7 @@ import torch
 from real.bench.contestants import (
     Checkpoints,
     HfModels,
+    check_plans,
     load_pairs,
     our_contestants,
     parse_contestant,
@@ -111,6 +112,7 @@ def race_recording(
         pairs = map(parse_contestant, contestants)
         raced = [policy for drafter, policy in pairs if drafter == own]
         costs[own] = policy_cost_of(path, None, trace.K, raced)
+    check_plans(trace, contestants, costs, settings.seed)
     others = None
     if any(candidates(rival) != [rival] for rival in rivals):
         others = other_prompts(load_trace(path), trace, settings.tune_prompts)
