@@ -51,6 +51,7 @@ def test_settings_of_a_damaged_file_are_cut_in_the_message(tmp_path, settings):
         lambda saved: saved["rows"]["a"][0].update(policy=5),
         lambda saved: saved["rows"]["a"][0].update(phases=[1, 2, 3]),
         lambda saved: saved["rows"]["a"][0].update(tokens=True),
+        lambda saved: saved["rows"]["a"][0].update(tokens=10**400),
         lambda saved: saved["rows"]["a"][0].update(speedup=None),
         lambda saved: saved.update(settings=[5]),
         lambda saved: saved.update(rows=5),

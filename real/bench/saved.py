@@ -27,7 +27,15 @@ def load_saved(path: Path, settings: Mapping, kind: str, parse: Callable[[Any], 
         saved = dict(data["settings"])
     except FileNotFoundError:
         return None
-    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} holds no {kind}: {reason}; name another file") from error
     for name in sorted(saved.keys() | settings.keys()):
