@@ -22,8 +22,10 @@ from toy_lm import (
     toy_target,
 )
 
-from real.drafters.sorted import sorted_model
+from real.drafters.sorted import SortedDrafter, sorted_model
 from real.equality import compare
+from real.model.checkpoint import save_decoder
+from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.record import RecordError, Settings
 from real.record.exits import record_exits
@@ -299,3 +301,24 @@ def test_deeper_layers_catch_up_exactly(rounds):
     for name in ("key", "value"):
         a, b = (getattr(each.cache, name)[:, :, :, : len(text)] for each in (drafter, fresh))
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {},
+        [],
+        {"exits": [2, 3], "thresholds": [0.5]},
+        {"exits": [2, 4], "thresholds": []},
+        {"exits": [2, 4], "thresholds": [1.5]},
+        {"exits": [2, 4], "thresholds": [10**400]},
+    ],
+)
+def test_exits_that_cannot_be_are_refused_in_one_line(tmp_path, stored):
+    target = toy_target()
+    save_decoder(target, tmp_path, 3, 64)
+    (tmp_path / "sorted.json").write_text(json.dumps(stored))
+    with pytest.raises(WeightsError, match="holds no exits of a sorted drafter") as caught:
+        SortedDrafter.load(tmp_path, target, {})
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700

@@ -181,7 +181,7 @@ class SortedDrafter(Drafter):
             if exits[-1] != len(lm.layers):
                 raise ValueError(f"its last exit is {exits[-1]} of {len(lm.layers)} layers")
             cascade = Cascade(exits, stored["thresholds"])
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise WeightsError(
                 f"{file} holds no exits of a sorted drafter: {' '.join(str(error).split())[:300]}"
             ) from error
