@@ -11,7 +11,6 @@ them, `--build` keeps whole outputs in out/tables for the site. Names of pages s
 """
 
 import hashlib
-import os
 import re
 import shlex
 import subprocess
@@ -95,12 +94,12 @@ def build(pages: list[Path]) -> None:
     """Keeps the whole output of every command whose page holds a part of it."""
     BUILT.mkdir(parents=True, exist_ok=True)
     head = f"<!-- {fingerprint()} -->\n\n"
-    blocks = [
-        found
+    wanted = {
+        found[2]
         for page in pages
         for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
         if found[4]
-    ]
+    }
 
     def keep(command: str) -> None:
         path = built(command)
@@ -108,8 +107,8 @@ def build(pages: list[Path]) -> None:
             print(f"simspec {command}", file=sys.stderr)
             path.write_text(f"{head}{printed(command)}\n", encoding="utf-8")
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # each command is a process of one thread
-        list(pool.map(keep, sorted({found[2] for found in blocks}, key=_later)))
+    with ThreadPoolExecutor(2) as pool:  # as many as the suite's workers
+        list(pool.map(keep, sorted(wanted, key=_later)))
 
 
 def whole(text: str) -> str:

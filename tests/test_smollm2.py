@@ -101,6 +101,7 @@ def test_table_of_trained_drafters_is_that_of_their_cards(path):
     trained = f"{card['parameters']['trained'] / 1e6:.1f} M"
     cells = f"`{path.stem}`", str(card["steps"]), f"{card['tokens']:,}", trained, *lengths
     assert f"| {' | '.join(cells)} |" in PAGE.read_text(encoding="utf-8")
+    assert figures["beats_untrained"]["longer"]
     assert figures["beats_untrained"]["low"] > 0
     assert figures["untrained"]["accepted_length"]["value"] <= 0.03
     assert "Untrained, each accepts 0.03 at most." in PAGE.read_text(encoding="utf-8")

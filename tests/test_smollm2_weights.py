@@ -73,5 +73,15 @@ def test_the_page_has_their_acceptance_on_the_exhibit(folder):
     assert f"Chains of five commit {trace.rows / rounds:.2f} tokens a round" in page
 
 
+def test_skipped_layers_are_those_of_the_page():
+    skips = json.loads((EXHIBIT / "weights" / "self_skip" / "self_skip.json").read_text())
+    page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
+    first, last = 12, 19
+    assert f"`self_skip`, the target without layers {first} to {last}," in " ".join(page.split())
+    assert set(skips["settings"]) == {"attention", "mlp"}
+    assert all(of == list(range(first, last + 1)) for of in skips["settings"].values())
+    assert skips["target"]["weights"].startswith("a672150fb4f9")
+
+
 def test_some_weights_are_there():
     assert [folder.name for folder in FOLDERS] == ["eagle"]

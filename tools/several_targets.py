@@ -222,7 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
     parser.add_argument("--drafter-steps", type=int, default=400)
     parser.add_argument("--minutes", type=float, default=1e6)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", action="append", choices=LAYERS, help="A target, repeatable.")
+    parser.add_argument("--only", action="append", choices=LAYERS, help="Repeatable.")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     records = options.records or options.out / "records"

@@ -198,15 +198,21 @@ def _recorded_tree(trace: Trace, name: str) -> tuple[int, int] | tuple[()]:
     return trace.meta.tree if trace.meta.drafter == name.partition("=")[0] else ()
 
 
+def _made(
+    name: str, trace: Trace, policy_costs: Mapping[str, CostModel]
+) -> tuple[str, Policy | TreePolicy, CostModel]:
+    """(drafter, policy, the costs that it observes: its drafter's, or a ratio of 0.1)."""
+    drafter, text = parse_contestant(name)
+    cost = policy_costs.get(drafter) or CostModel.from_ratio(0.1, trace.K)
+    return drafter, policies.make(text, trace, cost), cost
+
+
 def check_plans(
     trace: Trace, names: Sequence[str], policy_costs: Mapping[str, CostModel], seed: int
 ) -> None:
     """ValueError for a policy that only replays, which costs no minute of loading weights."""
-    ratio = CostModel.from_ratio(0.1, trace.K)
     for name in names:
-        drafter, text = parse_contestant(name)
-        cost = policy_costs.get(drafter, ratio)
-        policy = policies.make(text, trace, cost)
+        _, policy, cost = _made(name, trace, policy_costs)
         make_plan(policy, trace.K, seed, cost, _recorded_tree(trace, name))
 
 
@@ -230,8 +236,7 @@ def our_contestants(
         for name in ((PLAIN, PLAIN_AGAIN) if control else (PLAIN,))
     ]
     for name in names:
-        drafter, text = parse_contestant(name)
-        pair, cost = pairs[drafter], (policy_costs or {}).get(drafter, ratio)
-        policy = policies.make(text, trace, cost)
+        drafter, policy, cost = _made(name, trace, policy_costs or {})
+        pair = pairs[drafter]
         contestants.append(loop_contestant(name, pair, pair.drafter, policy, trace, cost, seed))
     return contestants
