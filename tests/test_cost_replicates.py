@@ -139,6 +139,16 @@ def test_damaged_replicates_are_one_line(change, reason, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_replicates_beyond_all_floats_are_the_files_error(tmp_path):
+    """Ratios that are numbers, times a plain step that makes them none; no warning (pytest)."""
+    data = replicated(replace(bundled(), baseline=10.0), R=3).to_dict()
+    data["precision"]["replicates"]["draft"][1][1] = 1e308
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(ValueError, match="draft is not a non-empty list of finite seconds"):
+        load_cost(path)
+
+
 def test_replicates_are_limited_and_agree_about_a_predictor():
     cost = bundled()
     assert cost.predictor is None

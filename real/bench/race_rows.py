@@ -372,11 +372,16 @@ def race_summary(
         "rows": [asdict(r) for r in rows],
         "raw": {
             r.name: {
-                "seconds": r.seconds,
-                "first": r.first,
+                "seconds": [_printed(repeat) for repeat in r.seconds],
+                "first": _printed(r.first),
                 "tokens": [list(map(len, repeat)) for repeat in r.token],
                 "passes": r.passes,
             }
             for r in runs
         },
     }
+
+
+def _printed(seconds: Sequence[float]) -> list[float]:
+    """To a tenth of a microsecond: the clock has no further digits."""
+    return [round(value, 7) for value in seconds]
