@@ -211,6 +211,21 @@ smollm2-untrained: $(SMOLLM2)/target/card.json
 	$(SCORECARD:32=16) $(UNTRAINED)/self_skip.parquet $(MORE) > $(SMOLLM2)/scorecard.json
 	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-self_skip-greedy.json
 
+# EESD's exit and θ: three layers, one new, a head of its own; an hour and a half to train, an hour to measure.
+SMOLLM2_EXIT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --prompts $(SMOLLM2)/learn/chat.jsonl \
+  --longest 700 --out $(SMOLLM2) --work $(SMOLLM2)-exit-work --distil-tokens 43000 --threads 2
+smollm2-exit: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
+	mkdir -p $(UNTRAINED)
+	$(BIN)/simspec train early_exit $(SMOLLM2_FIXED) 300000 $(SMOLLM2_EXIT) --draft-vocab 4096 --soft --rows 8 \
+	  --set depth=3 --set own_head=true --steps 1500
+	$(BIN)/simspec train predictors $(SMOLLM2_EXIT) --set texts=60
+	$(SMOLLM2_RECORD:128=64) --drafter early_exit --depth 8 --rule greedy --out $(UNTRAINED)/early_exit.parquet
+	$(BIN)/simspec measure --for $(UNTRAINED)/early_exit.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
+	  --seconds 20
+	$(SCORECARD:32=16) $(UNTRAINED)/early_exit.parquet $(FEW) --policy cali_ts:predictor=theta \
+	  --policy confidence:0.4 --policy cost_ts > $(SMOLLM2)/scorecard.json
+	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-early_exit-3-greedy.json
+
 # EAGLE Table 4: transformers, our engine, and EAGLE in it; a quarter of an hour, alone.
 smollm2-engines-race: $(SMOLLM2)/target/card.json
 	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \

@@ -202,7 +202,7 @@ SCORECARDS = sorted((FOLDER / "measured").glob("scorecard-*.json"))
 def test_scorecards_are_measurements_and_their_errors_are_told():
     """Rounds are the replay's in every cell, and the page says the largest and the median error."""
     reports = [json.loads(path.read_text()) for path in SCORECARDS]
-    assert len(reports) == 5
+    assert len(reports) == 6
     assert all(report["measurement"] and report["good"] for report in reports)
     rows = [row for report in reports for row in report["rows"] if row["error"] is not None]
     assert all(row["tau"] == pytest.approx(row["tau_measured"], rel=1e-12) for row in rows)

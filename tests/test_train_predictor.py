@@ -103,7 +103,7 @@ def test_training_finds_a_planted_predictor_and_no_other(rank):
 
 
 def test_first_steps_on_wide_states_are_short():
-    """Where there is nothing to learn, a model's width costs little; at the rate of toys it does."""
+    """With nothing to learn, a model's width costs little; at the rate of toys it does."""
     rng, rows = torch.Generator().manual_seed(1), 1000
     states = (torch.randn(rows, 200, generator=rng, dtype=torch.float64) for _ in range(2))
     row, label = torch.arange(rows - 1), torch.rand(rows - 1, generator=rng) < 0.5

@@ -163,11 +163,9 @@ class CostModel:
             return tuple(map(change, *(cost.replicates for cost in parents)))
         if self.precision is None or not self.precision.replicates:
             return ()
+        ratios = self.precision.replicates.items()
         with np.errstate(over="ignore"):  # infinite seconds are refused below, with their place
-            held = {
-                part: self.baseline * np.array(values, np.float64)
-                for part, values in self.precision.replicates.items()
-            }
+            held = {part: self.baseline * np.array(x, np.float64) for part, x in ratios}
         return tuple(
             replace(self, precision=None, **{part: values[r] for part, values in held.items()})
             for r in range(len(held["overhead"]))

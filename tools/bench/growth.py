@@ -44,15 +44,14 @@ PAGE = """# Growth
 
 How long a sweep takes, and how much memory, as one size grows while the others stay: 100,000
 tokens, one recording, 10 policies, K = 8. Recordings are synthetic; those of the second row have
-2,000 tokens each. K ends at 255, where the format does.
+2,000 tokens each.
 
 ![Seconds and memory of a sweep against tokens, recordings, policies and K](growth.svg)
 
 {table}
 "Grows as" is the slope of the last two points: 1 is growth in proportion. Every point is a separate
 process. Policies are compiled before the clock starts; one draw, one thread, median of three
-sweeps. Policies are settings of `confidence`, `beta_ts` and `product`. All points:
-`docs/growth.json`.
+sweeps. All points: `docs/growth.json`.
 
 `python tools/bench/growth.py --write` measures them again and renews this page.
 """
