@@ -78,6 +78,7 @@ WRONG = [
     ({"prompt": [1], "output": [1, 2], "max_tokens": 1}, "max_tokens is 1"),
     ({"prompt": [1], "output": [1, 2], "max_tokens": "9"}, "max_tokens is '9'"),
     ({"prompt": [1], "output": [1], "temperature": -1}, "temperature is -1"),
+    ({"prompt": [1], "output": [1], "temperature": 10**400}, "temperature is 1000"),
     ('{"prompt": [1], "output": [1], "temperature": NaN}', "temperature is nan"),
     ({"prompt": [1], "output": [1], "task": 4}, "no texts"),
     ("[" * 100_000, "line 1"),

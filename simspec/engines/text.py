@@ -6,6 +6,7 @@ target's token equals the draft with probability p(draft). So such a recording h
 """
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +107,7 @@ def _text(data: Any, number: int, encode: Encode | None) -> WrittenText:
         )
     temperature = data.get("temperature", 0.0)
     known = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-    if not known or not 0 <= temperature < float("inf"):
+    if not known or not 0 <= temperature <= sys.float_info.max:
         raise ValueError(f"temperature is {temperature!r}, expected a finite number >= 0")
     name, task = data.get("id", str(number)), data.get("task", "text")
     if not (isinstance(name, str | int) and isinstance(task, str)):

@@ -62,7 +62,7 @@ class KeptResults:
                 row = json.loads(line)
                 valid = row["format"] == FORMAT and isinstance(row["key"], str)
                 groups = {str(name): _metrics(values) for name, values in row["groups"]}
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 valid = False
             if not valid:
                 raise ValueError(
@@ -112,6 +112,7 @@ def _metrics(values: Any) -> Metrics:
     numbers = *metrics.accept_by_depth, *(values[name] for name in _FIELDS - {"accept_by_depth"})
     if not all(type(number) in (int, float) for number in numbers):
         raise ValueError("a metric is no number")
+    _ = [float(number) for number in numbers]  # OverflowError for an integer beyond all floats
     return metrics
 
 
