@@ -383,5 +383,5 @@ def race_summary(
 
 
 def _printed(seconds: Sequence[float]) -> list[float]:
-    """To a tenth of a microsecond: the clock has no further digits."""
+    """To a tenth of a microsecond: what is left out is far below the noise of a call."""
     return [round(value, 7) for value in seconds]
