@@ -204,9 +204,11 @@ def test_race_of_engines_gives_tokens_a_second(tmp_path):
     }
     path = tmp_path / RACE
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"raw": raw}))
+    path.write_text(json.dumps({"raw": raw, "dtype": "bfloat16"}))
     inputs = Inputs(Recordings(tmp_path), ())
-    found = [row[1:3] for row in TABLES["eagle-4"](inputs).rows]
+    table = TABLES["eagle-4"](inputs)
+    assert "in bfloat16 on a CPU" in table.notes[0]
+    found = [row[1:3] for row in table.rows]
     values = [cell.estimate.value for cells in found for cell in cells]
     assert values == pytest.approx([5.0, 1.0, 10.0, 2.0, 15.0, 3.0])
     path.write_text(json.dumps({"raw": {"plain": raw["plain"]}}))

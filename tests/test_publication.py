@@ -1,6 +1,7 @@
 """Figures that may not be published: too few repeats or prompts, or faster than passes allow."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,17 @@ def test_command_exits_with_1_after_writing_everything(tmp_path, monkeypatch, ca
     assert report["reasons"] == report["impossible"] != []
     assert (tmp_path / "p.png").exists()
     assert "no measurement, not to be published: model=fixed:1 is faster" in shown
+
+
+def test_figures_are_written_to_seven_digits():
+    runs = race_of(1.05)
+    rows = race_rows(runs, TASKS)
+    written = race_summary(runs, rows, TASKS, {})["rows"]
+    for row, given in zip(written, map(asdict, rows), strict=True):
+        figures = {key: value for key, value in row.items() if isinstance(value, float)}
+        assert figures == {key: pytest.approx(given[key], rel=5e-7) for key in figures}
+        assert all(value == float(f"{value:.7g}") for value in figures.values())
+        assert {key: given[key] for key in row.keys() - figures.keys()}.items() <= row.items()
 
 
 FILES = sorted(MEASURED.glob("race*.json"))

@@ -171,19 +171,29 @@ def test_race_of_trees_and_lookahead_is_measured_and_told():
     ) in page
 
 
-def test_race_of_engines_is_measured_and_told():
-    """Of the same prompts as the other races, its verdict that nothing surely gains."""
+def test_race_in_bfloat16_is_measured_and_told():
+    """Of the same prompts as the other races; EAGLE's tree surely gains, and texts differ."""
     report, other = (
         json.loads((FOLDER / "measured" / f"{name}.json").read_text())
         for name in ("race_engines", "race_eagle")
     )
     assert report["measurement"]
-    assert (report["impossible"], report["recommended"]) == ([], "plain")
-    assert report["ids"] == other["ids"]
-    rates = {row["contestant"]: row["rate"] for row in report["rows"] if row["group"] == "all"}
-    told = [f"{rates[name]:.1f}" for name in ("generate", "plain", "eagle=fixed:2")]
+    assert (report["impossible"], report["recommended"]) == ([], "eagle=static:2x1")
+    assert (report["dtype"], report["ids"]) == ("bfloat16", other["ids"])
+    rows = {row["contestant"]: row for row in report["rows"] if row["group"] == "all"}
+    rates = [f"{rows[name]['rate']:.1f}" for name in ("generate", "plain")]
+    drafting = "prompt_lookup=fixed:2", "eagle=fixed:2", "eagle=static:2x1"
+    gains = [
+        f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        for row in map(rows.get, drafting)
+    ]
+    equal = sorted(rows[name]["equal"] for name in drafting)
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert f"`generate` {told[0]} tokens/s, plain {told[1]}, `fixed:2` {told[2]}." in page
+    assert (
+        f"`generate` {rates[0]} tokens/s, plain {rates[1]}, `prompt_lookup=fixed:2` {gains[0]} "
+        f"times plain, `eagle=fixed:2` {gains[1]}, `static:2x1` {gains[2]}"
+    ) in page
+    assert f"{equal[0]} to {equal[-1]} of {report['prompts']} texts are plain's" in page
 
 
 @pytest.mark.parametrize("name", ["eagle", "eagle_float64", "float64"])
@@ -194,6 +204,32 @@ def test_rounds_that_were_compared_are_told(name):
     line = next(x for x in PAGE.read_text(encoding="utf-8").splitlines() if told in x)
     counts = (report[key] for key in ("rounds", "exceptions", "tokens", "flips"))
     assert line.endswith("| {:,}, {} | {:,}, {} |".format(*counts))
+
+
+def test_recordings_in_float32_predict_bfloat16():
+    """Of EAGLE, greedy and sampled; tokens a round differ, since near-ties fall otherwise."""
+    measured = FOLDER / "measured"
+    greedy, sampled = (
+        json.loads((measured / f"bfloat16-eagle-{rule}.json").read_text())
+        for rule in ("greedy", "coupled")
+    )
+    assert all(report["measurement"] and report["good"] for report in (greedy, sampled))
+    assert greedy["dtype"] == sampled["dtype"] == "bfloat16"
+    rows = [row for report in (greedy, sampled) for row in report["rows"] if row["error"]]
+    errors = sorted(abs(row["error"]) for row in rows)
+    assert all(row["tau"] == pytest.approx(row["tau_measured"], rel=0.03) for row in rows)
+    best, other = (
+        next(row for row in report["rows"] if row["policy"] == policy)
+        for report, policy in ((greedy, "confidence:0.4"), (sampled, "fixed:2"))
+    )
+    figures = [
+        f"{row['speedup']:.2f}, {row['speedup_measured']:.2f} "
+        f"[{row['measured_low']:.2f}, {row['measured_high']:.2f}]"
+        for row in (best, other)
+    ]
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"errors {median(errors):.1%} in the median, {errors[-1]:.1%} at most" in page
+    assert f"`confidence:0.4` {figures[0]}, sampled `fixed:2` {figures[1]}" in page
 
 
 SCORECARDS = sorted((FOLDER / "measured").glob("scorecard-*.json"))

@@ -369,7 +369,7 @@ def race_summary(
         "verdict": recommendation(rows),
         "low_repeat": low_repeat_line(rows),
         "over_assisted": ratio_to_assisted(runs, tasks),
-        "rows": [asdict(r) for r in rows],
+        "rows": [_shortened(asdict(r)) for r in rows],
         "raw": {
             r.name: {
                 "seconds": [_printed(repeat) for repeat in r.seconds],
@@ -380,6 +380,11 @@ def race_summary(
             for r in runs
         },
     }
+
+
+def _shortened(row: dict) -> dict:
+    """Figures to 7 digits: they follow from `raw`, and published races are tracked files."""
+    return {k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in row.items()}
 
 
 def _printed(seconds: Sequence[float]) -> list[float]:

@@ -66,7 +66,8 @@ def table_1(inputs: Inputs) -> Table:
 def table_4(inputs: Inputs) -> Table:
     """Tokens a second of transformers, of a faster engine, and of EAGLE in it."""
     folder = inputs.recordings.folder
-    raced = {} if folder is None or not (folder / RACE).is_file() else _raced(folder / RACE)
+    path = None if folder is None else folder / RACE
+    dtype, raced = ("float32", {}) if path is None or not path.is_file() else _raced(path)
     rows: list[tuple[Cell, ...]] = []
     for contestant, (name, printed) in RACED.items():
         cells: list[Cell] = [MISSING] * 2
@@ -82,17 +83,17 @@ def table_4(inputs: Inputs) -> Table:
         headings=("decoding", "tokens/s", "times transformers", "printed: tokens/s"),
         rows=tuple(rows),
         notes=(
-            "SmolLM2-135M, greedily, in float32 on a CPU, chains of 2: one race of all three. "
+            f"SmolLM2-135M, greedily, in {dtype} on a CPU, chains of 2: one race of all three. "
             "Printed: LLaMA2-Chat 13B in FP16 by transformers, gpt-fast and EAGLE with gpt-fast, "
             "on MT-bench; int4 gives 106.9 and 160.4.",
         ),
     )
 
 
-def _raced(path: Path) -> dict[str, tuple[Array, Array]]:
-    """{contestant: (tokens, mean seconds over the repeats), float64[S] each} of a race."""
+def _raced(path: Path) -> tuple[str, dict[str, tuple[Array, Array]]]:
+    """A race's dtype, and {contestant: (tokens, mean seconds of a repeat), float64[S] each}."""
 
-    def read(data: Any) -> dict[str, tuple[Array, Array]]:
+    def read(data: Any) -> tuple[str, dict[str, tuple[Array, Array]]]:
         try:
             found = {
                 name: tuple(
@@ -101,9 +102,10 @@ def _raced(path: Path) -> dict[str, tuple[Array, Array]]:
                 )
                 for name in RACED
             }
+            dtype = str(data["dtype"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"lacks {error}, expected runs of {', '.join(RACED)}") from None
-        return {name: (tokens, seconds) for name, (tokens, seconds) in found.items()}
+        return dtype, {name: (tokens, seconds) for name, (tokens, seconds) in found.items()}
 
     return read_json(path, read, "race")
 
