@@ -67,7 +67,7 @@ def table_4(inputs: Inputs) -> Table:
     """Tokens a second of transformers, of a faster engine, and of EAGLE in it."""
     folder = inputs.recordings.folder
     path = None if folder is None else folder / RACE
-    dtype, raced = ("float32", {}) if path is None or not path.is_file() else _raced(path)
+    dtype, raced = ("bfloat16", {}) if path is None or not path.is_file() else _raced(path)
     rows: list[tuple[Cell, ...]] = []
     for contestant, (name, printed) in RACED.items():
         cells: list[Cell] = [MISSING] * 2
