@@ -237,7 +237,7 @@ class AddressedDraws:
     def sample(self, p: Tensor, round: int, slot: int, role: int) -> int:
         """A token drawn from the distribution `p [vocab]` (its sum need not be 1)."""
         u = uniform(self.seed, self.sequence, round, slot, role)
-        return int(_inverse_cdf(p[None], torch.tensor([u], dtype=torch.float64, device=p.device)))
+        return int(inverse_cdf(p[None], torch.tensor([u], dtype=torch.float64, device=p.device)))
 
 
 def sample_rows(
@@ -245,13 +245,13 @@ def sample_rows(
 ) -> list[int]:
     """`AddressedDraws.sample` of each row of `p [n, vocab]`, at its own address and slot 0."""
     u = [uniform(seed, s, t, 0, role) for s, t in zip(sequence, round)]
-    drawn: list[int] = _inverse_cdf(
+    drawn: list[int] = inverse_cdf(
         p, torch.tensor(u, dtype=torch.float64, device=p.device)
     ).tolist()
     return drawn
 
 
-def _inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
+def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
     """The first token of each row of `p [n, vocab]` at which its cumulative sum exceeds the share
     `u [n]`; its probability is not 0."""
     total = p.cumsum(-1)

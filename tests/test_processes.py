@@ -119,7 +119,7 @@ from real.train.generate import distilled_sequences
 from real.train.prompt_set import split_prompts
 from real.train.sequence_shards import Writing, write_sequences
 
-sequence_shards.BATCH["cpu"] = 16
+sequence_shards.BATCH, sequence_shards.BLOCK["cpu"] = 16, 64
 work, decoder = Path(sys.argv[1]), toy_decoder(2, spread=0.8)
 config = SimpleNamespace(device="cpu", batch=4, seed=3, distil_tokens=1500)
 with launched_processes() as processes:

@@ -118,3 +118,12 @@ def test_gumbel_refuses_invalid_shapes():
         rng.gumbel(0, 0, 0, 0)
     with pytest.raises(ValueError, match="axes"):
         rng.gumbel_rows(0, 0, np.zeros((2, 2), np.int64), 4)
+
+
+def test_uniform_rows_are_those_of_each_address():
+    rows = rng.uniform_rows(9, np.array([4, 0, 70_000]), 5, rng.RESIDUAL)
+    wanted = [[rng.uniform(9, s, t, 0, rng.RESIDUAL) for t in range(5)] for s in (4, 0, 70_000)]
+    assert rows.tolist() == wanted
+    assert rng.uniform_rows(9, np.zeros(0, np.int64), 5, 0).shape == (0, 5)
+    with pytest.raises(ValueError, match="sequence is -1"):
+        rng.uniform_rows(9, np.array([3, -1]), 5, 0)

@@ -95,6 +95,58 @@ def test_features_of_a_pass_are_those_of_the_files(tmp_path, monkeypatch):
             torch.testing.assert_close(a[:size], b[:size], rtol=1e-12, atol=1e-12)
 
 
+def test_features_held_in_memory_are_those_of_the_files(tmp_path, monkeypatch):
+    """As on a GPU with room for them; a name that comes later is computed alone."""
+    monkeypatch.setattr(feature_store, "HELD_TOKENS", 70)
+    names = ("feature", "kv:0")
+    draw = training_set(tmp_path).batches(PLAN, names)
+    stored = [draw(step) for step in range(4)]
+    monkeypatch.setattr(FeatureStore, "stores", False)
+    monkeypatch.setattr(feature_store, "_room", lambda device: float("inf"))
+    found = training_set(tmp_path / "none")
+    held = found.batches(PLAN, names)
+    calls = []
+    inner = feature_store.read_target
+    monkeypatch.setattr(
+        feature_store, "read_target", lambda *given: calls.append(given[2]) or inner(*given)
+    )
+    for step, a in enumerate(stored):
+        b = held(step)
+        assert torch.equal(a.token, b.token)
+        for name in names:
+            torch.testing.assert_close(a.stored[name], b.stored[name], rtol=1e-12, atol=1e-12)
+    assert not calls
+    assert not (tmp_path / "none").exists()
+    found.batches(PLAN, ("tap:1", "feature"))
+    assert calls
+    assert all(names == ["tap:1"] for names in calls)
+
+
+def test_a_full_gpu_holds_no_features(tmp_path, monkeypatch):
+    monkeypatch.setattr(FeatureStore, "stores", False)
+    found = training_set(tmp_path)
+    row = 8 * TARGET.config.width
+    needed = len(found.sequences.token) * row
+    for room, held in ((needed - 1, False), (needed, True)):
+        monkeypatch.setattr(feature_store, "_room", lambda device, room=room: room)
+        found.batches(PLAN, ("feature",))
+        assert ("feature" in found.features.held) == held
+
+
+@pytest.mark.parametrize("length", [400, 15])
+def test_what_was_seen_is_what_batches_held(tmp_path, length):
+    found, plan = training_set(tmp_path), TrainSchedule(rows=3, length=length)
+    draw = found.batches(plan)
+    batches = [draw(step) for step in range(5)]
+    rows, learned = found.seen(plan, 5)
+    wanted = {tuple(row.tolist()) for batch in batches for row in read_tokens(batch) if len(row)}
+    rows = [tuple(row.tolist()) for row in rows]
+    assert len(rows) == len(set(rows)) < 15
+    assert set(rows) == wanted
+    assert learned == sum(learned_tokens(batch) for batch in batches) > 0
+    assert found.seen(plan, 0)[1] == 0
+
+
 def test_sequences_of_similar_lengths_meet(tmp_path):
     """TOGETHER batches hold what their common draw holds, and little padding."""
     found, plan = training_set(tmp_path), TrainSchedule(rows=6, length=400)

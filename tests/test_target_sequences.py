@@ -75,9 +75,9 @@ def test_prefill_in_pieces_is_equal(monkeypatch, rows):
 def test_prompts_that_enter_together_write_the_same(monkeypatch):
     """As on CUDA: places stay empty until they are half of the batch, and fewer passes prefill."""
     passes = []
-    prefill = batch_writer._prefill
+    prefill = batch_writer.prefill
     monkeypatch.setattr(
-        batch_writer, "_prefill", lambda *asked: passes.append(len(asked[1])) or prefill(*asked)
+        batch_writer, "prefill", lambda *asked: passes.append(len(asked[1])) or prefill(*asked)
     )
     target, prompts = Target(toy_target()), toy_prompts(23, 3)
     record_settings = Settings(4, 20, RULES["coupled"], (3, 4, 5, 6, 7, 8), (), (), 4)

@@ -7,10 +7,13 @@ import pytest
 import torch
 from toy_lm import VOCAB, toy_decoder, toy_prompts
 
+from real.model.full_pass import RaggedKVCache
 from real.model.target import Target
 from real.record import Settings
-from real.record.target_sequence import target_sequence
+from real.record.target_sequence import target_sequence, target_sequences
 from real.sampling import Rule
+from real.train import batch_writing
+from real.train.batch_writing import write_together
 from real.train.prompt_set import split_prompts
 from real.train.sequence_shards import (
     FIRST_ADDRESS,
@@ -142,3 +145,57 @@ def test_damaged_shards_are_named(tmp_path):
             read_shard(path)
         assert "\n" not in str(caught.value)
     assert Sequences(np.array([1]), np.array([0, 1]), np.array([1])).longest < VOCAB
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule("rejection", 1.0, 4)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("batch", [1, 5, 40])
+def test_sequences_written_together_equal_those_written_one_at_a_time(monkeypatch, rule, batch):
+    """In batches of any size, the last one smaller, prompts of one token among them."""
+    monkeypatch.setattr("real.train.batch_writing.BATCH", batch)
+    prompts, ends, seen = [[5], *toy_prompts(21), [4], [4]], (3, 7), []
+    addresses = [7 * i + 1 for i in range(len(prompts))]
+    found = write_together(DECODER, rule, prompts, addresses, 40, ends, seen.append)
+    settings = Settings(1, 40, rule, ends, ())
+    wanted = target_sequences(Target(DECODER), settings, prompts, addresses)
+    assert [row.tolist() for row in found] == [tokens.tolist() for tokens, _ in wanted]
+    assert len({len(row) for row in found}) > 3
+    assert seen == [*range(batch, len(prompts), batch), len(prompts)]
+
+
+def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
+    tried, step = [], RaggedKVCache.step
+
+    def limited(self, decoder):
+        tried.append(len(self.length))
+        if len(self.length) > 3:
+            raise torch.OutOfMemoryError("no room")
+        return step(self, decoder)
+
+    prompts = toy_prompts(9)
+    whole = write_together(DECODER, Rule(), prompts, range(9), 6, ())
+    monkeypatch.setattr(RaggedKVCache, "step", limited)
+    again = write_together(DECODER, Rule(), prompts, range(9), 6, ())
+    assert [row.tolist() for row in again] == [row.tolist() for row in whole]
+    assert tried[:3] == [9, 4, 2]
+
+    def never(self, decoder):
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(RaggedKVCache, "step", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        write_together(DECODER, Rule(), prompts, range(9), 6, ())
+
+
+def test_a_batch_holds_no_more_than_its_cache_may(monkeypatch):
+    sizes, write = [], batch_writing._write
+
+    def listed(decoder, prompts, *given):
+        sizes.append((len(prompts), len(prompts[0])))
+        return write(decoder, prompts, *given)
+
+    monkeypatch.setattr(batch_writing, "_write", listed)
+    monkeypatch.setattr(batch_writing, "CACHE_BYTES", 60 * batch_writing._cached_bytes(DECODER))
+    write_together(DECODER, Rule(), [[1] * 14, *[[1] * 4] * 9], range(10), 6, ())
+    assert sizes == [(3, 14), (6, 4), (1, 4)]
+    one = DECODER.cache(capacity=1)
+    assert one.key.nbytes + one.value.nbytes == batch_writing._cached_bytes(DECODER)

@@ -28,6 +28,7 @@ class TrainingStage:
     | vocab, sample, target | tokens and sample documents of the BPE; sizes of the target |
     | drafter_settings | by drafter, as `DrafterTraining.settings` |
     | target_plan, drafter_plan | steps or minutes, batch and rate |
+    | minutes | by drafter, where it trains for another time than `drafter_plan` says |
     | rate_factor | drafters learn at this multiple of their recipe's rate |
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `TrainConfig` |
     | draft_vocab | tokens that drafters' heads score; 0: all |
@@ -55,6 +56,7 @@ class TrainingStage:
     draft_vocab: int = 0
     text_tokens: int = 0
     soft: bool | None = None
+    minutes: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -292,22 +294,22 @@ FULL_CHECKPOINT = with_checkpoint(
         FULL,
         training=replace(
             FULL.training,
-            drafter_plan=TrainSchedule(
-                minutes=4, rows=32, length=792, save_every=1 << 30, every=1 << 30
-            ),
+            drafter_plan=TrainSchedule(minutes=0.75, rows=64, length=792, save_every=1 << 30),
+            minutes=(("eagle", 1.4),),
             rate_factor=0.28,  # 160 / 576, as `scaled_rate`
-            distil_tokens=1_000_000,
+            distil_tokens=4_500_000,
             draft_vocab=8192,
-            text_tokens=1_000_000,
+            text_tokens=1_500_000,
             soft=True,
-            exam=48,
+            judged=48,
+            exam=64,
         ),
         recording=replace(FULL.recording, longest=600, budget=128),
     ),
     (
         ("model", (("width", 256), ("layers", 2), ("heads", 4), ("head_dim", 64), ("hidden", 704))),
-        ("early_exit", (("depth", 4),)),
-        ("eagle", (("bias", False), ("unroll", 3))),
+        ("early_exit", (("depth", 3), ("own_head", True))),
+        ("eagle", (("bias", False), ("unroll", 3), ("regression", 0.0))),
         ("medusa", (("blocks", 1),)),
         ("glide", (("reads", (15,)),)),
     ),
@@ -324,12 +326,12 @@ def training_of(
     """The training of a campaign, optional drafters included."""
     t = config.training
     settings = {name: dict(values) for name, values in t.drafter_settings}
-    plan = replace(t.drafter_plan, seed=seed)
+    plan, minutes = replace(t.drafter_plan, seed=seed), dict(t.minutes)
     drafters = tuple(
         replace(
             drafter_training(
                 name,
-                plan,
+                replace(plan, minutes=minutes.get(name, plan.minutes)),
                 t.soft,
                 settings=settings.get(name),
                 rate=t.rate_factor * recipe_of(name).rate,

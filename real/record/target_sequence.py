@@ -64,9 +64,9 @@ def write_batch(
         free = batch - len(active)
         free = free if free >= least or not active else 0
         admitted, order = order[:free], order[free:]
-        for group in _groups(admitted, [len(prompts[i]) - 1 for i in admitted], together):
+        for group in groups_of_prompts(admitted, [len(prompts[i]) - 1 for i in admitted], together):
             rows = [prompts[i][:-1] for i in group]
-            cache.admit(_prefill(decoder, rows, together), [len(row) for row in rows])
+            cache.admit(prefill(decoder, rows, together), [len(row) for row in rows])
         active += admitted
         last = [tokens[i][-1] if tokens[i] else prompts[i][-1] for i in active]
         rotation, mask = cache.step(decoder)
@@ -111,7 +111,7 @@ def pick_tokens(
     return chosen[:, 0].tolist(), (best - second)[:, 0].tolist()
 
 
-def _groups(prompts: list[int], rows: list[int], most: int) -> Iterator[list[int]]:
+def groups_of_prompts(prompts: list[int], rows: list[int], most: int) -> Iterator[list[int]]:
     """Prompts, longest first, in groups of at most `most` rows that are prefilled together."""
     start = 0
     for i in range(1, len(prompts) + 1):
@@ -123,7 +123,7 @@ def _groups(prompts: list[int], rows: list[int], most: int) -> Iterator[list[int
             start = i
 
 
-def _prefill(decoder: Decoder, prompts: list[list[int]], most: int) -> KVCache:
+def prefill(decoder: Decoder, prompts: list[list[int]], most: int) -> KVCache:
     """The KV cache of prompts of any lengths, longest first, padded on the right; in pieces."""
     longest, device = len(prompts[0]), decoder.device
     cache = decoder.cache(batch=len(prompts), capacity=longest)

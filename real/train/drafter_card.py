@@ -31,7 +31,7 @@ from real.train.accepted_length import (
 from real.train.config import DrafterTraining, TrainConfig, recipe_of
 from real.train.corpus import EncodedText, whole_windows
 from real.train.drafter_data import DrafterData, K, TrainedTarget, coverage, prepared_head
-from real.train.feature_store import learned_tokens, read_tokens
+from real.train.feature_store import read_tokens
 from real.train.generate import heldout_count
 from real.train.optimizers import TrainSchedule
 from real.train.trigram import count_trigrams
@@ -134,8 +134,12 @@ def evaluate_trained(
 
 def _seen_windows(data: DrafterData, schedule: TrainSchedule, steps: int) -> Iterable[np.ndarray]:
     """The sequences of all training steps; of 4,000 steps where weights came without their log."""
+    steps = steps or schedule.steps or 4000
+    if data.seen is not None:
+        yield from data.seen(schedule, steps)[0]
+        return
     draw = data.batches(schedule)
-    for step in range(steps or schedule.steps or 4000):
+    for step in range(steps):
         yield from read_tokens(TrainingBatch.of(draw(step)))
 
 
@@ -183,10 +187,9 @@ def drafter_card(
 
 def _learned(data: DrafterData, schedule: TrainSchedule, steps: int) -> int:
     """Tokens learned in all steps, repetitions included."""
-    if not data.source:
+    if data.seen is None:
         return steps * schedule.rows * schedule.length
-    draw = data.batches(schedule)
-    return sum(learned_tokens(TrainingBatch.of(draw(step))) for step in range(steps))
+    return data.seen(schedule, steps)[1]
 
 
 def compare_with(card: Path, data: DrafterData, out: Path, other: str) -> dict:

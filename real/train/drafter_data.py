@@ -95,6 +95,8 @@ class DrafterData:
     | blend | share of `batches` that the target generated, for the record |
     | counts | how often each token occurs in what is learned, int64 `[vocab]` |
     | source | where the text comes from, for cards; {} for text of `simspec train` |
+    | seen | (schedule, steps) -> the sequences learned, each once, and how many tokens of them \
+were learned, with repetitions; None: by `batches` |
     """
 
     target: Decoder
@@ -108,6 +110,7 @@ class DrafterData:
     blend: float
     counts: Callable[[], np.ndarray] | None = None
     source: Mapping[str, object] = field(default_factory=dict)
+    seen: Callable[..., tuple[Iterable[np.ndarray], int]] | None = None
 
 
 @dataclass(frozen=True)
@@ -327,17 +330,19 @@ def target_data(
         source["learned_text"] = learned
     if target.writer.dtype != decoder.dtype:
         source["written_in"] = str(target.writer.dtype).removeprefix("torch.")
+    learning = TrainingSet(read, store, progress)
     data = DrafterData(
         target=decoder,
         made_for=target.made_for,
         end_tokens=target.end_tokens,
         context=target.context,
-        batches=TrainingSet(read, store, progress).batches,
+        batches=learning.batches,
         validation=[(prompt, new_tokens[:short]) for prompt, new_tokens in heldout[:cut]],
         evaluation=heldout[cut:],
         mixed=config.autocast,
         blend=1.0,
         counts=lambda: count_tokens([read.learned()], vocab),
         source=source,
+        seen=learning.seen,
     )
     return TargetData(prompts, sequences, data)

@@ -1,9 +1,9 @@
-"""Features of training sequences, computed once and streamed, and batches of them."""
+"""Features of training sequences, computed once: in files or a GPU's memory; batches of them."""
 
 import hashlib
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,11 @@ from real.train.optimizers import TrainSchedule
 from real.train.sequence_shards import SHARD, Sequences
 
 BATCH_TOKENS = 8192
-"""Tokens of a pass, padding included."""
+"""Tokens of a pass whose features go to a file, padding included."""
+HELD_TOKENS = 65_536
+"""Tokens of a pass whose features a GPU holds."""
+HELD_SHARE = 0.4
+"""Most of a GPU's free memory that features take."""
 OPEN_FILES = 256
 
 
@@ -38,8 +42,8 @@ class FeatureStore:
     | dtype | of storage; bfloat16 halves the files, and rounds |
     | writer | computes the features, in its own dtype; None: the target |
 
-    Files are memory-mapped: a batch reads its own rows. On CUDA nothing is stored: an H200
-    took 135 s for 832 files.
+    Files are memory-mapped: a batch reads its own rows. A GPU holds features in its memory (an
+    H200 took 135 s for 832 files); where they do not fit, each batch takes a pass of the writer.
     """
 
     folder: Path
@@ -47,6 +51,40 @@ class FeatureStore:
     sequences: Sequences
     dtype: torch.dtype
     writer: Decoder | None = None
+    held: dict[str, Tensor] = field(default_factory=dict)
+
+    def prepare(self, names: Sequence[str], progress: Progress = quiet) -> None:
+        """Computes what batches will read, into files or into the GPU's memory."""
+        if self.stores:
+            self.compute(names, progress)
+        elif len(self.sequences.token) * self._token_bytes(names) <= _room(self.target.device):
+            self.hold([name for name in names if name not in self.held], progress)
+
+    def read(self, names: Sequence[str], indices: np.ndarray, token: Tensor) -> dict[str, Tensor]:
+        """Features of a batch of the sequences `indices [b]`, cut to `token [b, n]`."""
+        if self.stores:
+            return {name: self.rows(name, indices.tolist(), token.shape[1]) for name in names}
+        if set(names) <= set(self.held):
+            return self._held_rows(names, indices, token.shape[1])
+        return self.of_tokens(token, names)
+
+    def hold(self, names: Sequence[str], progress: Progress = quiet) -> None:
+        """Computes features of all sequences into the memory of the target's device."""
+        if not names:
+            return
+        total, device = len(self.sequences.token), self.target.device
+        for name in names:
+            shape = total, *feature_shape(self.target, name)
+            self.held[name] = torch.empty(shape, dtype=self.dtype, device=device)
+        batches = list(self._batches(range(len(self.sequences)), HELD_TOKENS))
+        for done, indices in enumerate(batches):
+            token, size = self._padded(indices)
+            place = torch.arange(token.shape[1], device=device) < size.to(device)[:, None]
+            row = torch.from_numpy(self.sequences.offset[indices]).to(device)
+            row = (row[:, None] + torch.arange(token.shape[1], device=device))[place]
+            for name, value in self._passed(token, names).items():
+                self.held[name][row] = value[place].to(self.dtype)
+            progress("features", done + 1, len(batches), ", ".join(names))
 
     def compute(self, names: Sequence[str], progress: Progress = quiet) -> None:
         """Computes the files that do not exist, all names in one pass over each sequence.
@@ -69,7 +107,7 @@ class FeatureStore:
 
     @property
     def stores(self) -> bool:
-        """Whether features come from files; else every batch takes a pass of the writer."""
+        """Whether features come from files."""
         return self.target.device.type != "cuda"
 
     def of_tokens(self, token: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
@@ -92,31 +130,55 @@ class FeatureStore:
         assert found is not None
         return found.to(self.target.device).to(self.target.dtype)
 
+    def _held_rows(
+        self, names: Sequence[str], indices: np.ndarray, length: int
+    ) -> dict[str, Tensor]:
+        """As `rows`, of all names, from memory."""
+        device, place = self.target.device, torch.arange(length, device=self.target.device)
+        start, stop = (
+            torch.from_numpy(self.sequences.offset[indices + end]).to(device)[:, None]
+            for end in (0, 1)
+        )
+        row = start + place
+        inside, row = row < stop, torch.minimum(row, stop - 1)
+        found = {}
+        for name in names:
+            value = self.held[name][row].to(self.target.dtype)
+            found[name] = value * inside.view(*inside.shape, *[1] * (value.dim() - 2))
+        return found
+
+    def _padded(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Tokens int64 `[b, n]` of sequences, and the length of each int64 `[b]`."""
+        batch = [self.sequences.sequence(index) for index in indices]
+        token = np.zeros((len(batch), max(map(len, batch))), np.int64)
+        for row, sequence in zip(token, batch):
+            row[: len(sequence)] = sequence
+        return torch.from_numpy(token), torch.tensor([len(sequence) for sequence in batch])
+
+    def _passed(self, token: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        """Features of a pass; padding comes last: a causal pass does not see it."""
+        writer = self.writer or self.target
+        return read_target(writer, token.to(writer.device), names)
+
     def _write(self, shard: int, names: Sequence[str]) -> None:
         parts: dict[str, dict[int, Tensor]] = {name: {} for name in names}
-        for indices in self._batches(shard):
-            batch = [self.sequences.sequence(index) for index in indices]
-            token = np.zeros((len(batch), max(map(len, batch))), np.int64)
-            for row, sequence in zip(token, batch):
-                row[: len(sequence)] = sequence
-            # padding comes last: a causal pass does not see it
-            writer = self.writer or self.target
-            read = read_target(writer, torch.from_numpy(token).to(writer.device), names)
-            for name, value in read.items():
-                for row, sequence, index in zip(value, batch, indices):
-                    parts[name][index] = row[: len(sequence)].to(self.dtype).cpu()
+        for indices in self._batches(self._range(shard), BATCH_TOKENS):
+            token, size = self._padded(indices)
+            for name, value in self._passed(token, names).items():
+                for row, length, index in zip(value, size.tolist(), indices):
+                    parts[name][index] = row[:length].to(self.dtype).cpu()
         metadata = {"tokens": self._hash(shard)}
         for name, values in parts.items():
             with replacing(self._path(name, shard)) as temporary:
                 feature = torch.cat([values[index] for index in self._range(shard)])
                 save_file({"feature": feature}, str(temporary), metadata)
 
-    def _batches(self, shard: int) -> Iterator[list[int]]:
+    def _batches(self, among: range, tokens: int) -> Iterator[list[int]]:
         """Sequences of similar lengths, so that little is padding."""
         batch: list[int] = []
         length = np.diff(self.sequences.offset)
-        for index in sorted(self._range(shard), key=lambda i: int(length[i])):
-            if batch and (len(batch) + 1) * int(length[index]) > BATCH_TOKENS:
+        for index in sorted(among, key=lambda i: int(length[i])):
+            if batch and (len(batch) + 1) * int(length[index]) > tokens:
                 yield batch
                 batch = []
             batch.append(index)
@@ -129,12 +191,11 @@ class FeatureStore:
         return _slice(path, shape, str(self.dtype), self._hash(shard))
 
     def _check_room(self, missing: dict[int, list[str]]) -> None:
-        size, needed = torch.empty(0, dtype=self.dtype).element_size(), 0
+        needed = 0
         for shard, names in missing.items():
             span = self._range(shard)
             tokens = int(self.sequences.offset[span[-1] + 1] - self.sequences.offset[span[0]])
-            values = sum(int(np.prod(feature_shape(self.target, name))) for name in names)
-            needed += tokens * size * values
+            needed += tokens * self._token_bytes(names)
         folder = self.folder
         while not folder.exists():
             folder = folder.parent
@@ -144,6 +205,10 @@ class FeatureStore:
                 f"features need {needed:,} bytes, {folder} has {free:,} free; "
                 "lower --distil-tokens, or choose another --work"
             )
+
+    def _token_bytes(self, names: Sequence[str]) -> int:
+        size = torch.empty(0, dtype=self.dtype).element_size()
+        return size * sum(int(np.prod(feature_shape(self.target, name))) for name in names)
 
     def _range(self, shard: int) -> range:
         return range(shard * SHARD, min((shard + 1) * SHARD, len(self.sequences)))
@@ -156,6 +221,14 @@ class FeatureStore:
         offset = self.sequences.offset[span[0] : span[-1] + 2]
         token = self.sequences.token[offset[0] : offset[-1]]
         return _hash(token.tobytes(), (offset - offset[0]).tobytes())
+
+
+def _room(device: torch.device) -> float:
+    """Bytes of a device's memory that features may take."""
+    if device.type != "cuda":
+        return 0.0
+    torch.cuda.empty_cache()  # what batches of sequences had taken
+    return HELD_SHARE * torch.cuda.mem_get_info(device)[0]
 
 
 def feature_shape(target: Decoder, name: str) -> tuple[int, ...]:
@@ -213,8 +286,8 @@ class TrainingSet:
         target wrote, an end token included. `reads` names the features to stream.
         """
         features = self.features
-        if reads and features.stores:
-            features.compute(reads, self.progress)
+        if reads:
+            features.prepare(reads, self.progress)
 
         def batch(step: int) -> TrainingBatch:
             indices = self._drawn(schedule, step)
@@ -227,13 +300,20 @@ class TrainingSet:
                 learned[i, self.sequences.prompt[index] : len(row)] = True
             device = features.target.device
             read, mask = torch.from_numpy(token).to(device), torch.from_numpy(learned).to(device)
-            if features.stores:
-                stored = {name: features.rows(name, indices.tolist(), width - 1) for name in reads}
-            else:
-                stored = features.of_tokens(read[:, :-1], reads)
+            stored = features.read(reads, indices, read[:, :-1])
             return TrainingBatch(read, mask, stored)
 
         return batch
+
+    def seen(self, schedule: TrainSchedule, steps: int) -> tuple[Iterator[np.ndarray], int]:
+        """The sequences of some steps, each once, and the tokens that were learned in all steps."""
+        drawn = [self._drawn(schedule, step) for step in range(steps)]
+        indices = np.concatenate([np.zeros(0, np.int64), *drawn])
+        cut = np.minimum(np.diff(self.sequences.offset), schedule.length + 1)
+        learned = np.maximum(cut - self.sequences.prompt, 0)
+        once = np.unique(indices)
+        rows = (self.sequences.sequence(i)[: cut[i]] for i in once[learned[once] > 0])
+        return rows, int(learned[indices].sum())
 
     def _drawn(self, schedule: TrainSchedule, step: int) -> np.ndarray:
         """The sequences of a step, int64 `[rows]`."""

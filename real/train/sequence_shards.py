@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -16,16 +17,18 @@ from real.progress import Progress, quiet
 from real.record import Settings
 from real.record.target_sequence import target_sequences
 from real.sampling import Rule
+from real.train.batch_writing import BATCH as BATCH_OF_GPU
+from real.train.batch_writing import write_together
 from real.train.prompt_set import PromptSet
 
 SHARD = 32
 """Sequences in a shard, a file."""
-BATCH = {"cpu": 96, "cuda": 768}
-"""Sequences written at a time by type of device, fewer where their KV cache would be larger."""
-CACHE_BYTES = {"cpu": 2 << 30, "cuda": 16 << 30}
+BATCH = 96
+"""Sequences written at a time on a CPU, fewer where their KV cache would be larger."""
+CACHE_BYTES = 2 << 30
 """Most bytes of that cache."""
-BLOCK = {"cpu": 4, "cuda": 16}
-"""Batches of a block: its last sequences leave a device half empty."""
+BLOCK = {"cpu": 4 * BATCH, "cuda": 2 * BATCH_OF_GPU}
+"""Sequences of a block by type of device: its last ones leave a device half empty."""
 EXPECTED = 0.8
 """Share of the shards that sequences of the mean length so far would need, written at once."""
 FIRST_ADDRESS = 1 << 21
@@ -130,7 +133,7 @@ def write_sequences(
     shards: list[Sequences] = []
     done, since, began = 0, 0, perf_counter()
     while done < writing.tokens:
-        size = _of_device(BLOCK, target) * _of_device(BATCH, target) // SHARD
+        size = BLOCK.get(target.device.type, BLOCK["cpu"]) // SHARD
         blocks = _needed_blocks(len(shards), done, writing, size)
         for i, block in enumerate(blocks):
             if processes.has(i) and not all(_path(folder, shard).exists() for shard in block):
@@ -144,10 +147,6 @@ def write_sequences(
             note = f"{done:,} tokens{rate}"
             progress("distil", min(done, writing.tokens), writing.tokens, note)
     return joined(shards)
-
-
-def _of_device(limit: Mapping[str, int], target: Decoder) -> int:
-    return limit.get(target.device.type, limit["cpu"])
 
 
 def _needed_blocks(first: int, done: int, writing: Writing, size: int) -> list[range]:
@@ -194,8 +193,7 @@ def _batch(target: Decoder, longest: int) -> int:
     """
     c = target.config
     row = 2 * c.layers * c.kv_heads * c.head_dim * target.embed.weight.element_size()
-    most = _of_device(CACHE_BYTES, target) // (row * longest)
-    return max(1, min(_of_device(BATCH, target), most))
+    return max(1, min(BATCH, CACHE_BYTES // (row * longest)))
 
 
 def heldout_sequences(
@@ -297,6 +295,12 @@ def _continued(
         rows = np.flatnonzero(chosen).tolist()
         addresses = [FIRST_ADDRESS + int(number[i]) for i in rows]
         asked = [prompts[i] for i in rows]
+        if target.device.type == "cuda":
+            report = partial(progress, "writing", total=len(rows))
+            ends = writing.end_tokens
+            many = write_together(target, rule, asked, addresses, writing.length, ends, report)
+            new |= dict(zip(rows, many))
+            continue
         batch = _batch(target, max(map(len, asked), default=1) + writing.length)
         settings = Settings(1, writing.length, rule, writing.end_tokens, (), (), batch)
         written = target_sequences(engine, settings, asked, addresses, progress)

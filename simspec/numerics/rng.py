@@ -70,6 +70,13 @@ def _fill_uniforms(out: Any, seed: Any, sequence: Any, position: Any) -> Any:
             out[v + i] = u[i]
 
 
+@cached_njit
+def _fill_first_slots(out: Any, seed: Any, sequence: Any, role: Any) -> Any:
+    for i in range(out.shape[0]):
+        for t in range(out.shape[1]):
+            out[i, t] = block(seed, sequence[i], t, 0, role)[0]
+
+
 def check_seed(seed: int) -> np.uint64:
     """The seed as uint64; ValueError unless 0 <= seed < 2**64."""
     if not 0 <= int(seed) < 1 << 64:
@@ -101,6 +108,16 @@ def uniform(seed: int, sequence: int, round: int, slot: int, role: int) -> float
         _check_word("role", role),
     )
     return float(words[slot % 4])
+
+
+def uniform_rows(seed: int, sequence: np.ndarray, rounds: int, role: int) -> np.ndarray:
+    """`uniform` at slot 0 of all rounds of some sequences: int64[n] -> float64[n, rounds]."""
+    key, sequence = check_seed(seed), np.asarray(sequence, dtype=np.int64)
+    for value in (sequence.min(initial=0), sequence.max(initial=0)):
+        _check_word("sequence", value)
+    out = np.empty((len(sequence), _check_word("rounds", rounds)))
+    _fill_first_slots(out, key, sequence, _check_word("role", role))
+    return out
 
 
 def gumbel(seed: int, sequence: int, position: int, vocab: int) -> np.ndarray:
