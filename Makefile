@@ -331,7 +331,7 @@ GIVEN := $(wildcard lab/pieces/pieces.json)
 gpu: $(if $(GIVEN),,lab/.copied)
 	$(if $(GIVEN),PYTHONPATH=.:$$PYTHONPATH $(PYTHON) tools/pieces.py join lab/pieces $(WORK)/pieces $(WORK)/smollm2.gguf)
 	PYTHONPATH=lab/packages:$$PYTHONPATH $(PYTHON) -m real.campaign --out $(WORK) --limit $(LIMIT) \
-	  $(if $(GIVEN),--target $(WORK)/smollm2.gguf --together --text lab/learn/text.jsonl.xz \
+	  $(if $(GIVEN),--target $(WORK)/smollm2.gguf --text lab/learn/text.jsonl.xz \
 	    --prompts traces/smollm2/prompts.jsonl --training-prompts lab/learn/prompts.jsonl \
 	    --training-prompts lab/learn/chat.jsonl,--text lab/text \
 	    $$(printf -- '--prompts %s ' lab/prompts/*) $$(printf -- '--heldout %s ' lab/heldout/*)) $(GPU_ARGS); done=$$?; \

@@ -125,12 +125,12 @@ def test_results_hold_a_report_and_an_archive_that_replays(inputs, whole, tmp_pa
 
 def test_killed_campaign_resumes_to_the_same_results(server, inputs, whole, tmp_path):
     out, names = tmp_path / "out", [part.name for part in stages()]
-    last = out / "parts" / "drafter-early_exit.json"
+    last = out / "parts" / "drafter-eagle.json"
     options = options_of(inputs, out, tmp_path / "home")
     code, _ = server(tmp_path, options, program="campaign", once=str(last))
     assert code == -signal.SIGKILL, server.error
     there = {p.stem: (p.read_bytes(), p.stat().st_mtime_ns) for p in (out / "parts").glob("*.json")}
-    assert set(there) >= {"text", "target", "distil", "drafter-eagle", "drafter-early_exit"}
+    assert set(there) >= {"text", "target", "distil", "drafter-eagle"}
     assert len(there) < len(names)
     folder = open_workspace(inputs, out)
     states = advance(folder, stages()[: names.index("record-eagle-coupled") + 1], 3600)

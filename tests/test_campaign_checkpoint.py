@@ -1,6 +1,7 @@
 """A campaign for a target that exists: its checkpoint is taken, and its drafters learn from it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -27,7 +28,9 @@ from real.model.checkpoint import load_decoder
 from real.model.stored_weights import sha256
 from simspec import load_trace
 
+ABLATIONS = tuple(name for name, *_ in TOY_CHECKPOINT.training.ablations)
 PARTS = ("target", "distil", "drafter-model", "drafter-early_exit", "drafter-eagle", "predictors")
+PARTS += tuple(f"drafter-{name}" for name in ABLATIONS)
 EAGLE = tuple(
     f"{what}-eagle-{rule}" for what in ("cost", "record") for rule in ("greedy", "coupled")
 )
@@ -63,7 +66,8 @@ def workspace_of(inputs, out, checkpoint="toychat/target"):
 def done(inputs, few_replicates, short_predictors, bare_axes):
     """A workspace whose target is taken, with three drafters, and eagle recorded and run."""
     workspace = workspace_of(inputs, inputs / "out")
-    wanted = [part for part in stages(True) if part.name in (*PARTS, *EAGLE, "equal-eagle")]
+    names = (*PARTS, *EAGLE, "equal-eagle", "score-eagle")
+    wanted = [part for part in stages(True, ABLATIONS) if part.name in names]
     states = advance(workspace, wanted, 3600, say=lambda *_: None)
     assert {state.state for state in states} == {"done"}, states
     return workspace
@@ -82,6 +86,42 @@ def test_drafters_learn_from_what_the_target_writes(done):
     assert card["asked"]["draft_vocab"] == TOY_CHECKPOINT.training.draft_vocab
     assert "later.jsonl" in json.dumps(card)
     assert "first.jsonl" not in json.dumps(card)
+
+
+def test_an_ablation_learns_the_same_with_one_changed_setting(done):
+    cards = [read_card(done.models / name / "card.json") for name in ("eagle", "eagle-token")]
+    wanted = [card["asked"] for card in cards]
+    assert [asked["settings"].pop("inputs") for asked in wanted][1] == "token"
+    assert wanted[0]["settings"] == wanted[1]["settings"]
+    assert wanted[0]["text"] == wanted[1]["text"]
+    assert cards[0]["evaluation"]["trained"] != cards[1]["evaluation"]["trained"]
+
+
+def test_a_drafter_is_scored_under_each_rule_on_shortened_texts(done):
+    rows = done.result("score-eagle")["rows"]
+    scored, budget = TOY_CHECKPOINT.scoring, TOY_CHECKPOINT.scoring.budget
+    assert budget < TOY_CHECKPOINT.recording.budget
+    for rule in ("greedy", "coupled"):
+        mine = [row for row in rows if row["recording"] == f"toychat-eagle-{rule}"]
+        assert {"plain", "beta_ts:acceptance"} < {row["policy"] for row in mine}
+        assert all(0 < row["tokens"] <= budget * scored.prompts for row in mine)
+    assert {row["recording"] for row in rows} == {f"toychat-eagle-{r}" for r in scored.rules}
+
+
+def test_text_that_was_cut_short_is_all_that_later_calls_ask_for(inputs, tmp_path):
+    """Writing ends after its seconds; a process that goes on reads what there is."""
+    workspace = workspace_of(inputs, tmp_path / "out")
+    config = replace(workspace.train_config, distil_tokens=1 << 20, distil_seconds=1e-9)
+    workspace.__dict__["train_config"] = config
+    wanted = [part for part in stages(True) if part.name in ("target", "distil")]
+    assert {s.state for s in advance(workspace, wanted, 3600, say=lambda *_: None)} == {"done"}
+    tokens = workspace.result("distil")["tokens"]
+    assert 0 < tokens < 1 << 20
+    shards = sorted((workspace.work / "sequences").glob("0*.safetensors"))
+    again = workspace_of(inputs, tmp_path / "out")
+    again.__dict__["train_config"] = replace(config, distil_seconds=0.0)
+    assert again.known.sequences.new_tokens == tokens
+    assert sorted((workspace.work / "sequences").glob("0*.safetensors")) == shards
 
 
 def test_drafters_are_recorded_as_they_can_be_carried(done):

@@ -1,14 +1,12 @@
 """The campaign's scheduler on a simulated clock: time limits, resumption and failures."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
 from test_size import ROOM
 from toy_campaign import open_workspace, write_inputs
 
-from real.campaign import scheduler
 from real.campaign import stages as campaign_stages
 from real.campaign.config import FULL, TOY, training_of
 from real.campaign.scheduler import (
@@ -19,7 +17,6 @@ from real.campaign.scheduler import (
     complete,
     select_stages,
     state_table,
-    train_together,
 )
 from real.campaign.stages import stages
 
@@ -164,26 +161,12 @@ def test_a_training_plans_for_the_time_that_its_call_has_left(clocked, monkeypat
     assert [training.plan.minutes for training in planned] == [4, pytest.approx(0.85 * 100 / 60)]
 
 
-def test_drafters_train_in_processes_of_their_own_once_there_is_text(clocked, monkeypatch):
+def test_named_stages_run_alone(clocked):
     clock, folder = clocked
-    started = []
-    monkeypatch.setattr(
-        scheduler.subprocess,
-        "Popen",
-        lambda argv, env: started.append(argv) or SimpleNamespace(wait=lambda: 0),
-    )
-    monkeypatch.setattr(scheduler.sys, "argv", ["campaign", "--toy", "--together", "--limit", "9"])
     todo = [
         clock.part("distil", 30),
         clock.part("drafter-eagle", 30, needs=("distil",), resumes=True),
-        clock.part("drafter-self_skip", 30, needs=("distil",)),
         clock.part("record", 1, needs=("drafter-eagle",)),
-    ]
-    train_together(folder, todo, 20, lambda line: None, clock)
-    assert not started  # the text takes longer than the call
-    train_together(folder, todo, 90, lambda line: None, clock)
-    assert [argv[3:] for argv in started] == [
-        ["--toy", "--limit", "9", "--limit", "1.0", "--only", "drafter-eagle"]
     ]
     assert [stage.name for stage in select_stages(todo, ["record", "distil"])] == [
         "distil",

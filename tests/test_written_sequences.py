@@ -12,7 +12,7 @@ from real.model.target import Target
 from real.record import Settings
 from real.record.target_sequence import target_sequence, target_sequences
 from real.sampling import Rule
-from real.train import batch_writing
+from real.train import batch_writing, sequence_shards
 from real.train.batch_writing import write_together
 from real.train.prompt_set import split_prompts
 from real.train.sequence_shards import (
@@ -106,6 +106,25 @@ def test_writing_resumes_and_grows(tmp_path):
         new_tokens = whole.pair(i)[1]
         assert not np.isin(new_tokens[:-1], (3, 7)).any()
         assert len(new_tokens) == 6 or new_tokens[-1] in (3, 7)
+
+
+def test_writing_ends_after_its_seconds_and_goes_on_in_the_next_call(tmp_path, monkeypatch):
+    """Time is asked for after a block; what was written before takes none."""
+    monkeypatch.setitem(sequence_shards.BLOCK, "cpu", 64)
+    prompts = prompt_set()
+
+    def write(folder, seconds):
+        asked = Writing(1800, 6, (3, 7), 4, seconds)
+        return write_sequences(asked, prompts, DECODER, MADE_FOR, tmp_path / folder)
+
+    whole = write("whole", 0.0)
+    sizes = [len(write("cut", 1e-9)) for _ in range(3)]
+    assert sizes == [64, 128, 192]
+    assert len(whole) > 192
+    assert len(write("patient", 1e9)) >= len(whole)
+    found = write("cut", 0.0)
+    assert np.array_equal(found.token[: len(whole.token)], whole.token[: len(found.token)])
+    assert found.new_tokens >= 1800
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import typer
 from real.campaign.config import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT
 from real.campaign.report import DEFAULT_LIMITS, ResultLimits, pack, write_report
 from real.campaign.requirements import TASKS
-from real.campaign.scheduler import advance, complete, select_stages, state_table, train_together
+from real.campaign.scheduler import advance, complete, select_stages, state_table
 from real.campaign.stages import stages
 from real.campaign.workspace import Workspace, check_checkpoint
 from real.provenance import check_device
@@ -70,9 +70,6 @@ def campaign(  # noqa: PLR0913
             "in one --out; the report then takes a call without."
         ),
     ] = None,
-    together: Annotated[
-        bool, typer.Option(help="Train all drafters at once, one process each.")
-    ] = False,
     toy: Annotated[bool, typer.Option(help="Tiny sizes: the whole campaign in minutes.")] = False,
 ) -> None:
     """Train a target and its drafters, or drafters for a target; record, measure, run and report.
@@ -118,9 +115,8 @@ def campaign(  # noqa: PLR0913
                 f"note: prompts are {counts}; the report requires "
                 f"{workspace.config.recording.per_task} of each of {TASKS} tasks or more"
             )
-        todo = select_stages(stages(target is not None), only)
-        if together:
-            train_together(workspace, todo, began + 60 * limit, _say)
+        ablations = [name for name, *_ in workspace.config.training.ablations]
+        todo = select_stages(stages(target is not None, ablations), only)
         states = advance(workspace, todo, 60 * limit - (time.monotonic() - began), say=_say)
     except (ValueError, OSError) as error:
         _stop(error)

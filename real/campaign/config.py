@@ -32,6 +32,8 @@ class TrainingStage:
     | rate_factor | drafters learn at this multiple of their recipe's rate |
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `TrainConfig` |
     | draft_vocab | tokens that drafters' heads score; 0: all |
+    | distil_seconds | a given target stops writing after them, short of distil_tokens; 0: never |
+    | ablations | name, drafter and changed settings of drafters that are trained and not recorded |
     | text_tokens | tokens of the text that drafters of a given target learn as they are |
     | soft | learn the target's distribution; None: as each recipe says |
     | exam | held-out sequences that drafters are evaluated on; a third as many select weights |
@@ -57,6 +59,8 @@ class TrainingStage:
     text_tokens: int = 0
     soft: bool | None = None
     minutes: tuple[tuple[str, float], ...] = ()
+    distil_seconds: float = 0.0
+    ablations: tuple[tuple[str, str, Settings], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,10 +105,15 @@ class CheckStage:
 
 @dataclass(frozen=True)
 class ScoringStage:
-    """Scored prompts per drafter (as many others give the costs), and runs of each policy."""
+    """Scored prompts per drafter (as many others give the costs), and runs of each policy.
+
+    Of recordings under `rules`, cut to `budget` new tokens; 0: as recorded.
+    """
 
     prompts: int
     repeats: int
+    rules: tuple[str, ...] = ("coupled",)
+    budget: int = 0
 
 
 @dataclass(frozen=True)
@@ -294,8 +303,13 @@ FULL_CHECKPOINT = with_checkpoint(
         FULL,
         training=replace(
             FULL.training,
-            drafter_plan=TrainSchedule(minutes=0.75, rows=64, length=792, save_every=1 << 30),
-            minutes=(("eagle", 1.4),),
+            drafter_plan=TrainSchedule(minutes=0.7, rows=64, length=792, save_every=1 << 30),
+            minutes=(("eagle", 1.4), ("eagle-regression", 1.4)),
+            distil_seconds=75,
+            ablations=(
+                ("eagle-regression", "eagle", (("regression", 1.0),)),
+                ("glide-last", "glide", (("reads", (29,)),)),
+            ),
             rate_factor=0.28,  # 160 / 576, as `scaled_rate`
             distil_tokens=4_500_000,
             draft_vocab=8192,
@@ -305,6 +319,17 @@ FULL_CHECKPOINT = with_checkpoint(
             exam=64,
         ),
         recording=replace(FULL.recording, longest=600, budget=128),
+        policies=replace(
+            FULL.policies,
+            chains=(
+                "beta_ts",
+                "cali_ts",
+                "cali_ts:predictor=confidence",
+                "confidence:0.4",
+                "cost_ts",
+            ),
+        ),
+        scoring=ScoringStage(prompts=20, repeats=5, rules=("greedy", "coupled"), budget=32),
     ),
     (
         ("model", (("width", 256), ("layers", 2), ("heads", 4), ("head_dim", 64), ("hidden", 704))),
@@ -316,7 +341,16 @@ FULL_CHECKPOINT = with_checkpoint(
 )
 
 TOY_CHECKPOINT = with_checkpoint(
-    replace(TOY, training=replace(TOY.training, draft_vocab=32)), TOY.training.drafter_settings
+    replace(
+        TOY,
+        training=replace(
+            TOY.training,
+            draft_vocab=32,
+            ablations=(("eagle-token", "eagle", (("inputs", "token"),)),),
+        ),
+        scoring=replace(TOY.scoring, rules=("greedy", "coupled"), budget=6),
+    ),
+    TOY.training.drafter_settings,
 )
 
 
@@ -327,18 +361,24 @@ def training_of(
     t = config.training
     settings = {name: dict(values) for name, values in t.drafter_settings}
     plan, minutes = replace(t.drafter_plan, seed=seed), dict(t.minutes)
+    trained = [(name, name, settings.get(name, {})) for name in (*REQUIRED, *RECOMMENDED)]
+    trained += [
+        (name, drafter, settings.get(drafter, {}) | dict(changed))
+        for name, drafter, changed in t.ablations
+    ]
     drafters = tuple(
         replace(
             drafter_training(
-                name,
+                drafter,
                 replace(plan, minutes=minutes.get(name, plan.minutes)),
                 t.soft,
-                settings=settings.get(name),
-                rate=t.rate_factor * recipe_of(name).rate,
+                settings=given,
+                folder=name if name != drafter else "",
+                rate=t.rate_factor * recipe_of(drafter).rate,
             ),
             draft_vocab=t.draft_vocab,
         )
-        for name in (*REQUIRED, *RECOMMENDED)
+        for name, drafter, given in trained
     )
     return TrainConfig(
         text,
@@ -360,4 +400,5 @@ def training_of(
         together=True,
         compiled=t.compiled and device.startswith("cuda"),
         text_tokens=t.text_tokens,
+        distil_seconds=t.distil_seconds,
     )

@@ -1,8 +1,5 @@
 """Stages of a campaign, and running them within a time limit."""
 
-import os
-import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -156,39 +153,6 @@ def select_stages(todo: Sequence[Stage], names: Sequence[str] | None) -> list[St
             f"--only is {unknown[0]!r}; expected a stage, such as {todo[0].name} or {todo[-1].name}"
         )
     return [stage for stage in todo if not names or stage.name in names]
-
-
-def train_together(
-    workspace: Workspace,
-    todo: Sequence[Stage],
-    until: float,
-    say=print,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Trains all drafters until the clock's `until`, each in a process; they find text to learn.
-
-    One drafter's step is expected to leave much of a GPU idle; no measurement says how much.
-    """
-    before = [stage for stage in todo if stage.name in ("text", "target", "distil")]
-    advance(workspace, before, until - clock(), clock, say)
-    if not all(workspace.result(stage.name) is not None for stage in before):
-        return
-    workspace.unload_models()
-    release_memory()
-    asked = [a for a in sys.argv[1:] if a != "--together"]
-    left = ["--limit", str(max(until - clock(), 1) / 60)]
-    drafters = [s.name for s in todo if s.name.startswith("drafter-") and s.resumes]
-    names = [name for name in drafters if workspace.result(name) is None]
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, len(names))))}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "real.campaign", *asked, *left, "--only", name],
-            env=threads | os.environ,
-        )
-        for name in names
-    ]
-    for process in processes:
-        process.wait()
 
 
 def release_memory() -> bool:

@@ -1,7 +1,7 @@
 """All stages of a campaign in order, training first; each writes one result and runs once."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -85,9 +85,9 @@ EVALUATION_SECONDS, TRAINING_SHARE = 45, 0.85
 plans for: steps are counted from the speed of the first ones, before others have begun."""
 
 
-def train_drafter(workspace: Workspace, drafter: str) -> dict:
-    """Trains one drafter."""
-    (training,) = (each for each in workspace.train_config.drafters if each.drafter == drafter)
+def train_drafter(workspace: Workspace, folder: str) -> dict:
+    """Trains the drafter of one folder."""
+    (training,) = (each for each in workspace.train_config.drafters if each.place == folder)
     fits = max(TRAINING_SHARE * (workspace.seconds_left - EVALUATION_SECONDS), 1) / 60
     plan = replace(training.plan, minutes=min(training.plan.minutes, fits))
     training = replace(training, plan=plan)
@@ -210,9 +210,16 @@ SLOW_SECONDS = {
 """Seconds of stages that compile layers, or generate sequences that others reuse."""
 
 
-def stages(checkpoint: bool = False) -> list[Stage]:
-    """All stages, the required ones first; `checkpoint`: the target exists already."""
-    silent = "prompt_lookup"
+PREFIX_ONLY = ("model", "early_exit")
+"""Required drafters that acceptance predictors are trained for."""
+
+
+def stages(checkpoint: bool = False, ablations: Sequence[str] = ()) -> list[Stage]:
+    """All stages, the required ones first; what one drafter needs comes before the next trains.
+
+    `checkpoint`: the target exists already. `ablations`: folders of further drafters to train.
+    """
+    silent, first, others = "prompt_lookup", REQUIRED[0], REQUIRED[1:]
     drafters = (*REQUIRED, silent)
     if checkpoint:
         ordered = [Stage("target", "required", 45, train_target)]
@@ -221,34 +228,22 @@ def stages(checkpoint: bool = False) -> list[Stage]:
             Stage("text", "required", 20, prepare_text),
             Stage("target", "required", 265, train_target, ("text",), True),
         ]
+    learned = tuple(f"drafter-{d}" for d in REQUIRED)
+    predicted = tuple(f"drafter-{d}" for d in PREFIX_ONLY)
+    tree = partial(run_static_tree, drafter="eagle")
     ordered += [
         Stage("distil", "required", 40, generate_text, ("target",), True),
-        *(
-            Stage(
-                f"drafter-{d}", "required", 35, partial(train_drafter, drafter=d), ("distil",), True
-            )
-            for d in REQUIRED
-        ),
-        Stage(
-            "predictors", "required", 12, train_predictors, ("drafter-model", "drafter-early_exit")
-        ),
-        Stage(
-            "card", "required", 10, write_card, ("predictors", *(f"drafter-{d}" for d in REQUIRED))
-        ),
+        _training(first, "required"),
+        *_drafter_stages(first, "required", (f"drafter-{first}",)),
+        *_drafter_stages(silent, "required", ("distil",)),
+        Stage("tree-eagle", "required", 15, tree, _recording_stages("eagle")),
+        *(_training(d, "required") for d in others),
+        Stage("predictors", "required", 12, train_predictors, predicted),
+        Stage("card", "required", 10, write_card, ("predictors", *learned)),
     ]
-    for d in (REQUIRED[0], silent, *REQUIRED[1:]):
-        ordered += _drafter_stages(
-            d, "required", ("distil",) if d == silent else (f"drafter-{d}", "predictors")
-        )
-    ordered.append(
-        Stage(
-            "tree-eagle",
-            "required",
-            15,
-            partial(run_static_tree, drafter="eagle"),
-            _recording_stages("eagle"),
-        )
-    )
+    for d in others:
+        needs = (f"drafter-{d}", *["predictors"] * (d in PREFIX_ONLY))
+        ordered += _drafter_stages(d, "required", needs)
     ordered += [
         Stage(f"ladder-{name}", "required", 65, partial(measure_latency, name=name), (), True)
         for name in ("8b", "7b")
@@ -279,9 +274,10 @@ def stages(checkpoint: bool = False) -> list[Stage]:
         for d in REQUIRED
     ]
     ordered.append(Stage("figures", "recommended", 20, draw_figures, _recording_stages("model")))
+    skips = Stage("drafter-self_skip", "recommended", 50, search_self_skip, ("distil",))
+    ordered += [_training(folder, "recommended") for folder in ablations]
     for d in (*RECOMMENDED, "self_skip"):
-        run = search_self_skip if d == "self_skip" else partial(train_drafter, drafter=d)
-        ordered.append(Stage(f"drafter-{d}", "recommended", 50, run, ("distil",), d != "self_skip"))
+        ordered.append(skips if d == "self_skip" else _training(d, "recommended"))
         ordered += _drafter_stages(d, "recommended", (f"drafter-{d}",))
     ordered.append(
         Stage(
@@ -311,6 +307,11 @@ def stages(checkpoint: bool = False) -> list[Stage]:
         if d != "eagle"
     ]
     return sorted(ordered, key=lambda stage: RANKS.index(stage.rank))
+
+
+def _training(folder: str, rank: str) -> Stage:
+    run = partial(train_drafter, folder=folder)
+    return Stage(f"drafter-{folder}", rank, 40, run, ("distil",), True)
 
 
 def _recording_stages(drafter: str) -> tuple[str, ...]:

@@ -172,29 +172,23 @@ def score_drafter(workspace: Workspace, drafter: str) -> dict:
 
     The best fixed length is selected on other prompts.
     """
-    config, pair = workspace.config, workspace.pair(drafter, "bfloat16")
-    trace, cost = workspace.open_recording(drafter, RULE)
-    kept, _ = split_prompts(trace, config.scoring.prompts, workspace.seed)
-    mine = set(kept.sequence.tolist())
-    others = trace.select([s for s in range(trace.sequences) if int(trace.sequence[s]) not in mine])
-    name, progress = (
-        workspace.trace(drafter, RULE).stem,
-        relabel(workspace.progress, f"scoring {drafter}"),
-    )
-    rows = score(
-        name,
-        trace,
-        pair,
-        select_policies(workspace, others, cost),
-        cost,
-        ScoreSettings(config.scoring.prompts, config.scoring.repeats, workspace.seed),
-        progress,
-    )
-    return {
-        "dtype": "bfloat16",
-        "repeats": config.scoring.repeats,
-        "rows": [asdict(row) for row in rows],
-    }
+    config, pair, made = workspace.config.scoring, workspace.pair(drafter, "bfloat16"), []
+    for rule in config.rules:
+        trace, cost = workspace.open_recording(drafter, rule)
+        trace = trace.shorten(config.budget) if config.budget else trace
+        kept, _ = split_prompts(trace, config.prompts, workspace.seed)
+        mine = set(kept.sequence.tolist())
+        others = [s for s in range(trace.sequences) if int(trace.sequence[s]) not in mine]
+        made += score(
+            workspace.trace(drafter, rule).stem,
+            trace,
+            pair,
+            select_policies(workspace, trace.select(others), cost),
+            cost,
+            ScoreSettings(config.prompts, config.repeats, workspace.seed),
+            relabel(workspace.progress, f"scoring {drafter} {rule}"),
+        )
+    return {"dtype": "bfloat16", "repeats": config.repeats, "rows": [asdict(row) for row in made]}
 
 
 def scorecard(workspace: Workspace, drafters: Sequence[str]) -> Scorecard | None:

@@ -289,6 +289,9 @@ class Workspace:
 
     def _given_target(self) -> TargetData:
         config, folder = self.train_config, self.models / "target"
+        written = self.result("distil")
+        if written is not None:  # as many as the time allowed
+            config = replace(config, distil_tokens=written["tokens"])
         dtype = torch.bfloat16 if self.device.startswith("cuda") else torch.float32
         target = load_target(folder, self.device, dtype)
         longest = longest_prompt(target.context, config.new_tokens, self.config.recording.longest)

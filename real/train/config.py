@@ -227,6 +227,7 @@ class TrainConfig:
     | together | whether those for predictors are too; then not bit-identical |
     | compiled | compile the target's layers for training, where that works |
     | text_tokens | tokens of `text` that drafters of a given target learn as they are |
+    | distil_seconds | a given target stops writing after them, short of distil_tokens; 0: never |
     | skip_price | what self_skip's search prices trials by: measured, or layers, which repeats \
 bit for bit |
     """
@@ -257,6 +258,7 @@ bit for bit |
     compiled: bool = False
     skip_price: str = "measured"
     text_tokens: int = 0
+    distil_seconds: float = 0.0
 
     @property
     def autocast(self) -> bool:
@@ -274,7 +276,7 @@ bit for bit |
                 del drafter["draft_vocab"]
             del drafter["start"]  # no drafter of a whole training has one
             del drafter["recipe_rate"]
-        left_out = ("text", "heldout", "text_tokens")  # the last: of drafters of a given target
+        left_out = ("text", "heldout", "text_tokens", "distil_seconds")  # of a given target
         return {STORED.get(k, k): v for k, v in fields.items() if k not in left_out}
 
 

@@ -306,7 +306,13 @@ def target_data(
             sources = replace(sources, text=())  # learned, and not continued
         prompts = read_prompt_set(sources, work, progress)
     vocab, decoder = target.decoder.config.vocab, target.decoder
-    writing = Writing(config.distil_tokens, config.new_tokens, target.end_tokens, config.seed)
+    writing = Writing(
+        config.distil_tokens,
+        config.new_tokens,
+        target.end_tokens,
+        config.seed,
+        config.distil_seconds,
+    )
     made = target.writer, target.made_for, work, progress, processes
     sequences = write_sequences(writing, prompts, *made)
     processes.leave_to_first()

@@ -94,12 +94,14 @@ class Writing:
     | length | new tokens of a sequence at most |
     | end_tokens | end a sequence; they are learned too |
     | seed | of the draws |
+    | seconds | a call that writes ends after them, between blocks; 0: never |
     """
 
     tokens: int
     length: int
     end_tokens: tuple[int, ...]
     seed: int = 0
+    seconds: float = 0.0
 
 
 def is_greedy(number: np.ndarray, prompts: int) -> np.ndarray:
@@ -132,9 +134,12 @@ def write_sequences(
         check_same_work(folder, writing, prompts, made_for, dtype)
     shards: list[Sequences] = []
     done, since, began = 0, 0, perf_counter()
-    while done < writing.tokens:
+    late = False
+    while done < writing.tokens and not late:
         size = BLOCK.get(target.device.type, BLOCK["cpu"]) // SHARD
         blocks = _needed_blocks(len(shards), done, writing, size)
+        if writing.seconds:
+            blocks = blocks[:1]  # the time is asked for after each
         for i, block in enumerate(blocks):
             if processes.has(i) and not all(_path(folder, shard).exists() for shard in block):
                 report = _within(progress, done, writing.tokens)
@@ -146,6 +151,7 @@ def write_sequences(
             rate = f", {since / (perf_counter() - began):,.0f} tokens/s" if since else ""
             note = f"{done:,} tokens{rate}"
             progress("distil", min(done, writing.tokens), writing.tokens, note)
+        late = bool(writing.seconds and since) and perf_counter() - began > writing.seconds
     return joined(shards)
 
 
