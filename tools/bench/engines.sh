@@ -17,7 +17,9 @@ exported() { # a checkpoint as GGUF, once
   [ -e "$2" ] || "$BIN/simspec" export-gguf "$1" --tokenizer-of "$GGUF" --dtype "$3" --out "$2"
 }
 recorded() { # the target's texts of six tasks, and what the draft model proposes along them, once
-  [ -e "$SIX" ] || "$BIN/simspec" record "$OUT/six_tasks.jsonl" --models "$MODELS" --drafter model \
+  [ -e "$SIX" ] && return
+  xz -dc "$OUT/six_tasks.jsonl.xz" > "$ROWS/six_tasks.jsonl"
+  "$BIN/simspec" record "$ROWS/six_tasks.jsonl" --models "$MODELS" --drafter model \
     --weights "$DRAFT" --budget 32 --depth 8 --rule greedy --out "$SIX"
 }
 costs() { # NAME ENGINE OPTIONS...: costs on a quarter of the prompts
