@@ -322,8 +322,8 @@ gpu-target: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	cp $(SMOLLM2)/prompts.jsonl lab/learn
 	xz -9 -f lab/learn/text.jsonl
 
-# Nothing is installed: PYTHON has the libraries and sees a GPU. Each call continues, until it says complete;
-# three calls of 9 minutes should do. WORK holds models and stays on the machine, OUT is what to take home.
+# Nothing is installed: PYTHON has the libraries and sees a GPU. Each call continues, until it says complete.
+# WORK holds models and stays on the machine, OUT is what to take home.
 WORK ?= out/gpu
 OUT ?= $(WORK)/home
 LIMIT ?= 9

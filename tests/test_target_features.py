@@ -125,6 +125,8 @@ def test_features_held_in_memory_are_those_of_the_files(tmp_path, monkeypatch):
 def test_a_full_gpu_holds_no_features(tmp_path, monkeypatch):
     monkeypatch.setattr(FeatureStore, "stores", False)
     found = training_set(tmp_path)
+    found.batches(PLAN, ("feature",))
+    assert not found.features.held
     row = 8 * TARGET.config.width
     needed = len(found.sequences.token) * row
     for room, held in ((needed - 1, False), (needed, True)):
