@@ -133,6 +133,9 @@ def test_a_full_gpu_holds_no_features(tmp_path, monkeypatch):
         monkeypatch.setattr(feature_store, "_room", lambda device, room=room: room)
         found.batches(PLAN, ("feature",))
         assert ("feature" in found.features.held) == held
+    monkeypatch.setattr(feature_store, "_room", lambda device: needed)
+    found.batches(PLAN, ("feature", "tap:1"))  # what is held needs no room
+    assert "tap:1" in found.features.held
 
 
 @pytest.mark.parametrize("length", [400, 15])

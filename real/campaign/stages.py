@@ -234,8 +234,8 @@ def stages(checkpoint: bool = False, ablations: Sequence[str] = ()) -> list[Stag
     ordered += [
         Stage("distil", "required", 40, generate_text, ("target",), True),
         _training(first, "required"),
-        *_drafter_stages(first, "required", (f"drafter-{first}",)),
-        *_drafter_stages(silent, "required", ("distil",)),
+        *_drafter_stages(first, "required", (f"drafter-{first}",), checkpoint),
+        *_drafter_stages(silent, "required", ("distil",), checkpoint),
         Stage("tree-eagle", "required", 15, tree, _recording_stages("eagle")),
         *(_training(d, "required") for d in others),
         Stage("predictors", "required", 12, train_predictors, predicted),
@@ -243,7 +243,7 @@ def stages(checkpoint: bool = False, ablations: Sequence[str] = ()) -> list[Stag
     ]
     for d in others:
         needs = (f"drafter-{d}", *["predictors"] * (d in PREFIX_ONLY))
-        ordered += _drafter_stages(d, "required", needs)
+        ordered += _drafter_stages(d, "required", needs, checkpoint)
     ordered += [
         Stage(f"ladder-{name}", "required", 65, partial(measure_latency, name=name), (), True)
         for name in ("8b", "7b")
@@ -278,7 +278,7 @@ def stages(checkpoint: bool = False, ablations: Sequence[str] = ()) -> list[Stag
     ordered += [_training(folder, "recommended") for folder in ablations]
     for d in (*RECOMMENDED, "self_skip"):
         ordered.append(skips if d == "self_skip" else _training(d, "recommended"))
-        ordered += _drafter_stages(d, "recommended", (f"drafter-{d}",))
+        ordered += _drafter_stages(d, "recommended", (f"drafter-{d}",), checkpoint)
     ordered.append(
         Stage(
             "card-of-more",
@@ -318,7 +318,13 @@ def _recording_stages(drafter: str) -> tuple[str, ...]:
     return tuple(f"{what}-{drafter}-{rule}" for rule in RULES for what in ("record", "cost"))
 
 
-def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Stage]:
+SCORE_SECONDS = {False: 25, True: 100}
+"""Seconds of a scorecard; of a given target it is of more prompts, under each rule."""
+
+
+def _drafter_stages(
+    drafter: str, rank: str, needs: tuple[str, ...], checkpoint: bool
+) -> list[Stage]:
     """Stages of a trained drafter; those of one dtype are adjacent, so that models load twice."""
     recordings = _recording_stages(drafter)
     silent = drafter == "prompt_lookup"
@@ -348,7 +354,7 @@ def _drafter_stages(drafter: str, rank: str, needs: tuple[str, ...]) -> list[Sta
         )
     )
     last: list[tuple[str, str, int, Callable]] = [
-        ("score", "recommended" if silent else rank, 25, score_drafter),
+        ("score", "recommended" if silent else rank, SCORE_SECONDS[checkpoint], score_drafter),
         ("forced", rank, 8, force_recorded),
         ("audit", rank if drafter in FULLY_REQUIRED else "recommended", 8, audit_free_runs),
     ]

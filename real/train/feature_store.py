@@ -57,8 +57,11 @@ class FeatureStore:
         """Computes what batches will read, into files or into the GPU's memory."""
         if self.stores:
             self.compute(names, progress)
-        elif len(self.sequences.token) * self._token_bytes(names) <= _room(self.target.device):
-            self.hold([name for name in names if name not in self.held], progress)
+            return
+        missing = [name for name in names if name not in self.held]
+        needed = len(self.sequences.token) * self._token_bytes(missing)
+        if missing and needed <= _room(self.target.device):
+            self.hold(missing, progress)
 
     def read(self, names: Sequence[str], indices: np.ndarray, token: Tensor) -> dict[str, Tensor]:
         """Features of a batch of the sequences `indices [b]`, cut to `token [b, n]`."""
@@ -70,8 +73,6 @@ class FeatureStore:
 
     def hold(self, names: Sequence[str], progress: Progress = quiet) -> None:
         """Computes features of all sequences into the memory of the target's device."""
-        if not names:
-            return
         total, device = len(self.sequences.token), self.target.device
         for name in names:
             shape = total, *feature_shape(self.target, name)
