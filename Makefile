@@ -40,7 +40,7 @@ SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kil
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
 .PHONY: smollm2-run smollm2-scorecards smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-eagle smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
+.PHONY: smollm2-eagle smollm2-glide smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 .PHONY: s2d-targets
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -169,6 +169,13 @@ smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train early_exit $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 300 --soft --set depth=4
 	$(BIN)/simspec train model $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 400 \
 	  --set width=256 --set layers=2 --set heads=4 --set head_dim=64 --set hidden=704
+# GLIDE reading its target's last layer and the middle one, at one budget; then the middle one goes on. Not recorded.
+SMOLLM2_GLIDE = $(SMOLLM2_TEXT) --prompts $(SMOLLM2)/learn/chat.jsonl --draft-vocab 8192 --work $(SMOLLM2)-glide-work
+smollm2-glide: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
+	for layer in 29 15; do $(BIN)/simspec train glide $(SMOLLM2_GLIDE:250000=150000) --steps 500 \
+	  --set reads=$$layer --name glide-$$layer || exit 1; done
+	$(BIN)/simspec train glide $(SMOLLM2_FIXED) 200000 $(SMOLLM2_GLIDE:250000=300000) --from glide-15 --steps 1500 \
+	  --set reads=15 --name glide-middle
 # Two more, trained later from fewer tokens; not recorded (docs/smollm2.md).
 SMOLLM2_SHORT = $(SMOLLM2_TEXT:250000=160000)
 smollm2-more-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl

@@ -189,6 +189,7 @@ def test_best_validated_weights_are_saved(tmp_path, name):
     scores = {row["step"]: row["valid"]["score"] for row in log if "valid" in row}
     assert len(scores) == 10
     assert card["validation"]["score"] == max(scores.values()) >= scores[60]
+    assert card["learning_curve"] == [[step, score] for step, score in scores.items()]
     assert card["validation"]["step"] == min(
         s for s, v in scores.items() if v == max(scores.values())
     )

@@ -153,7 +153,10 @@ def drafter_card(
     loss: Callable[[int], Tensor],
     folder: Path,
 ) -> dict:
-    """The card of a drafter that was saved to `folder`; `step_starts` are times in seconds."""
+    """The card of a drafter that was saved to `folder`; `step_starts` are times in seconds.
+
+    "learning_curve": [step, accepted length of the validation sequences].
+    """
     schedule, steps = training.plan, log[-1]["step"] if log else 0
     validations = [{"step": row["step"]} | row["valid"] for row in log if "valid" in row]
     seconds = [b - a for a, b in zip(step_starts, step_starts[1:])]
@@ -169,6 +172,7 @@ def drafter_card(
             "loaded": loaded_parameters(head, data.target, lambda: loss(0)),
         },
         "validation": max(validations, key=lambda row: row["score"], default=None),
+        "learning_curve": [[row["step"], row["score"]] for row in validations],
         "evaluation": evaluation,
         "sha256": sha256(folder / f"{recipe_of(training.drafter).file}.safetensors"),
         **environment(data.target.device),
