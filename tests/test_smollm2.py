@@ -107,6 +107,18 @@ def test_table_of_trained_drafters_is_that_of_their_cards(path):
     assert "Untrained, each accepts 0.03 at most." in PAGE.read_text(encoding="utf-8")
 
 
+def test_layers_that_glide_reads_were_compared_at_one_budget():
+    """Of 500 steps on the same sequences; the interval tells of no difference."""
+    card = json.loads((FOLDER / "measured" / "glide-15.json").read_text())
+    assert card["asked"]["settings"]["reads"] == [15]
+    (against,) = card["against"].items()
+    assert (against[0], card["steps"]) == ("glide-29", 500)
+    gain = against[1]["difference"]
+    told = f"{gain['value']:.2f} [{gain['low']:.2f}, {gain['high']:.2f}] more than the last layer's"
+    assert told in " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert gain["low"] < 0 < gain["high"]
+
+
 @pytest.mark.docs
 @pytest.mark.parametrize("command", ["drafters", "score", "measured-table"])
 def test_tables_are_current(command):
