@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from real.decode import verify
 from real.decode.verify import rejection_sample
 from real.model.runner import chain
-from real.sampling import AddressedDraws, Rule, _inverse_cdf, sample_rows
+from real.sampling import AddressedDraws, Rule, inverse_cdf, sample_rows
 from simspec.numerics.rng import ACCEPT, DRAFT, RESIDUAL, uniform
 from simspec.policies import parse
 
@@ -42,7 +42,7 @@ def test_sample_is_the_quantile_of_its_addressed_uniform(
 def test_samples_at_the_edge_are_possible_tokens():
     p = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
     u = torch.tensor([0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0], dtype=torch.float64)
-    assert _inverse_cdf(p.expand(5, -1), u).tolist() == [1, 1, 3, 3, 3]
+    assert inverse_cdf(p.expand(5, -1), u).tolist() == [1, 1, 3, 3, 3]
 
 
 @HELD
