@@ -172,8 +172,9 @@ smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 # GLIDE reading its target's last layer and the middle one, at one budget; then the middle one goes on. Not recorded.
 SMOLLM2_GLIDE = $(SMOLLM2_TEXT) --prompts $(SMOLLM2)/learn/chat.jsonl --draft-vocab 8192 --work $(SMOLLM2)-glide-work
 smollm2-glide: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
-	for layer in 29 15; do $(BIN)/simspec train glide $(SMOLLM2_GLIDE:250000=150000) --steps 500 \
-	  --set reads=$$layer --name glide-$$layer || exit 1; done
+	$(BIN)/simspec train glide $(SMOLLM2_GLIDE:250000=150000) --steps 500 --set reads=29 --name glide-29
+	$(BIN)/simspec train glide $(SMOLLM2_GLIDE:250000=150000) --steps 500 --set reads=15 --name glide-15 \
+	  --against glide-29
 	$(BIN)/simspec train glide $(SMOLLM2_FIXED) 200000 $(SMOLLM2_GLIDE:250000=300000) --from glide-15 --steps 1000 \
 	  --set reads=15 --name glide-middle
 # Two more, trained later from fewer tokens; not recorded (docs/smollm2.md).
