@@ -28,12 +28,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SMOLLM2 := models/smollm2
 
-# Tests that run compiled functions: interpreted, their code may differ.
-CORE := rng trace cost cost_table roofline pass_cost specialize policy deferred_policy policies
-CORE += policy_names oracle posterior draft_length_distribution scalar_predictor exits cost_aware
-CORE += simulate synthetic formulas metrics sweep check oracle_gap
-CORE += bounds compare_drafters drawn tree tree_policy tree_replay tree_oracle tree_metrics
-CORE += compare_trees beta_draw
+# Tests of compiled functions: interpreted, their code may differ.
+CORE := rng cost specialize policy deferred_policy policies oracle posterior scalar_predictor exits cost_aware
+CORE += simulate synthetic formulas metrics sweep bounds drawn tree tree_policy tree_replay tree_oracle tree_metrics
+CORE += beta_draw
 
 SLOW := embedded equality tree_engine tree_embedded sampling_law fuzz random_kills plugins kill engine_run
 

@@ -7,6 +7,7 @@ whether a test fails, not for the smallest example.
 import gc
 import json
 import os
+import sys
 import time
 from functools import lru_cache
 from importlib.util import find_spec
@@ -23,6 +24,10 @@ settings.register_profile("explore", deadline=None, max_examples=500)
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 settings.register_profile("exam", deadline=None, derandomize=True, phases=WITHOUT_SHRINKING)
 settings.load_profile("steady")
+# Collecting the tests makes a million objects that stay: no look for garbage while it lasts.
+gc.disable()
+# Tests kill processes, not machines: syncing their files would be a tenth of the suite's time.
+os.fsync = lambda file: None
 # Two workers on two cores, so one thread for each and for the commands that it starts; thread
 # counts do not change a float64 result.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -45,7 +50,7 @@ typer.main.get_command = lambda app: _command(
     app, app.info.epilog, len(app.registered_commands), len(app.registered_groups)
 )
 
-BEGAN = time.monotonic()
+BEGAN, FROZEN = time.monotonic(), [0]  # seconds; modules of the last freeze
 SLOW = (Path(__file__).parent / "slow_tests.txt").read_text(encoding="utf-8").split()
 
 
@@ -66,10 +71,24 @@ def pytest_runtest_setup(item):
         pytest.skip("out of time: make test runs it")
 
 
+def _freeze():
+    """Takes what is there out of garbage collection, where many modules are new."""
+    if len(sys.modules) > FROZEN[0] + 100:
+        gc.collect()
+        gc.freeze()
+        FROZEN[0] = len(sys.modules)
+
+
 def pytest_collection_finish():
-    """Takes modules and tests out of garbage collection: they stay to the end, and are many."""
-    gc.collect()
-    gc.freeze()
+    """Modules and tests stay to the end: looking through them for garbage takes 0.3 s."""
+    _freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
+
+
+def pytest_runtest_teardown():
+    """A test may have imported torch, transformers or statsmodels."""
+    _freeze()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -30,6 +30,7 @@ def keep_loaded():
     Loading takes longer than a short recording. Loss curves have no ticks,
     and acceptance predictors take few steps.
     """
+    os.fsync = lambda file: None
     matplotlib.rcParams.update(NO_TICKS)
     train_predictor.train_predictor = short_predictor()
     torch.set_num_threads(1)
