@@ -22,7 +22,7 @@ from simspec.validation import checks as checks_module
 from simspec.validation import settings as sizes
 from simspec.validation.check import recording_checks
 from simspec.validation.checks import CheckPlan, PlannedCheck, RoundDistribution, broken_rounds
-from simspec.validation.replay_comparison import RewardTables
+from simspec.validation.synthetic_checks import RewardTables
 
 RIGHT = simulate.replay
 

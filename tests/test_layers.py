@@ -49,6 +49,11 @@ def test_import_loads_no_heavy_package():
     )
 
 
+def test_jobs_load_no_statistics():
+    """A sixth of the start of `simspec record`."""
+    assert loaded("import real.jobs", ("scipy.stats", "scipy.optimize", "transformers")) == []
+
+
 def test_control_an_import_of_torch_is_detected(tmp_path):
     (tmp_path / "torch.py").write_text("")
     assert loaded(USE + "import torch", HEAVY, tmp_path) == ["torch"]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy import stats
 
 from real.audit.bias import (
     AcceptanceBias,
@@ -198,6 +197,8 @@ def excess_alarms(
     unexcused = sum(not d.excused for d in differences)
     if unexcused:
         return [f"{unexcused} of {of} {what}"]
+    from scipy import stats  # most commands start sooner without
+
     if differences and stats.binom.sf(len(differences) - 1, of, share) < risk:
         return [
             f"{len(differences)} of {of} {what}, each within rounding, "

@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 import numpy as np
 import torch
-from scipy import optimize, stats
+from scipy.special import ndtri
 from torch import Tensor
 
 from real.audit.bias import ACCEPTANCE_TILTS, BIAS_TILTS, AcceptanceBias, DrafterBias
@@ -81,6 +81,7 @@ def sampling_statistics(
 
 
 POWER = 0.99
+QUANTILE = float(ndtri(POWER))
 
 
 def detectable_temperature(statistics: SamplingStatistics, level: float) -> float:
@@ -94,7 +95,7 @@ def detectable_temperature(statistics: SamplingStatistics, level: float) -> floa
 
     def evidence(x: float, sign: int) -> float:
         s = sign * S
-        score = x * V + x * x * s / 2 - stats.norm.ppf(POWER) * math.sqrt(max(V + x * s, 0.0))
+        score = x * V + x * x * s / 2 - QUANTILE * math.sqrt(max(V + x * s, 0.0))
         h = np.abs(TEMPERATURE_TILTS)
         return float((h * score - h**2 * V / 2 - h**3 * s / 6).max())
 
@@ -114,7 +115,7 @@ def detectable_bias(bias: DrafterBias, level: float) -> float:
 
     def evidence(x: float) -> float:
         square = (1 - x) * variance + x * drafter_square
-        score = x * drift - stats.norm.ppf(POWER) * math.sqrt(square)
+        score = x * drift - QUANTILE * math.sqrt(square)
         return float((np.abs(BIAS_TILTS) * score - BIAS_TILTS**2 * square / 2).max())
 
     return _root(evidence, len(BIAS_TILTS), level, 1.0)
@@ -130,7 +131,7 @@ def detectable_loss(acceptance: AcceptanceBias, level: float) -> float:
     variance = float((acceptance.chance * (1 - acceptance.chance)).sum())
 
     def evidence(x: float) -> float:
-        score = x * total - stats.norm.ppf(POWER) * math.sqrt(variance)
+        score = x * total - QUANTILE * math.sqrt(variance)
         return float((np.abs(ACCEPTANCE_TILTS) * score - ACCEPTANCE_TILTS**2 * variance / 2).max())
 
     return _root(evidence, len(ACCEPTANCE_TILTS), level, 1.0)
@@ -144,6 +145,8 @@ def detectable_variation(n: int, bins: int, level: float) -> float:
     """
     if bins < 2:
         return math.inf
+    from scipy import optimize, stats  # most commands start sooner without
+
     critical = stats.chi2.isf(level, bins - 1)
     noncentrality = optimize.brentq(
         lambda x: stats.ncx2.sf(critical, bins - 1, x) - POWER, 1e-3, 100 * critical
@@ -156,6 +159,8 @@ def _root(evidence: Callable[[float], float], tilts: int, level: float, limit: f
     threshold = math.log(tilts / level)
     if evidence(limit) <= threshold:
         return math.inf
+    from scipy import optimize
+
     return float(optimize.brentq(lambda x: evidence(x) - threshold, 0.0, limit))
 
 
@@ -232,6 +237,8 @@ def sampling_tests(
     level.
     ValueError for no token, or a risk outside (0, 1).
     """
+    from scipy import stats
+
     n = len(statistics.surprisal)
     if not n or not 0 < risk < 1:
         raise ValueError(
@@ -311,5 +318,7 @@ def _mean_absolute_deviation(n: int, p: float) -> float:
 
     2 (1 - p) m P(X = m) / n with m = floor(n p) + 1.
     """
+    from scipy import stats
+
     m = math.floor(n * p) + 1
     return float(2 * (1 - p) * m * stats.binom.pmf(m, n, p) / n) if p < 1 else 0.0

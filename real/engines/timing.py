@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import nnls
 
 from real.engines.rows import Row
 from real.engines.waves import lock_step
@@ -74,6 +73,8 @@ def timed_block(
     decoding = np.array([row.finished.seconds - row.finished.first_seconds for row in rows])
     if not counts.any():
         return None
+    from scipy.optimize import nnls  # most commands start sooner without
+
     costs, _ = nnls(counts, np.maximum(decoding, 0.0))
     if not costs[0] > 0:
         return None

@@ -19,8 +19,7 @@ from real.files import replace_json, replacing
 from real.jobs.models import dtype_of
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.draft_head import load_vocabulary, read_state
-from real.model.gguf import check_packages, convert, read_summary
-from real.model.gguf_export import write_gguf
+from real.model.gguf import check_packages, convert, read_summary, write_gguf
 from real.model.hf_config import end_tokens
 from real.model.stored_weights import from_int8, sha256, to_int8, tokenizer_sha256, weight_files
 from real.pair import load_pair

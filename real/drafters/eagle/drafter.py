@@ -1,4 +1,8 @@
-"""Drafting by extrapolated features (EAGLE §4, arXiv 2401.15077)."""
+"""Drafting by extrapolated features (EAGLE §4, arXiv 2401.15077), and training by such drafts.
+
+In training, draft steps after the first read an estimate in place of a true feature (HASS, arXiv
+2408.15766; "training-time test" of EAGLE-3, arXiv 2503.01840 §3.2).
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +17,6 @@ from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import Proposal
 from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.drafters.eagle.head import EagleHead, published
-from real.drafters.eagle.unrolled import unrolled_estimates
 from real.model.decoder import Decoder
 from real.model.draft_head import load_draft_head
 from real.model.full_pass import BranchCache, TargetPass, causal_mask
@@ -189,7 +192,7 @@ def eagle_loss(  # noqa: PLR0913
     Row i of 3 tokens or more reads f_i and estimates f_{i+1}; with `soft=False` the CE is towards
     the next token. Input features get uniform noise U(-noise, noise), in absolute terms as
     in the paper; the released code scales it by 512 / sequence length. `unroll` steps of a draft
-    are trained, step s with weight fade^(s - 1) (`real.drafters.eagle.unrolled`); ValueError for
+    are trained, step s with weight fade^(s - 1) (`real.drafters.eagle.drafter`); ValueError for
     less than one.
     """
     batch = TrainingBatch.of(batch)
@@ -267,3 +270,58 @@ RECIPE = TrainingRecipe(
         silent=("decay", "warmup", "batch"),
     ),
 )
+
+
+class UnrolledCache:
+    """A `KVCache` to the layers in training: draft steps from every row of a batch, with gradients.
+
+    The row of step s that belongs to row i attends to the true rows 0 .. i, and to its own rows of
+    steps 2 .. s: what a draft that starts after row i sees.
+    """
+
+    def __init__(self) -> None:
+        self.layers: dict[int, list[tuple[Tensor, Tensor]]] = {}
+
+    def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keeps a step's rows `[batch, kv_heads, n, head_dim]` of a layer, and returns them."""
+        self.layers.setdefault(layer, []).append((key, value))
+        return key, value
+
+    def attention(
+        self, layer: int, q: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Tensor:
+        """Attention of `q [batch, heads, n, head_dim]`, the rows of the newest step."""
+        (batch, heads, n, width), kv_heads = q.shape, key.shape[1]
+        (true_key, true_value), *drafted = self.layers[layer]
+        grouped = q.view(batch, kv_heads, -1, n, width) * width**-0.5
+        scores = [grouped @ true_key[:, :, None].transpose(-1, -2)]
+        later = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
+        scores[0] = scores[0].masked_fill(later, -torch.inf)
+        scores += [(grouped * k[:, :, None]).sum(-1, keepdim=True) for k, _ in drafted]
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        weight = torch.cat(scores, -1).softmax(-1, dtype=wide).to(q.dtype)
+        mixed = weight[..., :n] @ true_value[:, :, None]
+        for s, (_, v) in enumerate(drafted):
+            mixed = mixed + weight[..., n + s, None] * v[:, :, None]
+        return mixed.view(batch, heads, n, width)
+
+
+def unrolled_estimates(
+    head: EagleHead, target: Decoder, feature: Tensor, token: Tensor, steps: int
+) -> list[Tensor]:
+    """Estimates `[b, n, width]` of `steps` draft steps from every row, along the true tokens.
+
+    Entry s - 1, row i estimates f_{i+s}: the first from the true f_i, later ones from the estimate
+    of the step before. `feature [b, n, width]` f_0 .. f_{n-1}, `token [b, n + 1]` t_0 .. t_n. Rows
+    i + s > n have no token to read; they read token 0.
+    """
+    rows = feature.shape[1]
+    cache: Any = UnrolledCache()
+    read = torch.nn.functional.pad(token[:, head.shift :], (0, steps))
+    estimates = []
+    for step in range(steps):
+        place = torch.arange(step, step + rows, device=feature.device)
+        tokens = read[:, step : step + rows]
+        feature = head.estimate(target, feature, tokens, target.rotation(place), cache=cache)
+        estimates.append(feature)
+    return estimates
