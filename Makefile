@@ -167,7 +167,9 @@ smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train early_exit $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 300 --soft --set depth=4
 	$(BIN)/simspec train model $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 400 \
 	  --set width=256 --set layers=2 --set heads=4 --set head_dim=64 --set hidden=704
-# GLIDE reading its target's last layer and the middle one, at one budget; then the middle one goes on. Not recorded.
+# GLIDE reading its target's last layer and the middle one, at one budget; then the middle one goes on, twice, and
+# is recorded on the exhibit. Over two hours of two cores.
+SMOLLM2_GLIDE_MORE = $(SMOLLM2_GLIDE:glide-work=glide2-work)
 SMOLLM2_GLIDE = $(SMOLLM2_TEXT) --prompts $(SMOLLM2)/learn/chat.jsonl --draft-vocab 8192 --work $(SMOLLM2)-glide-work
 smollm2-glide: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
 	$(BIN)/simspec train glide $(SMOLLM2_GLIDE:250000=150000) --steps 500 --set reads=29 --name glide-29
@@ -175,6 +177,13 @@ smollm2-glide: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/l
 	  --against glide-29
 	$(BIN)/simspec train glide $(SMOLLM2_FIXED) 200000 $(SMOLLM2_GLIDE:250000=300000) --from glide-15 --steps 1000 \
 	  --set reads=15 --name glide-middle
+	$(BIN)/simspec train glide $(SMOLLM2_FIXED) 780000 $(SMOLLM2_GLIDE_MORE:250000=400000) --from glide-middle \
+	  --steps 3000 --set reads=15 --name glide-long
+	mkdir -p $(SMOLLM2)/exhibit
+	cp -R $(SMOLLM2)/target $(SMOLLM2)/exhibit
+	cp -R $(SMOLLM2)/glide-long $(SMOLLM2)/exhibit/glide
+	$(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(SMOLLM2)/exhibit --drafter glide --depth 5 \
+	  --rule greedy --budget 128 --out $(SMOLLM2)/glide-exhibit.parquet
 # Two more, trained later from fewer tokens; not recorded (docs/smollm2.md).
 SMOLLM2_SHORT = $(SMOLLM2_TEXT:250000=160000)
 smollm2-more-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl

@@ -85,3 +85,17 @@ def test_skipped_layers_are_those_of_the_page():
 
 def test_some_weights_are_there():
     assert [folder.name for folder in FOLDERS] == ["eagle"]
+
+
+def test_glide_trained_longer_accepts_more_on_the_exhibit():
+    """Greedily, of five tokens from every position; by the card of a recording that is not kept."""
+    card = json.loads((EXHIBIT / "measured" / "glide-long-exhibit.json").read_text())
+    trained = json.loads((EXHIBIT / "drafters" / "glide-long.json").read_text())
+    assert (card["rule"], card["K"], card["rows"]) == ("greedy", 5, 9511)
+    assert card["drafter_sha256"] == trained["sha256"]
+    earlier = load_trace(EXHIBIT / "greedy" / "glide.parquet")
+    before, now = np.minimum(earlier.run, 5).mean(), card["mean_accepted_length"]
+    assert earlier.rows == card["rows"]
+    page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
+    assert now > 1.3 * before
+    assert f"{now:.3f} of five (`glide`: {before:.3f})" in page
