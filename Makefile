@@ -179,11 +179,8 @@ smollm2-glide: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/l
 	  --set reads=15 --name glide-middle
 	$(BIN)/simspec train glide $(SMOLLM2_FIXED) 780000 $(SMOLLM2_GLIDE_MORE:250000=400000) --from glide-middle \
 	  --steps 3000 --set reads=15 --name glide-long
-	mkdir -p $(SMOLLM2)/exhibit
-	cp -R $(SMOLLM2)/target $(SMOLLM2)/exhibit
-	cp -R $(SMOLLM2)/glide-long $(SMOLLM2)/exhibit/glide
-	$(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(SMOLLM2)/exhibit --drafter glide --depth 5 \
-	  --rule greedy --budget 128 --out $(SMOLLM2)/glide-exhibit.parquet
+	$(SMOLLM2_RECORD) --drafter glide --weights $(SMOLLM2)/glide-long --depth 5 --rule greedy \
+	  --out $(SMOLLM2)/glide-exhibit.parquet
 # Two more, trained later from fewer tokens; not recorded (docs/smollm2.md).
 SMOLLM2_SHORT = $(SMOLLM2_TEXT:250000=160000)
 smollm2-more-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
