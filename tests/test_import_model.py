@@ -10,13 +10,17 @@ import torch
 from chat_models import CHAT, END, TURN, chat_tokenizer
 from safetensors.torch import load_file
 from shell import command, refused
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 from toy_gguf import LAYERS, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real.jobs.convert
 import real.model.gguf
 from real.jobs import import_gguf
-from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.checkpoint import load_decoder, load_tokenizer, plain_byte_level
 from real.model.hf_config import end_tokens
 from real.prompts import PromptFormat, load_chat_template
 
@@ -88,6 +92,32 @@ def test_tokenizer_and_template_come_along(place):
     assert form.text("what is 42?") == tokenizer.encode("what is 42?").ids
     ends = tuple(tokenizer.token_to_id(text) for text in (END, TURN))
     assert end_tokens(path, tokenizer.get_vocab_size()) == ends
+
+
+def test_a_byte_level_tokenizer_is_written_alike_by_every_transformers():
+    """Release 5.17 adds an unknown token, a fallback and a decoder of several steps, 5.23 none."""
+    known = sorted(set(ByteLevel.alphabet()) - {"\u0106"})  # a control character has no token
+    tokenizer = Tokenizer(BPE(vocab={c: i for i, c in enumerate(known)}, merges=[]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = ByteLevel(add_prefix_space=False), ByteDecoder()
+    plain = json.loads(tokenizer.to_str())
+    other = json.loads(tokenizer.to_str())
+    other["normalizer"] = {"type": "Sequence", "normalizers": []}
+    other["pre_tokenizer"]["trim_offsets"] = False
+    other["decoder"] = {"type": "Sequence", "decoders": [{"type": "Fuse"}, plain["decoder"]]}
+    other["model"] |= {"unk_token": "!", "fuse_unk": True, "byte_fallback": True}
+    forms = [plain_byte_level(json.dumps(form)) for form in (plain, other)]
+    assert forms[0] == forms[1]
+    text = " naïve\tcafé \u2581 42!"
+    for written in (json.dumps(plain), json.dumps(other), forms[0]):
+        assert Tokenizer.from_str(written).encode(text).ids == tokenizer.encode(text).ids
+    assert Tokenizer.from_str(json.dumps(other)).encode("\x06").ids != []
+    assert Tokenizer.from_str(forms[1]).encode("\x06").ids == []
+    for kept in (
+        other | {"normalizer": {"type": "NFC"}},
+        other | {"pre_tokenizer": {"type": "Whitespace"}},
+        other | {"model": other["model"] | {"vocab": {"<0x00>": 0}}},
+    ):
+        assert plain_byte_level(json.dumps(kept)) == json.dumps(kept)
 
 
 def test_the_card_names_the_source(place):

@@ -1,5 +1,6 @@
 """Reading and writing transformers checkpoints; nothing is unpickled."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,28 @@ def load_tokenizer(path: str | Path):
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(path, trust_remote_code=False).backend_tokenizer
+
+
+def plain_byte_level(written: str) -> str:
+    """The tokenizer.json of a byte-level BPE, alike whichever release of transformers wrote it.
+
+    Bytes that it has no token for are left out, as GPT-2's tokenizer does; some releases write a
+    token for unknown ones instead, and steps that do nothing. Drafters are tied to the hash of this
+    text. Every other tokenizer stays as it is.
+    """
+    from tokenizers import Tokenizer
+
+    form = json.loads(written)
+    first, last, model = form["pre_tokenizer"] or {}, form["decoder"] or {}, form["model"]
+    last = last["decoders"][-1] if last.get("type") == "Sequence" else last
+    steps = (form["normalizer"] or {"normalizers": []}).get("normalizers")
+    falls_back = model["type"] != "BPE" or "<0x00>" in model["vocab"]
+    if steps != [] or falls_back or {first.get("type"), last.get("type")} != {"ByteLevel"}:
+        return written
+    form |= {"normalizer": None, "pre_tokenizer": first | {"trim_offsets": True}, "decoder": last}
+    model |= {"unk_token": None, "fuse_unk": False, "byte_fallback": False}
+    model |= {"continuing_subword_prefix": "", "end_of_word_suffix": ""}
+    return str(Tokenizer.from_str(json.dumps(form)).to_str(pretty=True))
 
 
 def save_decoder(

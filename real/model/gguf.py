@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from real.files import replace_json, replacing
-from real.model.checkpoint import ATTENTION, load_decoder
+from real.model.checkpoint import ATTENTION, load_decoder, plain_byte_level
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.draft_head import load_vocabulary
@@ -190,6 +190,8 @@ def convert(path: Path, summary: GGUFSummary, folder: Path, dtype: torch.dtype) 
     _save_weights(model, folder / WEIGHTS, dtype)
     _save_configs(config, summary, folder, dtype)
     tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    file.write_text(plain_byte_level(file.read_text(encoding="utf-8")), encoding="utf-8")
     return sum(p.numel() for p in model.parameters())
 
 
