@@ -74,6 +74,19 @@ def test_several_scorecards_are_set_side_by_side(tmp_path):
     refused(tmp_path, "measured-table", "a.json", "r.json", words="r.json: not a scorecard")
 
 
+def test_a_campaigns_scorecard_of_two_recordings_has_a_column_for_each(tmp_path):
+    prices = Prices(PRICE, [PRICE] * 9, 9)
+    rows = doctored_rows(slower(0, 1, 2, 3, by=2.0), prices=prices, prompts=9)[0]
+    named = [replace(row, recording=name) for name in ("a", "b") for row in rows]
+    for name, part in (("a", named[: len(rows)]), ("b", named[len(rows) :])):
+        save_rows(tmp_path / f"{name}.json", {}, {"t": part})
+    found = {"part": "score-toy", "found": {"rows": [asdict(row) for row in named]}}
+    (tmp_path / "part.json").write_text(json.dumps(found))
+    code, out, _ = command(tmp_path, "measured-table", "part.json")
+    assert code == 0
+    assert command(tmp_path, "measured-table", "a.json", "b.json")[1] == out
+
+
 def test_phases_of_a_scorecard_sum_to_their_total(tmp_path):
     prices = Prices(PRICE, [PRICE] * 9, 9)
     rows = doctored_rows(slower(0, 1, 2, 3, by=2.0), prices=prices, prompts=9)[0]

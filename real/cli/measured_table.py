@@ -25,8 +25,9 @@ def measured_table(
 ) -> None:
     """Print a race's or a scorecard's figures as a Markdown table, for documents.
 
-    A scorecard's JSON is what `simspec scorecard` saved or printed. Several scorecards are set
-    side by side: predicted and measured speedups.
+    A scorecard's JSON is what `simspec scorecard` saved or printed, or what `make gpu` found.
+    Several scorecards, and one of several recordings, are set side by side: predicted and measured
+    speedups.
 
     Example: simspec measured-table race.json
     """
@@ -34,10 +35,7 @@ def measured_table(
         pages = [read_json(file, partial(_page, phases), "race or scorecard") for file in files]
         print("\n\n".join(pages))
     else:
-        columns = [read_json(file, _speedups, "scorecard") for file in files]
-        policies = dict.fromkeys(policy for column in columns for policy in column)
-        rows = [(policy, *(c.get(policy, "-") for c in columns)) for policy in policies]
-        print(markdown_table(("predicted, measured [95%]", *(f.stem for f in files)), rows))
+        print(_side_by_side({f.stem: read_json(f, _speedups, "scorecard") for f in files}))
 
 
 def _page(phases: bool, report: Any) -> str:
@@ -45,9 +43,21 @@ def _page(phases: bool, report: Any) -> str:
         rows = _rows(report)
         if phases:
             return _phases(rows)
-        return _race(report, rows) if "raw" in report else _scorecard(rows)
+        if "raw" in report:
+            return _race(report, rows)
+        recordings = dict.fromkeys(row["recording"] for row in rows)
+        if len(recordings) < 2:
+            return _scorecard(rows)
+        by_recording = {r: [row for row in rows if row["recording"] == r] for r in recordings}
+        return _side_by_side({r: _speedups({"rows": x}) for r, x in by_recording.items()})
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"lacks {error}; measure again with this version") from None
+
+
+def _side_by_side(columns: Mapping[str, Mapping[str, str]]) -> str:
+    policies = dict.fromkeys(policy for column in columns.values() for policy in column)
+    rows = [(policy, *(c.get(policy, "-") for c in columns.values())) for policy in policies]
+    return markdown_table(("predicted, measured [95%]", *columns), rows)
 
 
 def _speedups(report: Any) -> dict[str, str]:
@@ -64,7 +74,7 @@ def _speedups(report: Any) -> dict[str, str]:
 
 
 def _rows(report: Any) -> list[Mapping]:
-    rows = report["rows"]
+    rows = report.get("found", report)["rows"]
     if isinstance(rows, dict):  # by recording, as saved
         return [row for group in rows.values() for row in group]
     return list(rows)
