@@ -145,8 +145,8 @@ SMOLLM2_RECORD = $(BIN)/simspec record traces/smollm2/prompts.jsonl --models $(S
 SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide medusa model)
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
-# The weights of traces/smollm2/weights/eagle, in the form that vLLM loads: from fixed chats, code and prose for
-# the most part to the target's own, then with unrolled draft steps; four hours of two cores.
+# An EAGLE without a GPU, in the form that vLLM loads: from fixed chats, code and prose for the most part to the
+# target's own, then with unrolled draft steps; four hours of two cores. traces/smollm2/weights has one of `make gpu`.
 $(SMOLLM2)/learn/text.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl $(@D)
 SMOLLM2_FIXED = $(SMOLLM2)/learn/text.jsonl --learn-text
@@ -193,11 +193,11 @@ smollm2-recordings:
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule coupled --temperature 0.8 --out traces/smollm2/coupled
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule rejection --temperature 1 --out traces/smollm2/rejection
 # Weights that are not at hand are drawn at random in their sizes: seconds do not depend on values.
+EXHIBITED := $(wildcard $(addsuffix /*.parquet,$(addprefix traces/smollm2/,greedy coupled rejection)))
 smollm2-costs: $(SMOLLM2)/target/card.json
 	$(BIN)/python tools/untrained_drafters.py $(SMOLLM2) \
 	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
-	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/smollm2/*/*.parquet)) --models $(SMOLLM2) \
-	  --engine prepacked --threads 2 --seconds 20
+	$(BIN)/simspec measure $(addprefix --for ,$(EXHIBITED)) --models $(SMOLLM2) --engine prepacked --threads 2 --seconds 20
 
 # Predicted and measured speedups of the drafters whose weights are here; a quarter of an hour each, alone.
 SCORECARD = $(BIN)/simspec scorecard --models $(SMOLLM2) --engine prepacked --threads 2 --json --budget 32
@@ -243,6 +243,7 @@ smollm2-exit: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/le
 smollm2-bfloat16: $(SMOLLM2)/target/card.json
 	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
 	  --dtype bfloat16 --budget 64 --contestant eagle=fixed:2 --contestant eagle=static:2x1 \
+	  --contestant eagle=static:2x1x1 --contestant eagle=static:3x1x1 \
 	  --contestant prompt_lookup=fixed:2 --rival generate --out $(MEASURED)/race_engines.json
 	$(SCORECARD) --dtype bfloat16 traces/smollm2/greedy/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
 	mv $(SMOLLM2)/scorecard.json $(MEASURED)/bfloat16-eagle-greedy.json
@@ -347,7 +348,7 @@ gpu: $(if $(GIVEN),,lab/.copied)
 	    --prompts traces/smollm2/prompts.jsonl --training-prompts lab/learn/prompts.jsonl \
 	    --training-prompts lab/learn/chat.jsonl,--text lab/text \
 	    $$(printf -- '--prompts %s ' lab/prompts/*) $$(printf -- '--heldout %s ' lab/heldout/*)) $(GPU_ARGS); done=$$?; \
-	mkdir -p $(OUT); rm -f $(OUT)/home.tar.xz.*; tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
+	mkdir -p $(OUT) $(WORK)/results; rm -f $(OUT)/home.tar.xz.*; tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
 	  split -b 15900000 - $(OUT)/home.tar.xz.; exit $$done
 
 clean:

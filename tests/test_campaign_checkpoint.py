@@ -1,6 +1,7 @@
 """A campaign for a target that exists: its checkpoint is taken, and its drafters learn from it."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -124,6 +125,26 @@ def test_text_that_was_cut_short_is_all_that_later_calls_ask_for(inputs, tmp_pat
     assert sorted((workspace.work / "sequences").glob("0*.safetensors")) == shards
 
 
+def test_drafters_train_on_from_the_weights_of_an_earlier_campaign(inputs, done, tmp_path):
+    """Those that it has a folder of; another start is another campaign."""
+    begun = tmp_path / "begun"
+    shutil.copytree(done.models / "eagle", begun / "eagle")
+    workspace = replace(workspace_of(inputs, tmp_path / "a"), out=tmp_path / "b", start=begun)
+    workspace.open()
+    places = {each.place: each.start for each in workspace.train_config.drafters}
+    assert places["eagle"] == begun / "eagle"
+    assert {start for place, start in places.items() if place != "eagle"} == {None}
+    names = ("target", "distil", "drafter-eagle")
+    states = advance(
+        workspace, [s for s in stages(True) if s.name in names], 3600, say=lambda *_: None
+    )
+    assert [state.state for state in states] == ["done"] * 3
+    card = read_card(workspace.models / "eagle" / "card.json")
+    assert card["asked"]["start"] == {"eagle": sha256(begun / "eagle" / "eagle.safetensors")}
+    with pytest.raises(WorkspaceError, match="was started with start"):
+        replace(workspace, start=None, training_prompts=workspace.training_prompts).open()
+
+
 def test_drafters_are_recorded_as_they_can_be_carried(done):
     """A head in int8, a model in float16; a second call leaves both as they are."""
     for drafter, stored in (("eagle", "int8"), ("model", "float16")):
@@ -186,6 +207,9 @@ def test_the_command_refuses_what_cannot_be_in_one_line(inputs, tmp_path):
     for more, words in (
         (["--target", tmp_path], "holds no config.json"),
         (["--training-prompts", inputs / "later.jsonl"], "name it by --target"),
+        (["--start", inputs], "--start is for a target that exists: name it by --target"),
+        (["--target", inputs / "toychat/target", "--start", inputs], "no drafter to start from"),
+        (["--minutes", "-1"], "--minutes is -1.0; expected minutes > 0, or 0"),
     ):
         result = CliRunner().invoke(APP, list(map(str, [*options, *more])))
         assert result.exit_code == 2

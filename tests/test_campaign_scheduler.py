@@ -186,7 +186,7 @@ def test_stages_are_unique_ordered_and_within_limits():
     for index, part in enumerate(stages()):
         assert set(part.needs) <= set(names[:index]), part.name
     must = sum(part.seconds for part in stages() if part.rank == "required")
-    assert must <= 23 * 60
+    assert must <= 30 * 60  # an H200's seconds, where one ran them
     assert max(part.seconds for part in stages()) < 9 * 60
     shape, training = FULL.training.target, training_of(FULL, (), (), "cuda", 0)
     layer = (

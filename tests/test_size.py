@@ -8,8 +8,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
 LIMIT, ROOM = 40 * MB, 2.4 * MB
-BUNDLES = "bundles"
-"""Folder of one archive of GPU results; room for it is reserved until it exists."""
+BUNDLES = "traces/smollm2/h200"
+"""Folder of a campaign's results on a GPU; room for it is reserved until it exists."""
 
 
 def tracked(root: Path = ROOT) -> list[Path]:

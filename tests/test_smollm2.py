@@ -195,15 +195,15 @@ def test_race_in_bfloat16_is_measured_and_told():
     rows = {row["contestant"]: row for row in report["rows"] if row["group"] == "all"}
     rates = [f"{rows[name]['rate']:.1f}" for name in ("generate", "plain")]
     drafting = "prompt_lookup=fixed:2", "eagle=fixed:2", "eagle=static:2x1"
-    gains = [
-        f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
-        for row in map(rows.get, drafting)
-    ]
-    equal = sorted(rows[name]["equal"] for name in drafting)
+    of = [rows[name] for name in drafting]
+    gains = [f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for row in of]
+    deeper = [f"{rows[f'eagle=static:{tree}']['speedup']:.2f}" for tree in ("2x1x1", "3x1x1")]
+    equal = sorted(row["equal"] for row in rows.values() if row["drafts"])
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert (
         f"`generate` {rates[0]} tokens/s, plain {rates[1]}, `prompt_lookup=fixed:2` {gains[0]} "
-        f"times plain, `eagle=fixed:2` {gains[1]}, `static:2x1` {gains[2]}"
+        f"times plain, `eagle=fixed:2` {gains[1]}, `static:2x1` {gains[2]}, deeper and wider trees "
+        f"{deeper[0]} and {deeper[1]}"
     ) in page
     assert f"{equal[0]} to {equal[-1]} of {report['prompts']} texts are plain's" in page
 

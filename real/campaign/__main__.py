@@ -11,12 +11,13 @@ import os
 import shlex
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from real.campaign.config import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT
+from real.campaign.config import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT, CampaignConfig
 from real.campaign.report import DEFAULT_LIMITS, ResultLimits, pack, write_report
 from real.campaign.requirements import TASKS
 from real.campaign.scheduler import advance, complete, select_stages, state_table
@@ -55,6 +56,16 @@ def campaign(  # noqa: PLR0913
         list[Path] | None,
         typer.Option(help="Prompts that --target continues for its drafters, repeatable."),
     ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of trained drafters of --target: those of its folders, such as eagle, "
+            "train on from there."
+        ),
+    ] = None,
+    minutes: Annotated[
+        float, typer.Option(help="Minutes that each drafter trains; 0: the campaign's own.")
+    ] = 0,
     limit: Annotated[
         float,
         typer.Option(
@@ -80,7 +91,7 @@ def campaign(  # noqa: PLR0913
     sizes = (FULL, TOY) if target is None else (FULL_CHECKPOINT, TOY_CHECKPOINT)
     workspace = Workspace(
         out,
-        sizes[toy],
+        _with_minutes(sizes[toy], minutes) if minutes else sizes[toy],
         tuple(text),
         tuple(heldout or ()),
         tuple(prompts),
@@ -88,14 +99,19 @@ def campaign(  # noqa: PLR0913
         seed,
         checkpoint=target,
         training_prompts=tuple(training_prompts or ()),
+        start=start,
     )
     try:
-        if training_prompts and target is None:
-            raise ValueError("--training-prompts are for a target that exists: name it by --target")
+        if (training_prompts or start) and target is None:
+            option = "--training-prompts are" if training_prompts else "--start is"
+            raise ValueError(f"{option} for a target that exists: name it by --target")
+        if not 0 <= minutes < float("inf"):
+            raise ValueError(f"--minutes is {minutes}; expected minutes > 0, or 0")
         if target is not None:
             check_checkpoint(target)
         check_device(device)
         check_seed(seed)
+        _ = workspace.train_config  # refuses a wrong --start before anything is written
         if not 0 < largest_file < float("inf") or most_files < 1:
             raise ValueError(
                 f"--largest-file is {largest_file} and --most-files {most_files}; "
@@ -149,6 +165,12 @@ def campaign(  # noqa: PLR0913
         )
     if failed:
         raise typer.Exit(1)
+
+
+def _with_minutes(config: CampaignConfig, minutes: float) -> CampaignConfig:
+    """The same campaign, with that time of training for each drafter."""
+    plan = replace(config.training.drafter_plan, minutes=minutes, steps=0)
+    return replace(config, training=replace(config.training, drafter_plan=plan, minutes=()))
 
 
 def _stop(error: Exception) -> None:

@@ -201,13 +201,11 @@ FULLY_REQUIRED = ("model", "eagle")
 """Drafters whose audits and emulations are required: one reads tokens, one the target."""
 
 
-SLOW_SECONDS = {
-    "cost-eagle-greedy": 60,
-    "cost-model-greedy": 25,
-    "record-eagle-greedy": 25,
-    "record-eagle-coupled": 25,
-}
-"""Seconds of stages that compile layers, or generate sequences that others reuse."""
+SLOW_SECONDS = {"cost-eagle-greedy": 65, "record-eagle-greedy": 50, "record-eagle-coupled": 50}
+"""Seconds of stages that compile layers, or generate sequences that others reuse.
+
+Like those of all stages of a given target's EAGLE and of n-gram costs they are an H200's.
+"""
 
 
 PREFIX_ONLY = ("model", "early_exit")
@@ -232,7 +230,7 @@ def stages(checkpoint: bool = False, ablations: Sequence[str] = ()) -> list[Stag
     predicted = tuple(f"drafter-{d}" for d in PREFIX_ONLY)
     tree = partial(run_static_tree, drafter="eagle")
     ordered += [
-        Stage("distil", "required", 40, generate_text, ("target",), True),
+        Stage("distil", "required", 105 if checkpoint else 40, generate_text, ("target",), True),
         _training(first, "required"),
         *_drafter_stages(first, "required", (f"drafter-{first}",), checkpoint),
         *_drafter_stages(silent, "required", ("distil",), checkpoint),
@@ -318,7 +316,7 @@ def _recording_stages(drafter: str) -> tuple[str, ...]:
     return tuple(f"{what}-{drafter}-{rule}" for rule in RULES for what in ("record", "cost"))
 
 
-SCORE_SECONDS = {False: 25, True: 100}
+SCORE_SECONDS = {False: 25, True: 185}
 """Seconds of a scorecard; of a given target it is of more prompts, under each rule."""
 
 
@@ -330,7 +328,11 @@ def _drafter_stages(
     silent = drafter == "prompt_lookup"
     ordered = [
         Stage(
-            f"cost-{drafter}-{r}", rank, 8, partial(cost_of_drafter, drafter=drafter, rule=r), needs
+            f"cost-{drafter}-{r}",
+            rank,
+            37,
+            partial(cost_of_drafter, drafter=drafter, rule=r),
+            needs,
         )
         for r in RULES
     ]
@@ -350,13 +352,13 @@ def _drafter_stages(
     ]
     ordered.append(
         Stage(
-            f"equal-{drafter}", rank, 12, partial(compare_with_replay, drafter=drafter), recordings
+            f"equal-{drafter}", rank, 24, partial(compare_with_replay, drafter=drafter), recordings
         )
     )
     last: list[tuple[str, str, int, Callable]] = [
         ("score", "recommended" if silent else rank, SCORE_SECONDS[checkpoint], score_drafter),
-        ("forced", rank, 8, force_recorded),
-        ("audit", rank if drafter in FULLY_REQUIRED else "recommended", 8, audit_free_runs),
+        ("forced", rank, 15, force_recorded),
+        ("audit", rank if drafter in FULLY_REQUIRED else "recommended", 11, audit_free_runs),
     ]
     return ordered + [
         Stage(f"{name}-{drafter}", stage_rank, seconds, partial(run, drafter=drafter), recordings)

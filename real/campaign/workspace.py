@@ -116,8 +116,9 @@ class Workspace:
     """A campaign in `out`: its settings, text and prompt files, device and seed.
 
     With `checkpoint`, the folder of a target, none is trained; the target writes the drafters'
-    training sequences as continuations of `training_prompts` and the text. `seconds_left` of the
-    call are known when a stage starts.
+    training sequences as continuations of `training_prompts` and the text. Drafters that have a
+    folder below `start` start from the weights there. `seconds_left` of the call are known when a
+    stage starts.
 
     | below `out` | what |
     | --- | --- |
@@ -138,6 +139,7 @@ class Workspace:
     progress: Progress = quiet
     checkpoint: Path | None = None
     training_prompts: tuple[Path, ...] = ()
+    start: Path | None = None
     seconds_left: float = float("inf")
     _loaded: dict = field(default_factory=dict)
 
@@ -158,13 +160,29 @@ class Workspace:
 
     @cached_property
     def train_config(self) -> TrainConfig:
-        """The training of this campaign."""
-        return training_of(
+        """The training of this campaign; ValueError where `start` holds none of its drafters."""
+        config = training_of(
             self.config,
             tuple(map(str, self.text)),
             tuple(map(str, self.heldout)),
             self.device,
             self.seed,
+        )
+        if self.start is None:
+            return config
+        places = [each.place for each in config.drafters]
+        there = {place for place in places if (self.start / place / "card.json").is_file()}
+        if not there:
+            raise ValueError(
+                f"{self.start} holds no drafter to start from; expected a folder with card.json, "
+                f"named as one of {', '.join(places)}"
+            )
+        return replace(
+            config,
+            drafters=tuple(
+                replace(each, start=self.start / each.place) if each.place in there else each
+                for each in config.drafters
+            ),
         )
 
     def open(self) -> None:
@@ -206,8 +224,9 @@ class Workspace:
                 "checkpoint": _hashes((weights_of(self.checkpoint),)),
                 "training_prompts": _hashes(self.training_prompts),
             }
+        begun = {"start": None if self.start is None else _hashes((self.start,))}
         where = {"device": device_name(self.device), "seed": self.seed, "versions": versions()}
-        return {"size": asdict(self.config), **files, **where}
+        return {"size": asdict(self.config), **files, **begun, **where}
 
     @cached_property
     def target(self) -> str | None:

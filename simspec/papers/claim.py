@@ -205,10 +205,8 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
     rows = []
     for claim in dict.fromkeys(v.claim for v in verdicts):
         of = {v.price: v for v in verdicts if v.claim is claim}
-        if all(v.reason for v in of.values()):
+        if NO_PRICE.name in of or all(v.reason for v in of.values()):
             cells = [_cell([*of.values()]), "", ""]
-        elif NO_PRICE.name in of:
-            cells = [f"{_cell([*of.values()])}, no price enters", "", ""]
         else:
             cells = [_cell([of[p.name] for p in prices if p.name in of]) for _, prices in GROUPS]
         rows.append((claim.label, claim.sentence, claim.table, *cells))
@@ -220,9 +218,14 @@ def _cell(verdicts: Sequence[Verdict]) -> str:
     if not verdicts:
         return "-"
     words = [f"{v.verdict}: {v.reason}" if v.reason else v.verdict for v in verdicts]
-    counts = ["{} of {}".format(*v.inside) for v in verdicts if v.inside[1]]
-    texts = [parts[:1] if len(set(parts)) == 1 else parts for parts in (words, counts)]
-    return " / ".join(texts[0]) + (f" ({' / '.join(texts[1])})" if counts else "")
+    shown = " / ".join(words[:1] if len(set(words)) == 1 else words)
+    counts = [v.inside for v in verdicts if v.inside[1]]
+    if not counts:
+        return shown
+    counts = counts[:1] if len(set(counts)) == 1 else counts
+    if len({n for _, n in counts}) == 1:
+        return f"{shown} ({', '.join(str(m) for m, _ in counts)} of {counts[0][1]})"
+    return f"{shown} ({' / '.join(f'{m} of {n}' for m, n in counts)})"
 
 
 def evidence_table(verdicts: Iterable[Verdict]) -> Table:
@@ -280,7 +283,8 @@ def verdict_tables(verdicts: Sequence[Verdict]) -> list[Table]:
     papers = list(dict.fromkeys(p for p in REFERENCES for v in verdicts if v.claim.paper == p))
     note = (
         f"{summary(verdicts)} (m of n): on m of the n recordings that count the 95% interval lies "
-        f"where claimed. flat: verification costs a plain step; rows: as measured. {COVERED} "
+        f"where claimed. flat: verification costs a plain step; rows: as measured; empty: no price "
+        f"enters. {COVERED} "
         "--json has figures and intervals."
     )
     tables = []
