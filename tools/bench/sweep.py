@@ -7,10 +7,11 @@ import statistics
 import subprocess
 import sys
 import time
-from itertools import cycle, islice
+from itertools import chain, cycle, islice
 from pathlib import Path
 
 TRACES = Path(__file__).parents[2] / "traces"
+RULES = "greedy", "coupled", "rejection"
 TOKENS, REPLICATES = 476_000, 8
 TEN = (
     "fixed:1", "fixed:2", "fixed:4", "hf_heuristic", "beta_ts", "cost_ts", "cali_ts",
@@ -96,7 +97,8 @@ def priced() -> list[tuple[Path, Path]]:
     """The bundled recordings that have costs, with these."""
     from simspec.trace.recordings import cost_beside
 
-    files = sorted([*TRACES.glob("*.parquet"), *TRACES.glob("smollm2/*/*.parquet")])
+    recorded = (TRACES.glob(f"smollm2/{rule}/*.parquet") for rule in RULES)
+    files = sorted([*TRACES.glob("*.parquet"), *chain.from_iterable(recorded)])
     return [(file, cost) for file in files if (cost := cost_beside(file)) is not None]
 
 
