@@ -233,7 +233,7 @@ def test_recordings_in_float32_predict_bfloat16():
         told.append(f"{median(found):.1%} ([{rule}]")
     rows = [row for report in (greedy, sampled) for row in report["rows"]]
     assert len(rows) == 8 + 2  # with plain decoding in both
-    assert all(row["tau"] == pytest.approx(row["tau_measured"], rel=0.03) for row in rows)
+    assert all(row["tau"] == pytest.approx(row["tau_measured"], rel=0.04) for row in rows)
     best, other = (
         next(row for row in report["rows"] if row["policy"] == policy)
         for report, policy in ((greedy, "confidence:0.4"), (sampled, "fixed:2"))
