@@ -13,12 +13,12 @@ from real.audit.result import compare_with_recording
 from real.audit.runs import RunError, emitted_sequences, recorded_run
 from simspec.trace.quantization import decode_margin, encode_margin
 
-SEQUENCES = 4  # a comparison is of each alone; tests/test_equality.py runs policies on more
+SEQUENCES, FEW = 4, 2  # a comparison is of each alone; tests/test_equality.py runs policies on more
 
 
 @lru_cache
-def recorded(rule="greedy", policy="beta_ts"):
-    trace, target, drafter = toy_recording("model", rule, SEQUENCES)
+def recorded(rule="greedy", policy="beta_ts", sequences=SEQUENCES):
+    trace, target, drafter = toy_recording("model", rule, sequences)
     cost = toy_cost()
     sequences = emitted_sequences(
         trace, run_all(target, drafter, trace, policy_from(policy, trace, cost), cost)
@@ -31,7 +31,7 @@ def recorded(rule="greedy", policy="beta_ts"):
     [*(("greedy", p) for p in POLICIES), ("coupled", "fixed:3"), ("coupled", "confidence:0.5")],
 )
 def test_runs_of_every_policy_equal_the_recording(rule, policy):
-    trace, target, run = recorded(rule, policy)
+    trace, target, run = recorded(rule, policy, FEW)
     result = compare_with_recording(run, trace, 1e-9)
     assert (result.sequences, result.equal, result.missing, result.failures) == (
         trace.sequences,
