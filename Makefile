@@ -192,8 +192,8 @@ smollm2-recordings:
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 16 --rule greedy --out traces/smollm2/greedy
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule coupled --temperature 0.8 --out traces/smollm2/coupled
 	$(SMOLLM2_RECORD) $(SMOLLM2_DRAFTERS) --depth 8 --rule rejection --temperature 1 --out traces/smollm2/rejection
-# Weights that are not at hand are drawn at random in their sizes: seconds do not depend on values.
 EXHIBITED := $(wildcard $(addsuffix /*.parquet,$(addprefix traces/smollm2/,greedy coupled rejection)))
+# Weights that are not at hand are drawn at random in their sizes: seconds do not depend on values.
 smollm2-costs: $(SMOLLM2)/target/card.json
 	$(BIN)/python tools/untrained_drafters.py $(SMOLLM2) \
 	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
@@ -348,7 +348,8 @@ gpu: $(if $(GIVEN),,lab/.copied)
 	    --prompts traces/smollm2/prompts.jsonl --training-prompts lab/learn/prompts.jsonl \
 	    --training-prompts lab/learn/chat.jsonl,--text lab/text \
 	    $$(printf -- '--prompts %s ' lab/prompts/*) $$(printf -- '--heldout %s ' lab/heldout/*)) $(GPU_ARGS); done=$$?; \
-	mkdir -p $(OUT) $(WORK)/results; rm -f $(OUT)/home.tar.xz.*; tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
+	mkdir -p $(OUT) $(WORK)/results; rm -f $(OUT)/home.tar.xz.*; \
+	tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
 	  split -b 15900000 - $(OUT)/home.tar.xz.; exit $$done
 
 clean:

@@ -142,7 +142,7 @@ def test_drafters_train_on_from_the_weights_of_an_earlier_campaign(inputs, done,
     card = read_card(workspace.models / "eagle" / "card.json")
     assert card["asked"]["start"] == {"eagle": sha256(begun / "eagle" / "eagle.safetensors")}
     with pytest.raises(WorkspaceError, match="was started with start"):
-        replace(workspace, start=None, training_prompts=workspace.training_prompts).open()
+        replace(workspace, start=None).open()
 
 
 def test_drafters_are_recorded_as_they_can_be_carried(done):

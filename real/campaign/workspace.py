@@ -224,7 +224,10 @@ class Workspace:
                 "checkpoint": _hashes((weights_of(self.checkpoint),)),
                 "training_prompts": _hashes(self.training_prompts),
             }
-        begun = {"start": None if self.start is None else _hashes((self.start,))}
+        starts = {
+            each.place: sha256(each.start) for each in self.train_config.drafters if each.start
+        }
+        begun = {"start": starts or None}
         where = {"device": device_name(self.device), "seed": self.seed, "versions": versions()}
         return {"size": asdict(self.config), **files, **begun, **where}
 
