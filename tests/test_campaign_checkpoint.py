@@ -12,7 +12,8 @@ from toy_campaign import APP, WORDS, write_inputs
 from toy_gguf import write_gguf
 from typer.testing import CliRunner
 
-from real.campaign.config import TOY_CHECKPOINT
+from real.campaign.__main__ import _with_minutes
+from real.campaign.config import TOY_CHECKPOINT, training_of
 from real.campaign.report import pack, write_report
 from real.campaign.scheduler import advance
 from real.campaign.stages import stages, store_small
@@ -201,6 +202,19 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path, missing):
         check_checkpoint(tmp_path / "target")
 
 
+def test_minutes_are_of_each_drafter_or_of_one():
+    config = replace(TOY_CHECKPOINT, training=replace(TOY_CHECKPOINT.training, rows=(("glide", 5),)))
+    for given in ("1.5", "eagle=4", "eagle=3"):
+        config = _with_minutes(config, given)
+    plans = {each.place: each.plan for each in training_of(config, (), (), "cpu", 0).drafters}
+    assert {name: plan.minutes for name, plan in plans.items()} == {
+        name: 3 if name == "eagle" else 1.5 for name in plans
+    }
+    assert len(plans) > 5 and not any(plan.steps for plan in plans.values())
+    assert {name: plan.rows for name, plan in plans.items() if plan.rows != 2} == {"glide": 5}
+    assert _with_minutes(config, "2").training.minutes == ()
+
+
 def test_the_command_refuses_what_cannot_be_in_one_line(inputs, tmp_path):
     options = ["--toy", "--device", "cpu", "--out", tmp_path / "out", "--limit", "1e-9"]
     options += ["--text", inputs / "text.txt", "--prompts", inputs / "first.jsonl"]
@@ -209,7 +223,9 @@ def test_the_command_refuses_what_cannot_be_in_one_line(inputs, tmp_path):
         (["--training-prompts", inputs / "later.jsonl"], "name it by --target"),
         (["--start", inputs], "--start is for a target that exists: name it by --target"),
         (["--target", inputs / "toychat/target", "--start", inputs], "no drafter to start from"),
-        (["--minutes", "-1"], "--minutes is -1.0; expected minutes > 0, or 0"),
+        (["--minutes", "-1"], "--minutes is '-1'; expected minutes > 0 of each drafter, such as"),
+        (["--minutes", "eagle=soon"], "--minutes is 'eagle=soon'; expected minutes > 0"),
+        (["--minutes", "1", "--minutes", "elk=2"], "--minutes is 'elk=2'; expected minutes > 0"),
     ):
         result = CliRunner().invoke(APP, list(map(str, [*options, *more])))
         assert result.exit_code == 2

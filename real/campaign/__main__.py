@@ -17,7 +17,15 @@ from typing import Annotated
 
 import typer
 
-from real.campaign.config import FULL, FULL_CHECKPOINT, TOY, TOY_CHECKPOINT, CampaignConfig
+from real.campaign.config import (
+    FULL,
+    FULL_CHECKPOINT,
+    RECOMMENDED,
+    REQUIRED,
+    TOY,
+    TOY_CHECKPOINT,
+    CampaignConfig,
+)
 from real.campaign.report import DEFAULT_LIMITS, ResultLimits, pack, write_report
 from real.campaign.requirements import TASKS
 from real.campaign.scheduler import advance, complete, select_stages, state_table
@@ -64,8 +72,12 @@ def campaign(  # noqa: PLR0913
         ),
     ] = None,
     minutes: Annotated[
-        float, typer.Option(help="Minutes that each drafter trains; 0: the campaign's own.")
-    ] = 0,
+        list[str] | None,
+        typer.Option(
+            help="Minutes that each drafter trains, or one: 1.3, eagle=4, repeatable. "
+            "Default: the campaign's own."
+        ),
+    ] = None,
     limit: Annotated[
         float,
         typer.Option(
@@ -91,7 +103,7 @@ def campaign(  # noqa: PLR0913
     sizes = (FULL, TOY) if target is None else (FULL_CHECKPOINT, TOY_CHECKPOINT)
     workspace = Workspace(
         out,
-        _with_minutes(sizes[toy], minutes) if minutes else sizes[toy],
+        sizes[toy],
         tuple(text),
         tuple(heldout or ()),
         tuple(prompts),
@@ -105,8 +117,8 @@ def campaign(  # noqa: PLR0913
         if (training_prompts or start) and target is None:
             option = "--training-prompts are" if training_prompts else "--start is"
             raise ValueError(f"{option} for a target that exists: name it by --target")
-        if not 0 <= minutes < float("inf"):
-            raise ValueError(f"--minutes is {minutes}; expected minutes > 0, or 0")
+        for given in minutes or ():
+            workspace.config = _with_minutes(workspace.config, given)
         if target is not None:
             check_checkpoint(target)
         check_device(device)
@@ -167,10 +179,25 @@ def campaign(  # noqa: PLR0913
         raise typer.Exit(1)
 
 
-def _with_minutes(config: CampaignConfig, minutes: float) -> CampaignConfig:
-    """The same campaign, with that time of training for each drafter."""
-    plan = replace(config.training.drafter_plan, minutes=minutes, steps=0)
-    return replace(config, training=replace(config.training, drafter_plan=plan, minutes=()))
+def _with_minutes(config: CampaignConfig, given: str) -> CampaignConfig:
+    """The same campaign, in which one drafter, or each, trains for a time: eagle=4, 1.3."""
+    training = config.training
+    names = (*REQUIRED, *RECOMMENDED, *(name for name, *_ in training.ablations))
+    name, named, number = given.rpartition("=")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf") or named and name not in names:
+        raise ValueError(
+            f"--minutes is {given!r}; expected minutes > 0 of each drafter, such as 1.3, "
+            f"or of one, such as eagle=4: {', '.join(names)}"
+        )
+    if named:
+        own = tuple({**dict(training.minutes), name: value}.items())
+        return replace(config, training=replace(training, minutes=own))
+    plan = replace(training.drafter_plan, minutes=value, steps=0)
+    return replace(config, training=replace(training, drafter_plan=plan, minutes=()))
 
 
 def _stop(error: Exception) -> None:

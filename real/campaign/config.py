@@ -28,7 +28,8 @@ class TrainingStage:
     | vocab, sample, target | tokens and sample documents of the BPE; sizes of the target |
     | drafter_settings | by drafter, as `DrafterTraining.settings` |
     | target_plan, drafter_plan | steps or minutes, batch and rate |
-    | minutes | by drafter, where it trains for another time than `drafter_plan` says |
+    | minutes, rows | by drafter, where it trains for another time, or with another batch, than \
+`drafter_plan` says |
     | rate_factor | drafters learn at this multiple of their recipe's rate |
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `TrainConfig` |
     | draft_vocab | tokens that drafters' heads score; 0: all |
@@ -59,6 +60,7 @@ class TrainingStage:
     text_tokens: int = 0
     soft: bool | None = None
     minutes: tuple[tuple[str, float], ...] = ()
+    rows: tuple[tuple[str, int], ...] = ()
     distil_seconds: float = 0.0
     ablations: tuple[tuple[str, str, Settings], ...] = ()
 
@@ -307,7 +309,8 @@ FULL_CHECKPOINT = with_checkpoint(
             FULL.training,
             drafter_plan=TrainSchedule(minutes=0.7, rows=64, length=792, save_every=1 << 30),
             minutes=(("eagle", 1.4), ("eagle-free", 1.4)),
-            distil_seconds=75,
+            rows=(("eagle", 128),),
+            distil_seconds=60,
             # EAGLE-3 (arXiv 2503.01840 §3) drops the regression for the sake of more text; a
             # million tokens on a CPU showed no gain: 1.26 accepted of 5 without, 1.28 with it
             ablations=(
@@ -355,7 +358,7 @@ def training_of(
     """The training of a campaign, optional drafters included."""
     t = config.training
     settings = {name: dict(values) for name, values in t.drafter_settings}
-    plan, minutes = replace(t.drafter_plan, seed=seed), dict(t.minutes)
+    plan, minutes, rows = replace(t.drafter_plan, seed=seed), dict(t.minutes), dict(t.rows)
     trained = [(name, name, settings.get(name, {})) for name in (*REQUIRED, *RECOMMENDED)]
     trained += [
         (name, drafter, settings.get(drafter, {}) | dict(changed))
@@ -365,7 +368,12 @@ def training_of(
         replace(
             drafter_training(
                 drafter,
-                replace(plan, minutes=minutes.get(name, plan.minutes)),
+                replace(
+                    plan,
+                    steps=0 if name in minutes else plan.steps,
+                    minutes=minutes.get(name, plan.minutes),
+                    rows=rows.get(name, plan.rows),
+                ),
                 t.soft,
                 settings=given,
                 folder=name if name != drafter else "",

@@ -17,7 +17,9 @@ from real.sampling import Rule, inverse_cdf
 from simspec.numerics.rng import RESIDUAL, uniform_rows
 
 CHECKED = 16
-"""Passes between two questions whether all sequences have ended."""
+"""Passes between two questions which sequences have ended; those leave the batch."""
+LEAST_ENDED = 1 / 8
+"""Share of a batch that leaves it together: the others' keys and values are copied."""
 BATCH = 2048
 """Most sequences written at a time."""
 CACHE_BYTES = 24 << 30
@@ -37,8 +39,7 @@ def write_together(
     """New tokens int32 of each prompt, at most `length`, an end token included; greedy or drawn.
 
     Those of `target_sequences` at the same draw addresses but for rounding. Prompts of similar
-    lengths meet in a batch, in which sequences that have ended run on until all have. A batch that
-    does not fit into the GPU's memory is halved.
+    lengths meet in a batch. A batch that does not fit into the GPU's memory is halved.
     """
     order = sorted(range(len(prompts)), key=lambda i: -len(prompts[i]))
     written: dict[int, np.ndarray] = {}
@@ -74,16 +75,16 @@ def _cached_bytes(decoder: Decoder) -> int:
     return 2 * c.layers * c.kv_heads * c.head_dim * decoder.embed.weight.element_size()
 
 
-Picker = Callable[[Tensor, int], Tensor]
-"""(logits `[b, vocab]`, step) -> tokens `[b]`."""
+Picker = Callable[[Tensor, Tensor, int], Tensor]
+"""(logits `[n, vocab]`, their sequences `[n]` of the batch, step) -> tokens `[n]`."""
 
 
 def _picker(decoder: Decoder, rule: Rule, addresses: Sequence[int], length: int) -> Picker:
     if not rule.sampled:
-        return lambda logits, step: logits.argmax(-1)
+        return lambda logits, sequence, step: logits.argmax(-1)
     rows = uniform_rows(rule.seed, np.array(addresses), length, RESIDUAL)
     drawn = torch.from_numpy(rows).to(decoder.device)
-    return lambda logits, step: inverse_cdf(rule.probs(logits), drawn[:, step])
+    return lambda logits, sequence, step: inverse_cdf(rule.probs(logits), drawn[sequence, step])
 
 
 def _write(
@@ -93,7 +94,7 @@ def _write(
     end_tokens: Sequence[int],
     pick: Picker,
 ) -> Tensor:
-    """Tokens int64 `[b, <= length]` after prompts, longest first; what follows an end is waste."""
+    """Tokens int64 `[b, length]` after prompts, longest first; what follows an end is waste."""
     device, layers = decoder.device, range(len(decoder.layers))
     cache = RaggedKVCache(decoder, len(prompts), len(prompts[0]) + length)
     most = PREFILL_ROWS.get(device.type, PREFILL_ROWS["cpu"])
@@ -103,15 +104,21 @@ def _write(
         cache.admit(prefill(decoder, rows, most), [len(row) for row in rows])
     ends = torch.tensor(end_tokens, dtype=torch.int64, device=device)
     token = torch.tensor([p[-1] for p in prompts], device=device)
+    written = torch.zeros(len(prompts), length, dtype=torch.int64, device=device)
+    active = torch.arange(len(prompts), device=device)
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    tokens: list[Tensor] = []
     for step in range(length):
         rotation, mask = cache.step(decoder)
         x = decoder.embed(token)[:, None]
         x = decoder.run(x, layers, rotation, mask, cache)  # type: ignore[arg-type]
-        token = pick(decoder.logits(x[:, 0]), step)
-        tokens.append(token)
+        token = pick(decoder.logits(x[:, 0]), active, step)
+        written[active, step] = token
         ended |= torch.isin(token, ends)
-        if step % CHECKED == CHECKED - 1 and bool(ended.all()):
-            break
-    return torch.stack(tokens, 1)
+        if step % CHECKED == CHECKED - 1:
+            left = (~ended).nonzero()[:, 0]
+            if not len(left):
+                break
+            if len(left) <= (1 - LEAST_ENDED) * len(ended):
+                cache.keep(left.tolist())
+                token, active, ended = token[left], active[left], ended[left]
+    return written

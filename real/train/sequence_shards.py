@@ -27,7 +27,7 @@ BATCH = 96
 """Sequences written at a time on a CPU, fewer where their KV cache would be larger."""
 CACHE_BYTES = 2 << 30
 """Most bytes of that cache."""
-BLOCK = {"cpu": 4 * BATCH, "cuda": 2 * BATCH_OF_GPU}
+BLOCK = {"cpu": 4 * BATCH, "cuda": 8 * BATCH_OF_GPU}
 """Sequences of a block by type of device: its last ones leave a device half empty."""
 EXPECTED = 0.8
 """Share of the shards that sequences of the mean length so far would need, written at once."""
