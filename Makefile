@@ -242,9 +242,12 @@ smollm2-exit: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/le
 # our engine and EAGLE in it, and whether recordings in float32 predict the speedups. 50 minutes, alone.
 smollm2-bfloat16: $(SMOLLM2)/target/card.json
 	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
-	  --dtype bfloat16 --budget 64 --contestant eagle=fixed:2 --contestant eagle=static:2x1 \
-	  --contestant eagle=static:2x1x1 --contestant eagle=static:3x1x1 \
+	  --dtype bfloat16 --budget 64 --contestant eagle=fixed:2 --contestant eagle=confidence:0.4 \
+	  --contestant eagle=static:2x1 --contestant eagle=static:2x1x1 --contestant eagle=fixed:3 \
 	  --contestant prompt_lookup=fixed:2 --rival generate --out $(MEASURED)/race_engines.json
+	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
+	  --dtype bfloat16 --contestant eagle=fixed:3 --contestant eagle=fixed:4 --contestant eagle=confidence:0.4 \
+	  --rival none --out $(MEASURED)/race_long.json
 	$(SCORECARD) --dtype bfloat16 traces/smollm2/greedy/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
 	mv $(SMOLLM2)/scorecard.json $(MEASURED)/bfloat16-eagle-greedy.json
 	$(SCORECARD) --dtype bfloat16 traces/smollm2/coupled/eagle.parquet --policy fixed:2 --policy confidence:0.4 \

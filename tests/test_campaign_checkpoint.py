@@ -203,14 +203,16 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path, missing):
 
 
 def test_minutes_are_of_each_drafter_or_of_one():
-    config = replace(TOY_CHECKPOINT, training=replace(TOY_CHECKPOINT.training, rows=(("glide", 5),)))
+    training = replace(TOY_CHECKPOINT.training, rows=(("glide", 5),))
+    config = replace(TOY_CHECKPOINT, training=training)
     for given in ("1.5", "eagle=4", "eagle=3"):
         config = _with_minutes(config, given)
     plans = {each.place: each.plan for each in training_of(config, (), (), "cpu", 0).drafters}
     assert {name: plan.minutes for name, plan in plans.items()} == {
         name: 3 if name == "eagle" else 1.5 for name in plans
     }
-    assert len(plans) > 5 and not any(plan.steps for plan in plans.values())
+    assert len(plans) > 5
+    assert not any(plan.steps for plan in plans.values())
     assert {name: plan.rows for name, plan in plans.items() if plan.rows != 2} == {"glide": 5}
     assert _with_minutes(config, "2").training.minutes == ()
 

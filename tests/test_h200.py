@@ -53,14 +53,14 @@ def shared(ours, theirs):
     return len(both), rows, apart
 
 
-def pair(rule, drafter="eagle"):
-    theirs = load_trace(FOLDER / f"smollm2-eagle-{rule}.parquet")
-    return load_trace(EXHIBIT / rule / f"{drafter}.parquet"), theirs
+def by_gpu(rule):
+    return load_trace(FOLDER / f"smollm2-eagle-{rule}.parquet")
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 def test_a_gpu_and_two_cores_record_the_same_rows(rule):
-    ours, theirs = pair(rule)
+    """By the weights of the first training, whose recording on cores is kept without features."""
+    ours, theirs = load_trace(FOLDER / f"cores-eagle-{rule}.parquet"), by_gpu(rule)
     assert theirs.meta.device == "NVIDIA H200"
     assert ours.meta.device.startswith("cpu")
     assert ours.meta.drafter_sha256 == theirs.meta.drafter_sha256
@@ -73,8 +73,11 @@ def test_a_gpu_and_two_cores_record_the_same_rows(rule):
     assert words[rule] in told()
 
 
-def test_control_another_drafter_records_other_rows():
-    count, rows, apart = shared(*pair("greedy", "glide"))
+@pytest.mark.parametrize("drafter", ["glide", "eagle"])
+def test_control_other_weights_record_other_rows_of_the_same_texts(drafter):
+    ours, theirs = load_trace(EXHIBIT / "greedy" / f"{drafter}.parquet"), by_gpu("greedy")
+    assert ours.meta.drafter_sha256 != theirs.meta.drafter_sha256
+    count, rows, apart = shared(ours, theirs)
     assert count == 94
     assert apart > rows / 10
 
@@ -103,13 +106,31 @@ def test_costs_of_the_gpu_are_told_and_price_as_the_scorecard_predicts():
     assert "EAGLE gained {} [{}, {}], as predicted".format(*figures) in readme
 
 
-def test_modeled_gain_of_ngrams_is_told():
-    """Of recordings that do not depend on the device, at the GPU's costs."""
+def test_race_on_the_gpu_is_told_beside_its_prediction():
+    """Predicted by recordings in float32 of the same prompts, and the race's own prompt passes."""
+    race = json.loads((FOLDER / "race.json").read_text())
+    assert race["measurement"]
+    assert (race["device"], race["dtype"]) == ("NVIDIA H200", "bfloat16")
+    rows = {row["contestant"]: row for row in race["rows"] if row["group"] == "all"}
+    assert {row["equal"] for row in rows.values()} == {race["prompts"]}
+    ngram = [rows[f"prompt_lookup=fixed:{K}"] for K in (4, 8, 12)]
+    best, eagle = (
+        f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        for row in (ngram[2], rows["eagle=fixed:2"])
+    )
     cost = load_cost(FOLDER / "smollm2-prompt_lookup-greedy.cost.json")
-    assert cost.origin.device == "NVIDIA H200"
-    trace = load_trace(EXHIBIT / "greedy" / "prompt_lookup.parquet")
-    gain = trace.rows * cost.baseline / cost.seconds(replay(trace, fixed(8))).sum()
-    assert f"N-grams, only timed there, would gain {gain:.2f} at K = 8." in told()
+    assert cost.origin.device == race["device"]
+    trace = load_trace(EXHIBIT / "greedy" / "prompt_lookup.parquet").shorten(race["budget"])
+    trace = trace.select([trace.meta.ids.index(name) for name in race["ids"]])
+    rounds = replay(trace, fixed(12))
+    prompts = race["prompts"] * rows["plain"]["first"]
+    plain, drafted = trace.rows * cost.baseline, cost.seconds(rounds).sum()
+    assert (
+        f"n-grams gained {ngram[0]['speedup']:.2f}, {ngram[1]['speedup']:.2f} and {best} at K = 4, "
+        f"8 and 12, `eagle` of the second training {eagle} at K = 2. Predicted at K = 12 are "
+        f"{(prompts + plain) / (prompts + drafted):.2f}: {ngram[2]['per_pass']:.2f} tokens a pass "
+        f"were {trace.rows / len(rounds):.2f} in float32."
+    ) in told()
 
 
 def test_errors_of_predictions_are_told():

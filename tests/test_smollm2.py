@@ -183,29 +183,6 @@ def test_race_of_trees_and_lookahead_is_measured_and_told():
     ) in page
 
 
-def test_race_in_bfloat16_is_measured_and_told():
-    """Of the same prompts as the other races; EAGLE's tree surely gains, and texts differ."""
-    names = "race_engines.json", "race_eagle.json"
-    report, other = (json.loads((FOLDER / "measured" / x).read_text()) for x in names)
-    assert report["measurement"]
-    assert (report["impossible"], report["recommended"]) == ([], "eagle=static:2x1")
-    assert (report["dtype"], report["ids"]) == ("bfloat16", other["ids"])
-    rows = {row["contestant"]: row for row in report["rows"] if row["group"] == "all"}
-    rates = [f"{rows[name]['rate']:.1f}" for name in ("generate", "plain")]
-    drafting = "prompt_lookup=fixed:2", "eagle=fixed:2", "eagle=static:2x1"
-    of = [rows[name] for name in drafting]
-    gains = [f"{row['speedup']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for row in of]
-    deeper = [f"{rows[f'eagle=static:{tree}']['speedup']:.2f}" for tree in ("2x1x1", "3x1x1")]
-    equal = sorted(row["equal"] for row in rows.values() if row["drafts"])
-    page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert (
-        f"`generate` {rates[0]} tokens/s, plain {rates[1]}, `prompt_lookup=fixed:2` {gains[0]} "
-        f"times plain, `eagle=fixed:2` {gains[1]}, `static:2x1` {gains[2]}, deeper and wider trees "
-        f"{deeper[0]} and {deeper[1]}"
-    ) in page
-    assert f"{equal[0]} to {equal[-1]} of {report['prompts']} texts are plain's" in page
-
-
 @pytest.mark.parametrize("name", ["eagle", "eagle_float64", "float64"])
 def test_rounds_that_were_compared_are_told(name):
     report = json.loads((FOLDER / "measured" / f"equality_{name}.json").read_text())
@@ -214,38 +191,6 @@ def test_rounds_that_were_compared_are_told(name):
     line = next(x for x in PAGE.read_text(encoding="utf-8").splitlines() if told in x)
     counts = (report[key] for key in ("rounds", "exceptions", "tokens", "flips"))
     assert line.endswith("| {:,}, {} | {:,}, {} |".format(*counts))
-
-
-def test_recordings_in_float32_predict_bfloat16():
-    """Of EAGLE, greedy and sampled; tokens a round differ, since near-ties fall otherwise."""
-    measured = FOLDER / "measured"
-    greedy, sampled = (
-        json.loads((measured / f"bfloat16-eagle-{rule}.json").read_text())
-        for rule in ("greedy", "coupled")
-    )
-    assert all(report["measurement"] and report["good"] for report in (greedy, sampled))
-    assert greedy["dtype"] == sampled["dtype"] == "bfloat16"
-    told = []
-    for report, rule in ((greedy, "greedy"), (sampled, "sampled")):
-        found = [abs(row["error"]) for row in report["rows"] if row["error"] is not None]
-        told.append(f"{median(found):.1%} ([{rule}]")
-    rows = [row for report in (greedy, sampled) for row in report["rows"]]
-    assert len(rows) == 8 + 2  # with plain decoding in both
-    apart = [(abs(row["tau_measured"] / row["tau"] - 1), row["policy"]) for row in rows]
-    assert max(gap for gap, policy in apart if policy in ("plain", "fixed:2")) < 0.03
-    told.append(f"; rounds commit up to {max(apart)[0]:.1%} other than replayed.")
-    best, other = (
-        next(row for row in report["rows"] if row["policy"] == policy)
-        for report, policy in ((greedy, "confidence:0.4"), (sampled, "fixed:2"))
-    )
-    figures = [
-        f"{row['speedup']:.2f}, {row['speedup_measured']:.2f} "
-        f"[{row['measured_low']:.2f}, {row['measured_high']:.2f}]"
-        for row in (best, other)
-    ]
-    page = " ".join(PAGE.read_text(encoding="utf-8").split())
-    assert all(words in page for words in told)
-    assert f"`confidence:0.4` {figures[0]}, sampled `fixed:2` {figures[1]};" in page
 
 
 SCORECARDS = sorted((FOLDER / "measured").glob("scorecard-*.json"))

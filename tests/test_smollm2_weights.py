@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from real.bench.scoring import split_prompts
 from real.model.draft_head import read_state
 from real.model.stored_weights import sha256
 from simspec import load_trace, replay
@@ -43,7 +44,7 @@ def test_weights_are_those_of_the_training(folder):
 def test_a_training_starts_from_the_weights_of_the_one_before(folder):
     """From the last training back to one from random weights, each by its hash."""
     earlier = [json.loads(path.read_text()) for path in folder.glob("training-*.json")]
-    by_hash = {card["sha256"]: card for card in earlier}
+    by_hash = {card["stored_sha256"]: card for card in earlier}  # trained on as stored
     chain = [cards(folder)[1]]
     while "start" in chain[-1]["asked"]:
         (start,) = chain[-1]["asked"]["start"].values()
@@ -99,3 +100,16 @@ def test_glide_trained_longer_accepts_more_on_the_exhibit():
     page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
     assert now > 1.3 * before
     assert f"{now:.3f} of five (`glide`: {before:.3f})" in page
+
+
+def test_exit_trained_longer_accepts_more_on_the_exhibit():
+    """By its scorecard: prompts drawn as there, of a recording that is not kept."""
+    card = json.loads((EXHIBIT / "measured" / "scorecard-early_exit-3-greedy.json").read_text())
+    (row,) = (row for row in card["rows"] if row["policy"] == "fixed:2")
+    earlier = load_trace(EXHIBIT / "greedy" / "early_exit.parquet").shorten(16)
+    scored, _ = split_prompts(earlier, row["prompts"], 0)
+    assert scored.rows == row["tokens"]
+    before = scored.rows / len(replay(scored, fixed(2)))
+    page = " ".join((ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8").split())
+    assert row["tau"] - 1 > 1.3 * (before - 1)
+    assert f"commit {row['tau']:.2f} tokens (`early_exit`: {before:.2f})" in page

@@ -238,6 +238,25 @@ def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
     assert 150 <= log[-1]["step"] <= (200 if die_at else 161)
 
 
+@pytest.mark.parametrize(("slow", "seconds"), [(40, 0.125), (60, 0.3), (25, 2.0), (0, 0.05)])
+def test_slow_first_steps_do_not_shorten_a_training(tmp_path, monkeypatch, slow, seconds):
+    """An H200's first 40 steps took 0.125 s, the others 0.05: it stopped in half of its time."""
+    now, after = [0.0], []
+    monkeypatch.setattr(
+        real.train.training_loop, "time", SimpleNamespace(perf_counter=lambda: now[0])
+    )
+
+    def step_takes_time(step):
+        now[0] += seconds if step < slow else 0.05
+        after.append(now[0])
+        return step
+
+    plan = replace(PLAN, steps=0, minutes=2.0, save_every=1000)
+    log, _ = trained(tmp_path, plan, window_of=step_takes_time)
+    assert log[-1]["step"] == len(after)
+    assert after[-1] - after[39] == pytest.approx(120, abs=1)
+
+
 @HELD
 @given(st.integers(1, 300), st.floats(0, 1))
 def test_learning_rate_rises_to_its_peak_and_falls_to_zero(steps, warmup):

@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +151,10 @@ def save_loss_curve(log: list[dict], path: Path, title: str) -> None:
     replace_json(path.with_suffix(".json"), log)
 
 
+WARM_UP, TIMED = 20, 20
+"""First steps that are not timed, and steps at least whose times say how many fit."""
+TIMED_SHARE, TIMED_SECONDS = 0.2, 30.0
+"""They take this share of a training or so many seconds: a GPU's first steps are slow for long."""
 SAVE_SECONDS = 120
 """Most seconds of work that a killed training loses, in addition to its current step."""
 
@@ -187,14 +192,14 @@ def fit(
             "choose another folder"
         )
     state.steps = state.steps or schedule.steps
-    best, first, began, paused = state.best, state.step, 0.0, None
+    best, first, paused = state.best, state.step, None
+    times: list[float] = []
     saved = time.perf_counter()
     while not best.stopped and (not state.steps or state.step < state.steps):
-        if not state.steps and state.step == first + 20:  # the first steps warm up
-            began = time.perf_counter()
-        if not state.steps and state.step == first + 40:
-            seconds = (time.perf_counter() - began) / 20
-            state.steps = state.step + max(1, int(schedule.minutes * 60 / seconds))
+        if not state.steps and state.step >= first + WARM_UP:
+            times.append(time.perf_counter())
+            left = _steps_left(times, 60 * schedule.minutes)
+            state.steps = state.step + left if left else 0
         share = learning_rate_factor(state.step, state.steps or 1000, schedule.warmup)
         rate = schedule.rate * share
         value = _optimize(optimizer_list, parameters, loss(state.step), rate, schedule.clip)
@@ -224,6 +229,19 @@ def fit(
         for n, weights in best.weights.items():
             parameters[n].copy_(weights)
     return state.log
+
+
+def _steps_left(times: list[float], seconds: float) -> int:
+    """How many steps fit into the rest of `seconds`, by the later half of the `times` of steps.
+
+    0: more are to be timed. The time of `TIMED` steps is not counted.
+    """
+    steps, passed = len(times) - 1, times[-1] - times[0]
+    if steps < TIMED or passed < min(TIMED_SHARE * seconds, TIMED_SECONDS):
+        return 0
+    half = min(bisect_left(times, times[0] + passed / 2), steps - 1)
+    step = max((times[-1] - times[half]) / (steps - half), 1e-9)
+    return max(1, int((seconds - (times[-1] - times[TIMED])) / step))
 
 
 def _optimize(
