@@ -203,7 +203,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path, missing):
 
 
 def test_minutes_are_of_each_drafter_or_of_one():
-    training = replace(TOY_CHECKPOINT.training, rows=(("glide", 5),))
+    training = replace(TOY_CHECKPOINT.training, plans=(("glide", (("rows", 5),)),))
     config = replace(TOY_CHECKPOINT, training=training)
     for given in ("1.5", "eagle=4", "eagle=3"):
         config = _with_minutes(config, given)
@@ -214,7 +214,7 @@ def test_minutes_are_of_each_drafter_or_of_one():
     assert len(plans) > 5
     assert not any(plan.steps for plan in plans.values())
     assert {name: plan.rows for name, plan in plans.items() if plan.rows != 2} == {"glide": 5}
-    assert _with_minutes(config, "2").training.minutes == ()
+    assert dict(_with_minutes(config, "2").training.plans) == {"glide": (("rows", 5),), "eagle": ()}
 
 
 def test_the_command_refuses_what_cannot_be_in_one_line(inputs, tmp_path):

@@ -193,11 +193,18 @@ def _with_minutes(config: CampaignConfig, given: str) -> CampaignConfig:
             f"--minutes is {given!r}; expected minutes > 0 of each drafter, such as 1.3, "
             f"or of one, such as eagle=4: {', '.join(names)}"
         )
+    timed = ("minutes", "steps")
+    plans = {each: dict(plan) for each, plan in training.plans}
     if named:
-        own = tuple({**dict(training.minutes), name: value}.items())
-        return replace(config, training=replace(training, minutes=own))
-    plan = replace(training.drafter_plan, minutes=value, steps=0)
-    return replace(config, training=replace(training, drafter_plan=plan, minutes=()))
+        plans[name] = {**plans.get(name, {}), "minutes": value, "steps": 0}
+    else:
+        plans = {
+            each: {k: v for k, v in plan.items() if k not in timed} for each, plan in plans.items()
+        }
+        plan = replace(training.drafter_plan, minutes=value, steps=0)
+        training = replace(training, drafter_plan=plan)
+    changed = tuple((each, tuple(plan.items())) for each, plan in plans.items())
+    return replace(config, training=replace(training, plans=changed))
 
 
 def _stop(error: Exception) -> None:

@@ -28,8 +28,7 @@ class TrainingStage:
     | vocab, sample, target | tokens and sample documents of the BPE; sizes of the target |
     | drafter_settings | by drafter, as `DrafterTraining.settings` |
     | target_plan, drafter_plan | steps or minutes, batch and rate |
-    | minutes, rows | by drafter, where it trains for another time, or with another batch, than \
-`drafter_plan` says |
+    | plans | by drafter, what it changes of `drafter_plan`: minutes, rows |
     | rate_factor | drafters learn at this multiple of their recipe's rate |
     | distil_tokens, batch, judged, predictor_texts, rank, trials | as in `TrainConfig` |
     | draft_vocab | tokens that drafters' heads score; 0: all |
@@ -59,8 +58,7 @@ class TrainingStage:
     draft_vocab: int = 0
     text_tokens: int = 0
     soft: bool | None = None
-    minutes: tuple[tuple[str, float], ...] = ()
-    rows: tuple[tuple[str, int], ...] = ()
+    plans: tuple[tuple[str, Settings], ...] = ()
     distil_seconds: float = 0.0
     ablations: tuple[tuple[str, str, Settings], ...] = ()
 
@@ -297,6 +295,7 @@ def with_checkpoint(config: CampaignConfig, drafter_settings: tuple) -> Campaign
     return replace(config, name=f"{config.name}-checkpoint", training=training)
 
 
+LONGER = ("minutes", 1.4)
 CONFIDENT = ("cali_ts:predictor=confidence", "confidence:0.4")
 
 # For a chat model of about 135 M parameters with 49,152 tokens, such as SmolLM2-135M-Instruct. Its
@@ -308,8 +307,7 @@ FULL_CHECKPOINT = with_checkpoint(
         training=replace(
             FULL.training,
             drafter_plan=TrainSchedule(minutes=0.7, rows=64, length=792, save_every=1 << 30),
-            minutes=(("eagle", 1.4), ("eagle-free", 1.4)),
-            rows=(("eagle", 128),),
+            plans=(("eagle", (LONGER, ("rows", 128))), ("eagle-free", (LONGER,))),
             distil_seconds=60,
             # EAGLE-3 (arXiv 2503.01840 §3) drops the regression for the sake of more text; a
             # million tokens on a CPU showed no gain: 1.26 accepted of 5 without, 1.28 with it
@@ -358,7 +356,7 @@ def training_of(
     """The training of a campaign, optional drafters included."""
     t = config.training
     settings = {name: dict(values) for name, values in t.drafter_settings}
-    plan, minutes, rows = replace(t.drafter_plan, seed=seed), dict(t.minutes), dict(t.rows)
+    plan, plans = replace(t.drafter_plan, seed=seed), dict(t.plans)
     trained = [(name, name, settings.get(name, {})) for name in (*REQUIRED, *RECOMMENDED)]
     trained += [
         (name, drafter, settings.get(drafter, {}) | dict(changed))
@@ -368,12 +366,7 @@ def training_of(
         replace(
             drafter_training(
                 drafter,
-                replace(
-                    plan,
-                    steps=0 if name in minutes else plan.steps,
-                    minutes=minutes.get(name, plan.minutes),
-                    rows=rows.get(name, plan.rows),
-                ),
+                replace(plan, **dict(plans.get(name, ()))),  # type: ignore[arg-type]
                 t.soft,
                 settings=given,
                 folder=name if name != drafter else "",
