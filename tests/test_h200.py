@@ -141,18 +141,9 @@ def test_errors_of_predictions_are_told():
         f"Over these {len(errors)} policies errors are {median(errors):.1%} in the median, "
         f"{max(errors):.1%} at most."
     ) in told()
-    seconds = {
-        row["policy"]: (row["phases_measured"][2], sum(row["phases_measured"]))
-        for row in score["rows"]
-        if row["recording"] == "smollm2-eagle-greedy"
-    }
     cost = load_cost(FOLDER / "smollm2-eagle-greedy.cost.json")
-    confident, chain = seconds["confidence:0.4"], seconds["fixed:2"]
-    assert (
-        f"Reading the confidence takes {1e3 * cost.feature:.2f} ms a draft step, more than the "
-        f"step: `confidence:0.4` spends {confident[0]:.2f} of {confident[1]:.2f} s in its policy, "
-        f"`fixed:2` {chain[0]:.2f} of {chain[1]:.2f}."
-    ) in told()
+    told_seconds = f"takes {1e3 * cost.feature:.2f} ms a draft step, more than the step."
+    assert f"Reading the confidence {told_seconds}" in told()
     assert cost.feature > (cost.draft[16] - cost.draft[1]) / 15
 
 

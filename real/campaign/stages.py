@@ -230,7 +230,7 @@ def stages(checkpoint: bool = False, ablations: Sequence[str] = ()) -> list[Stag
     predicted = tuple(f"drafter-{d}" for d in PREFIX_ONLY)
     tree = partial(run_static_tree, drafter="eagle")
     ordered += [
-        Stage("distil", "required", 105 if checkpoint else 40, generate_text, ("target",), True),
+        Stage("distil", "required", 130 if checkpoint else 40, generate_text, ("target",), True),
         _training(first, "required"),
         *_drafter_stages(first, "required", (f"drafter-{first}",), checkpoint),
         *_drafter_stages(silent, "required", ("distil",), checkpoint),
