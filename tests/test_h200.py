@@ -60,7 +60,7 @@ def by_gpu(rule):
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 def test_a_gpu_and_two_cores_record_the_same_rows(rule):
     """By the weights of the first training, whose recording on cores is kept without features."""
-    ours, theirs = load_trace(FOLDER / f"cores-eagle-{rule}.parquet"), by_gpu(rule)
+    ours, theirs = load_trace(FOLDER / "cores" / f"{rule}.parquet"), by_gpu(rule)
     assert theirs.meta.device == "NVIDIA H200"
     assert ours.meta.device.startswith("cpu")
     assert ours.meta.drafter_sha256 == theirs.meta.drafter_sha256
