@@ -131,6 +131,7 @@ def test_race_on_the_gpu_is_told_beside_its_prediction():
         f"{(prompts + plain) / (prompts + drafted):.2f}: {ngram[2]['per_pass']:.2f} tokens a pass "
         f"were {trace.rows / len(rounds):.2f} in float32."
     ) in told()
+    assert f"n-grams {ngram[2]['speedup']:.2f};" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_errors_of_predictions_are_told():

@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -117,8 +118,7 @@ def campaign(  # noqa: PLR0913
         if (training_prompts or start) and target is None:
             option = "--training-prompts are" if training_prompts else "--start is"
             raise ValueError(f"{option} for a target that exists: name it by --target")
-        for given in minutes or ():
-            workspace.config = _with_minutes(workspace.config, given)
+        workspace.config = _with_minutes(workspace.config, minutes or ())
         if target is not None:
             check_checkpoint(target)
         check_device(device)
@@ -179,32 +179,30 @@ def campaign(  # noqa: PLR0913
         raise typer.Exit(1)
 
 
-def _with_minutes(config: CampaignConfig, given: str) -> CampaignConfig:
-    """The same campaign, in which one drafter, or each, trains for a time: eagle=4, 1.3."""
-    training = config.training
+def _with_minutes(config: CampaignConfig, given: Sequence[str]) -> CampaignConfig:
+    """The same campaign with the training times given: 1.3 of each drafter, eagle=4 of one."""
+    training, asked = config.training, {}
     names = (*REQUIRED, *RECOMMENDED, *(name for name, *_ in training.ablations))
-    name, named, number = given.rpartition("=")
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf") or named and name not in names:
-        raise ValueError(
-            f"--minutes is {given!r}; expected minutes > 0 of each drafter, such as 1.3, "
-            f"or of one, such as eagle=4: {', '.join(names)}"
-        )
-    timed = ("minutes", "steps")
-    plans = {each: dict(plan) for each, plan in training.plans}
-    if named:
-        plans[name] = {**plans.get(name, {}), "minutes": value, "steps": 0}
-    else:
-        plans = {
-            each: {k: v for k, v in plan.items() if k not in timed} for each, plan in plans.items()
-        }
-        plan = replace(training.drafter_plan, minutes=value, steps=0)
-        training = replace(training, drafter_plan=plan)
-    changed = tuple((each, tuple(plan.items())) for each, plan in plans.items())
-    return replace(config, training=replace(training, plans=changed))
+    for text in given:
+        name, named, number = text.rpartition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = 0.0
+        if not 0 < value < float("inf") or named and name not in names:
+            raise ValueError(
+                f"--minutes is {text!r}; expected minutes > 0 of each drafter, such as 1.3, "
+                f"or of one, such as eagle=4: {', '.join(names)}"
+            )
+        asked[name] = {"minutes": value, "steps": 0}
+    plan, plans = training.drafter_plan, {each: dict(own) for each, own in training.plans}
+    if every := asked.pop("", None):
+        plan = replace(plan, **every)  # type: ignore[arg-type]
+        plans = {each: {k: own[k] for k in own if k not in every} for each, own in plans.items()}
+    for name, own in asked.items():
+        plans[name] = plans.get(name, {}) | own
+    changed = tuple((each, tuple(own.items())) for each, own in plans.items())
+    return replace(config, training=replace(training, drafter_plan=plan, plans=changed))
 
 
 def _stop(error: Exception) -> None:

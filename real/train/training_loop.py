@@ -154,7 +154,7 @@ def save_loss_curve(log: list[dict], path: Path, title: str) -> None:
 WARM_UP, TIMED = 20, 20
 """First steps that are not timed, and steps at least whose times say how many fit."""
 TIMED_SHARE, TIMED_SECONDS = 0.2, 30.0
-"""They take this share of a training or so many seconds: a GPU's first steps are slow for long."""
+"""Share of a training that they take, and seconds at most: a GPU's first steps are slow."""
 SAVE_SECONDS = 120
 """Most seconds of work that a killed training loses, in addition to its current step."""
 
