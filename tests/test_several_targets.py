@@ -7,6 +7,7 @@ import pytest
 import torch
 from documents import ROOT
 from several_targets import exits_of, resized
+from task_target import SOURCE, texts
 from toy_lm import VOCAB, toy_target
 
 from simspec import CostModel, load_trace, replay
@@ -17,12 +18,15 @@ from simspec.papers.claim import Inputs
 from simspec.papers.recorded import MEASURED, Recordings
 from simspec.papers.s2d import alone, cascades
 from simspec.papers.s2d_targets import (
+    LEARNED,
     PAPER_TARGETS,
     PRINTED,
+    TUNED,
     across_targets,
     by_size,
     on_itself,
     on_target,
+    task_recordings,
 )
 from simspec.policies.fixed import fixed
 from simspec.trace.exits import cascade
@@ -174,3 +178,64 @@ def test_sorted_target_is_priced_by_the_weights_of_13b():
     assert found == pytest.approx(own.trace.rows / every.min(), rel=0.05)
     (same,) = (row for row in TABLES["s2d-2"](inputs).rows if row[0] == "SoFT + S2D")
     assert rows["sorted drafter"][1].estimate.value == same[4].estimate.value
+
+
+def test_task_is_the_documents_of_one_source(tmp_path):
+    path = tmp_path / "text.jsonl"
+    sources = (SOURCE + "train", "math/eth-nlped/mathdial:test", "prose/x:y", SOURCE + "train")
+    rows = [{"text": f"document {i}", "source": s} for i, s in enumerate(sources)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert texts([path], SOURCE) == ["document 0", "document 3"]
+    with pytest.raises(ValueError, match="no document's source begins with code/"):
+        texts([path], "code/")
+
+
+def test_task_recordings_are_of_two_targets_and_two_drafters_on_the_same_prompts():
+    own = task_recordings(ROOT / "traces")
+    assert set(own) == {(learned, target) for learned in LEARNED for target in TUNED}
+    prompts = {tuple(of.trace.sequence.tolist()) for of in own.values()}
+    assert len(prompts) == 1
+    assert {task for of in own.values() for task in of.trace.meta.tasks} == {"math"}
+    middle, _ = on_target(ROOT / "traces", "middle")
+    written = {}
+    for (_, target), of in own.items():
+        assert (of.trace.meta.target == middle.trace.meta.target) == (target == "vanilla")
+        written.setdefault(target, []).append(of.trace.token)
+    for pair in written.values():
+        assert np.array_equal(*pair)
+    assert not np.array_equal(written["vanilla"][0], written["tuned"][0])
+
+
+def best_by_hand(own):
+    """Tokens a second at the best setting of all prompts: thresholds in a grid, every length."""
+    seconds = [
+        own.run(thresholds, k)[0].sum()
+        for thresholds in cascades(own.drafts.exits)
+        for k in range(1, own.trace.K + 1)
+    ]
+    return own.trace.rows / min(seconds)
+
+
+def test_tuning_is_the_ratio_of_the_speeds_of_both_targets():
+    inputs = Inputs(Recordings(ROOT / "traces"), ())
+    table, own = TABLES["s2d-5"](inputs), task_recordings(ROOT / "traces")
+    losses = json.loads((ROOT / "traces" / "s2d" / "gsm8k-targets.json").read_text())
+    rows = {row[:2]: row for row in table.rows}
+    for learned in LEARNED:
+        speeds = []
+        for target in TUNED:
+            row = rows[learned, target]
+            assert row[2].estimate.value == pytest.approx(
+                best_by_hand(own[learned, target]), rel=0.03
+            )
+            assert row[4].estimate.value == losses[target]["heldout_loss"]
+            speeds.append(row[2].estimate.value)
+        ratio = rows[learned, "tuned / vanilla"][2].estimate
+        assert ratio.value == pytest.approx(speeds[1] / speeds[0])
+        assert ratio.low < ratio.value < ratio.high
+
+
+def test_tables_without_recordings_say_so(tmp_path):
+    for name in ("s2d-1", "s2d-2", "s2d-5"):
+        table = TABLES[name](Inputs(Recordings(tmp_path), ()))
+        assert any("no card" in row for row in table.rows), name

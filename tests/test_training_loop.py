@@ -246,13 +246,16 @@ def test_slow_first_steps_do_not_shorten_a_training(tmp_path, monkeypatch, slow,
         real.train.training_loop, "time", SimpleNamespace(perf_counter=lambda: now[0])
     )
 
-    def step_takes_time(step):
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.ones(1))
+
+    def loss(step):
         now[0] += seconds if step < slow else 0.05
         after.append(now[0])
-        return step
+        return model.weight.sum()
 
     plan = replace(PLAN, steps=0, minutes=2.0, save_every=1000)
-    log, _ = trained(tmp_path, plan, window_of=step_takes_time)
+    log = fit(tmp_path, model, loss, plan)
     assert log[-1]["step"] == len(after)
     assert after[-1] - after[39] == pytest.approx(120, abs=1)
 

@@ -14,7 +14,7 @@ a second call continues.
 import argparse
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,7 @@ from real.model.decoder import Decoder
 from real.model.stored_weights import made_for, weights_id
 from real.model.target import Target
 from real.pair import TINY
+from real.progress import Progress
 from real.record import Settings
 from real.record.target_sequence import target_sequences
 from real.rerun import prompts_of, rule_of
@@ -42,7 +43,7 @@ from real.train.drafter_data import load_trained_target
 from real.train.optimizers import TrainSchedule
 from real.train.train_drafter import train_drafter
 from real.train.training_loop import Paused, fit
-from simspec.trace.exits import write_exits
+from simspec.trace.exits import exits_path, write_exits
 from simspec.trace.trace import Trace, load_trace
 
 ROOT = Path(__file__).parent.parent
@@ -93,8 +94,8 @@ def _silent(layer: nn.Module) -> nn.Module:
     return copy
 
 
-def train_target(job: Job, name: str) -> Decoder:
-    """The target of a size, trained unless it exists."""
+def train_target(job: Job, name: str, layers: int) -> Decoder:
+    """The target of so many layers, trained unless it exists; `middle` is the embedded one."""
     folder = job.out / name / "target"
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +103,7 @@ def train_target(job: Job, name: str) -> Decoder:
             if name == "middle" or file.name.startswith("tokenizer"):
                 shutil.copy(file, folder)
     if not (folder / "model.safetensors").exists():
-        decoder = resized(load_decoder(TINY / "target"), LAYERS[name]).requires_grad_(True)
+        decoder = resized(load_decoder(TINY / "target"), layers).requires_grad_(True)
         schedule = TrainSchedule(steps=job.steps, rows=8, length=512, rate=1.5e-3, save_every=50)
         exits = SortedModel.of(decoder, TARGET_EXITS)
 
@@ -119,9 +120,12 @@ def train_target(job: Job, name: str) -> Decoder:
     return load_decoder(folder)
 
 
-def train_drafters(job: Job) -> dict[str, dict]:
-    """The cards of the two drafters, trained on the text alone, from the middle target's layers."""
-    out, work = job.out / "middle", job.work / "middle"
+def train_drafters(job: Job, folders: Mapping[str, bool]) -> dict[str, dict]:
+    """{folder: card} of drafters with all exits trained, or the last, from the middle target.
+
+    They learn the text alone.
+    """
+    out, work = job.out / "middle", job.work
     work.mkdir(parents=True, exist_ok=True)
     tokenizer = load_tokenizer(out / "target")
     known = load_trained_target(job.config, tokenizer, job.tokens, out, work, job.progress)
@@ -129,7 +133,7 @@ def train_drafters(job: Job) -> dict[str, dict]:
         steps=job.drafter_steps, rows=16, length=192, every=job.drafter_steps, save_every=50
     )
     cards = {}
-    for name, together in (("sorted", True), ("single", False)):
+    for name, together in folders.items():
         settings = {"exits": list(EXITS), "together": together}
         if not together:
             settings["thresholds"] = [1.0] * (len(EXITS) - 1)
@@ -146,10 +150,10 @@ def heldout_loss(decoder: Decoder, tokens: np.ndarray) -> float:
     return round(float(torch.stack(parts).mean()), 4)
 
 
-def outputs(target: Decoder, source: Trace, weights: str) -> Trace:
+def outputs(target: Decoder, source: Trace, weights: str, longest: int = K) -> Trace:
     """What this target writes after the prompts of a recording, under its rule; lengths are 0."""
     settings = Settings(
-        K, int(source.budget.max()), rule_of(source), source.meta.end_tokens, (), (), batch=16
+        longest, int(source.budget.max()), rule_of(source), source.meta.end_tokens, (), (), batch=16
     )
     written = target_sequences(
         Target(target), settings, prompts_of(source), source.sequence.tolist()
@@ -157,14 +161,20 @@ def outputs(target: Decoder, source: Trace, weights: str) -> Trace:
     offset = np.concatenate(([0], np.cumsum([len(tokens) for tokens, _ in written])))
     rows = int(offset[-1])
     meta = replace(
-        source.meta, K=K, target=weights, drafter="sorted", features=(), predictors={}, tree=()
+        source.meta,
+        K=longest,
+        target=weights,
+        drafter="sorted",
+        features=(),
+        predictors={},
+        tree=(),
     )
     return Trace(
         offset.astype(np.int64),
         source.budget,
         np.concatenate([tokens for tokens, _ in written]).astype(np.int32),
         run=np.zeros(rows, np.uint8),
-        depth=np.full(rows, K, np.uint8),
+        depth=np.full(rows, longest, np.uint8),
         prompt=source.prompt,
         prompt_offset=source.prompt_offset,
         sequence=source.sequence,
@@ -201,14 +211,22 @@ def record_target(job: Job, name: str, target: Decoder, rule: str, folder: Path)
     source = source.select(np.arange(0, source.sequences, 3))
     written = outputs(target, source, weights_id(job.out / name / "target"))
     for end, drafter in drafters_of(job, name, target).items():
-        recording = record_along(target, drafter, written, K, job.progress)
         if end:
+            recording = record_along(target, drafter, written, K, job.progress)
             recording.save(folder / f"{name}-{rule}{end}.parquet", small=True)
-            continue
-        exits = exits_along(target, drafter, written, recording)
-        recording.save(path.with_suffix(".tmp"), small=True)
-        write_exits(exits, recording, folder / f"{name}-{rule}.exits.parquet", small=True)
-        path.with_suffix(".tmp").rename(path)
+        else:
+            record_exits_along(target, drafter, written, path, job.progress)
+
+
+def record_exits_along(
+    target: Decoder, drafter: SortedDrafter, written: Trace, path: Path, progress: Progress
+) -> None:
+    """The drafter's recording on these sequences, and its exits next to it; both or none."""
+    recording = record_along(target, drafter, written, written.meta.K, progress)
+    exits = exits_along(target, drafter, written, recording)
+    recording.save(path.with_suffix(".tmp"), small=True)
+    write_exits(exits, recording, exits_path(path), small=True)
+    path.with_suffix(".tmp").rename(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> dict:
@@ -240,9 +258,10 @@ def main(arguments: Sequence[str] | None = None) -> dict:
             sizes = options.steps, options.drafter_steps
             job = Job(config, tokens, options.out, work, *sizes, progress)
             for name in options.only or LAYERS:
-                target = train_target(job, name)
+                target = train_target(job, name, LAYERS[name])
                 if name == "middle":
-                    about["drafters"] = train_drafters(job)
+                    own = replace(job, work=work / "middle")
+                    about["drafters"] = train_drafters(own, {"sorted": True, "single": False})
                 about["targets"][name] = {
                     "layers": LAYERS[name],
                     "steps": 0 if name == "middle" else job.steps,

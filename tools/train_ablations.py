@@ -203,7 +203,7 @@ def prepare(options: argparse.Namespace, chosen: Mapping[str, Ablation], progres
     if options.toy:
         config, size = toy_config(config), {"steps": options.steps, "rows": 2, "length": 16}
     # one validation, at the end: the last weights count, for all alike
-    schedule = TrainSchedule(**size, every=options.steps, save_every=50)
+    schedule = TrainSchedule(**size, every=options.steps, save_every=50, seed=options.seed)
     work = options.out.with_name(options.out.name + "-work")
     tokenizer = load_tokenizer(options.out / "target")
     tokens = encoded_text(config, tokenizer, work, progress)
@@ -258,6 +258,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--along", type=Path, help="A recording of the target, not of rejection.")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rows", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=0, help="Of weights and windows; own --out.")
     parser.add_argument("--distil-tokens", type=int, default=500_000)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=0, help="0: as torch chooses.")

@@ -17,7 +17,7 @@ def paper(
         typer.Argument(
             help="eesd-1 to eesd-8, eesd-figure-1b and -3 to -5, glide-1 to glide-4, "
             "glide-figure-4 and -7, eagle-1, eagle-4 to -7, eagle-figure-10, s2d-1 "
-            "to -4, s2d-figure-3; default: all.",
+            "to -5, s2d-figure-3; default: all.",
             show_default=False,
         ),
     ] = None,

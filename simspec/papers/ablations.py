@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -170,7 +169,7 @@ def _compared(
     """The sum of accepted lengths times factors: paired by sequence where all cards keep them."""
     repeated = [length.repeated for length in lengths if length.repeated is not None]
     excluded = REPETITIVE if max(repeated, default=0.0) >= MOST_REPEATED else ""
-    names = [Path(card.name).stem for card in cards]
+    names = [card.label for card in cards]
     source = EffectSource(f"{' / '.join(names)}: {lengths[0].where}", cards[0].device, excluded)
     figures = {f"{n}": length.interval.value for n, length in zip(names, lengths)}
     sums = [length.sums for length in lengths if length.sums is not None]
@@ -207,7 +206,7 @@ def _faster(part: str, ours: Card, theirs: Card, inputs: Inputs, price: Price) -
         for recorded in both
         if recorded is not None
     ]
-    names = " / ".join(Path(card.name).stem for card in (ours, theirs))
+    names = " / ".join(card.label for card in (ours, theirs))
     source = EffectSource(names, both[0].trace.meta.device, both[0].excluded)
     columns = np.stack((seconds[1], seconds[0]), -1)
     name = f"time of {part} under Beta-TS, less 1"
@@ -227,7 +226,7 @@ def exit_recorded(card: Card, inputs: Inputs, price: Price) -> Recorded | None:
     cost = exit_cost(base, target.exit, form, target.layers)
     alike = [r for r in measured if np.array_equal(r.trace.token, trace.token)]
     excluded = alike[0].excluded if alike else ""
-    return Recorded(Path(card.name).stem, "early_exit", target.name, trace, cost, excluded)
+    return Recorded(card.label, "early_exit", target.name, trace, cost, excluded)
 
 
 def _is_near(card: Card) -> bool:

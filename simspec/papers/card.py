@@ -13,8 +13,12 @@ from simspec.output.files import read_json
 from simspec.papers.evidence import Array
 
 MOST_BYTES = 1 << 20
-FOLDERS = ("traces/ablations", "traces/smollm2/drafters", "traces/drafters", "real/tiny")
-"""Folders of a checkout that hold cards; in `real/tiny` one a folder."""
+FOLDERS = (
+    "traces/ablations", "traces/ablations-seed1", "traces/smollm2/drafters", "traces/drafters",
+    "real/tiny",
+)  # fmt: skip
+"""Folders of a checkout that hold cards; in `real/tiny` one a folder. Tables of the papers show
+the first; claims compare cards of one training seed."""
 HELD_OUT = "held-out text"
 SUMS = ("accepted", "drafts", "tested")
 
@@ -65,6 +69,12 @@ class Card:
     def target(self) -> str:
         """Hash of the target's weights."""
         return str(self.asked.get("target.weights", ""))
+
+    @property
+    def label(self) -> str:
+        """The file's name without its ending, and the training seed unless it is 0."""
+        seed = self.asked.get("plan.seed", 0)
+        return f"{self.path.stem} (seed {seed})" if seed else self.path.stem
 
     @property
     def recording(self) -> Path:

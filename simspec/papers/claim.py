@@ -86,8 +86,8 @@ ALPHA = 0.05
 COVERED = (
     f"The chance that any 'held' or 'did not hold' is wrong is {ALPHA:.0%} at most over the draw "
     "of prompts, given these recordings, costs and cards. It does not cover the training seed "
-    "(one for each drafter), errors of the measured costs, or tests that changed after a look at "
-    "results."
+    "(two for drafters that claims compare, else one), errors of the measured costs, or tests that "
+    "changed after a look at results."
 )
 """The sources of error that the error rate of the verdicts covers."""
 NO_PRICE = Price("no price")

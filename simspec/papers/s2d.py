@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -144,7 +143,7 @@ def sorted_training(inputs: Inputs, price: Price) -> list[Effect]:
         theirs, _ = own.last_exit(other)
         ours, _ = own.all_lengths(cascades(own.drafts.exits))
         columns = np.stack([crossed(x, own.trace)[0] for x in (theirs, ours)], -1)
-        names = " / ".join(Path(card.name).stem for card in (together, single))
+        names = " / ".join(card.label for card in (together, single))
         source = EffectSource(names, own.trace.meta.device, repetition(own.trace))
         part = "time of the last exit alone over that of the cascade, less 1"
         found.append(observe(part, source, price.name, columns, excess, seed=inputs.seed))
@@ -211,8 +210,8 @@ def table_4(inputs: Inputs) -> Table:
     shown_mat = dict(by_price)[FLAT]
     rows: list[tuple[Cell, ...]] = []
     for name in shown_mat:
-        speeds = [_speed_and_mat(of[name], inputs)[0] for _, of in by_price if name in of]
-        rows.append((name, *speeds, _speed_and_mat(shown_mat[name], inputs)[1]))
+        speeds = [speed_and_mat(of[name], inputs)[0] for _, of in by_price if name in of]
+        rows.append((name, *speeds, speed_and_mat(shown_mat[name], inputs)[1]))
     names = [MISSING] * (len(SHOWN) + 1)
     return Table(
         title="S2D Table 4: speedup and mean accepted tokens (MAT)",
@@ -267,7 +266,8 @@ def _sorted(inputs: Inputs, price: Price) -> SortedRecording | None:
     return None if card is None else sorted_recording(card, inputs, price)
 
 
-def _speed_and_mat(run: MethodRun, inputs: Inputs) -> tuple[Figure, Figure]:
+def speed_and_mat(run: MethodRun, inputs: Inputs) -> tuple[Figure, Figure]:
+    """Speedup and mean accepted tokens, at the choice that is fastest on the other half."""
     seconds, rounds, trace, baseline = run
     tokens = np.diff(trace.offset).astype(np.float64)
     chosen, setting = crossed(seconds, trace)

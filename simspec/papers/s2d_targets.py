@@ -1,4 +1,4 @@
-"""S2D Tables 1 and 2: a sorted target, and one sorted drafter for targets of three sizes."""
+"""S2D Tables 1, 2 and 5: a sorted target, targets of three sizes, and one trained on a task."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ from simspec.output.table import Table
 from simspec.papers.claim import S2D, Claim, Inputs
 from simspec.papers.evidence import Array, Effect, EffectSource, excess, observe
 from simspec.papers.recorded import Price, crossed
-from simspec.papers.s2d import SortedRecording, alone, cascades
+from simspec.papers.s2d import SortedRecording, alone, cascades, speed_and_mat
 from simspec.papers.table import MISSING, Cell, Figure, figure, plain
 from simspec.trace.exits import exits_path, read_exits
 from simspec.trace.trace import Trace, load_trace
@@ -44,14 +44,22 @@ TARGET_LAYERS = (12, 20)
 
 
 def on_target(folder: Path | None, size: str) -> tuple[SortedRecording, Trace] | None:
-    """The sorted drafter's recording on one target, and that of the single exit.
+    """The sorted drafter's recording on one target, and that of the single exit."""
+    if folder is None:
+        return None
+    path = folder / "s2d" / f"{size}-{RULE}.parquet"
+    own = priced_by_weights(path, size)
+    if own is None:
+        return None
+    return own, load_trace(path.with_name(f"{size}-{RULE}-single.parquet"))
+
+
+def priced_by_weights(path: Path, size: str) -> SortedRecording | None:
+    """A sorted drafter's recording on a target of this size; None where there is none.
 
     A pass costs the weights that it reads (`matrix_weights`): of 6, 9 or 12 layers and the head of
     the 7B model for a drafter's exits, of the paper's target for a verification.
     """
-    if folder is None:
-        return None
-    path = folder / "s2d" / f"{size}-{RULE}.parquet"
     if not path.is_file():
         return None
     trace = load_trace(path)
@@ -60,8 +68,7 @@ def on_target(folder: Path | None, size: str) -> tuple[SortedRecording, Trace] |
     layer = matrix_weights(small, 1, head=False) / target
     cost = CostModel.from_ratio(0.0, trace.K)
     head = matrix_weights(small, 0) / target
-    own = SortedRecording(trace, drafts, cost, layer, head)
-    return own, load_trace(path.with_name(f"{size}-{RULE}-single.parquet"))
+    return SortedRecording(trace, drafts, cost, layer, head)
 
 
 def on_itself(folder: Path | None) -> SortedRecording | None:
@@ -80,7 +87,7 @@ def on_itself(folder: Path | None) -> SortedRecording | None:
 def table_1(inputs: Inputs) -> Table:
     """Speedup and held-out loss of a target trained with exits, and with a sorted drafter."""
     folder = inputs.recordings.folder
-    losses = {} if folder is None else heldout_losses(folder)
+    losses = {} if folder is None else heldout_losses(folder / "s2d" / "targets.json")
     drafter = on_target(folder, "middle")
     recorded = {"sorted": on_itself(folder), "middle": drafter[0] if drafter else None}
     rows: list[tuple[Cell, ...]] = []
@@ -108,9 +115,8 @@ def table_1(inputs: Inputs) -> Table:
     )
 
 
-def heldout_losses(folder: Path) -> dict[str, Figure]:
-    """{target: nats a token of held-out prose}, as `tools/several_targets.py` wrote them."""
-    path = folder / "s2d" / "targets.json"
+def heldout_losses(path: Path) -> dict[str, Figure]:
+    """{target: nats a token of held-out text}, as `tools/several_targets.py` writes them."""
 
     def read(data: Any) -> dict[str, Figure]:
         try:
@@ -142,16 +148,10 @@ def table_2(inputs: Inputs) -> Table:
             if of is None:
                 cells += [MISSING, MISSING, paper]
                 continue
-            trace = of[0].trace
-            tokens = np.diff(trace.offset).astype(np.float64)
-            seconds, setting = crossed(run[name][0], trace)
-            rounds = run[name][1][setting, np.arange(trace.sequences)]
-            speeds.append(float(tokens.sum() / seconds.sum()))
-            cells += [
-                figure((tokens, seconds), quotient, seed=inputs.seed),
-                figure((tokens, rounds), quotient, seed=inputs.seed),
-                paper,
-            ]
+            own = of[0]
+            speed, mat = speed_and_mat((*run[name], own.trace, own.cost.baseline), inputs)
+            speeds.append(speed.estimate.value)
+            cells += [speed, mat, paper]
         rows.append((name, *cells, plain(float(np.mean(speeds))) if speeds else MISSING))
     return Table(
         title="S2D Table 2: one sorted drafter for targets of three sizes",
@@ -168,6 +168,59 @@ def table_2(inputs: Inputs) -> Table:
             "chosen on the other half of the prompts.",
         ),
     )
+
+
+TUNED = {"vanilla": "28.7", "tuned": "48.97"}
+"""Targets before and after training on GSM8K, and their accuracy there in the paper (Table 5)."""
+LEARNED = {"gsm8k": ("1.38", "1.53"), "text": ("-", "-")}
+"""Drafters by what they learned, and the paper's speedups on both targets."""
+PRINTED_RATIO = {"gsm8k": "1.11, its text 1.14", "text": "-"}
+
+
+def table_5(inputs: Inputs) -> Table:
+    """Speedup of two sorted drafters on a target before and after its training on their task."""
+    folder = inputs.recordings.folder
+    own = {} if folder is None else task_recordings(folder)
+    losses = {} if folder is None else heldout_losses(folder / "s2d" / "gsm8k-targets.json")
+    rows: list[tuple[Cell, ...]] = []
+    for learned, printed in LEARNED.items():
+        sums = []
+        for (target, accuracy), paper in zip(TUNED.items(), printed):
+            cells: tuple[Cell, Cell] = (MISSING, MISSING)
+            if (of := own.get((learned, target))) is not None:
+                run = (*of.all_lengths(cascades(of.drafts.exits)), of.trace, of.cost.baseline)
+                cells = speed_and_mat(run, inputs)
+                sums += [np.diff(of.trace.offset).astype(np.float64), crossed(run[0], of.trace)[0]]
+            row = learned, target, *cells, losses.get(target, MISSING), f"{paper} / {accuracy}"
+            rows.append(row)
+        ratio = figure(sums[2:] + sums[:2], _ratio, seed=inputs.seed) if len(sums) == 4 else MISSING
+        rows.append((learned, "tuned / vanilla", ratio, "-", "-", PRINTED_RATIO[learned]))
+    return Table(
+        title="S2D Table 5: a target before and after training on the task",
+        headings=(
+            "drafter learned", "target", "speedup", "MAT", "held-out loss",
+            "printed: speedup / accuracy",
+        ),
+        rows=tuple(rows),
+        notes=(
+            "Prompts of GSM8K's test split. `tuned` is the embedded target, in place of Llama 2 "
+            "13B, trained further on GSM8K's train split; its loss in nats a token of held-out "
+            "problems is in place of accuracy. The drafter `text` learned all kinds of text. "
+            "Seconds, lengths and thresholds as in s2d-2.",
+        ),
+    )  # fmt: skip
+
+
+def task_recordings(folder: Path) -> dict[tuple[str, str], SortedRecording]:
+    """{(what the drafter learned, target): its recording on GSM8K}."""
+    found = {}
+    for learned in LEARNED:
+        for target in TUNED:
+            path = folder / "s2d" / f"gsm8k-{target}-{learned}.parquet"
+            own = priced_by_weights(path, "middle")
+            if own is not None:
+                found[learned, target] = own
+    return found
 
 
 def _recorded(inputs: Inputs) -> dict[str, tuple[SortedRecording, Trace]]:
@@ -207,8 +260,12 @@ def by_size(inputs: Inputs, price: Price) -> list[Effect]:
 
 def _more(totals: Array) -> Array:
     """(a / b) / (c / d) - 1 of totals [..., 4]."""
-    large, small = totals[..., 0] / totals[..., 1], totals[..., 2] / totals[..., 3]
-    found: Array = large / small - 1
+    return _ratio(totals) - 1
+
+
+def _ratio(totals: Array) -> Array:
+    """(a / b) / (c / d) of totals [..., 4]."""
+    found: Array = totals[..., 0] / totals[..., 1] / (totals[..., 2] / totals[..., 3])
     return found
 
 
@@ -231,4 +288,4 @@ CLAIMS = (
     ),
 )  # fmt: skip
 
-TABLES = {"s2d-1": table_1, "s2d-2": table_2}
+TABLES = {"s2d-1": table_1, "s2d-2": table_2, "s2d-5": table_5}
