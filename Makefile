@@ -50,10 +50,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/simspec demo
 
-# Tests start some hundred processes: without bytecode each compiles the source again.
+# Tests start some hundred processes: without bytecode each compiles the source again. They write thousands of small
+# files: in memory where it has 4 GB to spare. Nothing is left there.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not docs"
+	@folder=$${TMPDIR:-/tmp}; free=$$(df -k --output=avail /dev/shm 2>/dev/null | tail -n 1); \
+	if test "$${free:-0}" -gt 4000000; then folder=/dev/shm; fi; \
+	TMPDIR=$$(mktemp -d "$$folder/simspec.XXXXXX"); export TMPDIR; \
+	trap 'rm -rf "$$TMPDIR"' EXIT; trap 'exit 130' INT TERM; set -e; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not docs"; \
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
 
 # Tests of slow_tests.txt are left out; after SECONDS_FAST no further test starts, and what is left is skipped.
@@ -306,10 +311,14 @@ lab/.copied:
 
 # Cards of all ablations in traces/ablations, their weights in models/ablations: ABLATION_STEPS steps of 16
 # windows of 192 tokens each. Killed, it goes on where it was; ABLATION_ARGS="--minutes 20" stops by itself.
+# ABLATION_SEED=1 trains them from other weights on other windows, into folders that end in -seed1.
 ABLATION_STEPS ?= 300
+ABLATION_SEED ?= 0
+ABLATION_END = $(if $(filter-out 0,$(ABLATION_SEED)),-seed$(ABLATION_SEED))
 ablations: $(VENV)/.installed lab/.copied
-	$(BIN)/python tools/train_ablations.py lab/text --out models/ablations --cards traces/ablations \
-	  --along traces/tiny-model-coupled.parquet --steps $(ABLATION_STEPS) $(ABLATION_ARGS)
+	$(BIN)/python tools/train_ablations.py lab/text --out models/ablations$(ABLATION_END) \
+	  --cards traces/ablations$(ABLATION_END) --along traces/tiny-model-coupled.parquet \
+	  --steps $(ABLATION_STEPS) --seed $(ABLATION_SEED) $(ABLATION_ARGS)
 
 # One sorted drafter for targets of 5, 10 and 20 layers (S2D Table 2) and a target with exits (Table 1), an hour
 # and a half of two cores. Killed, it goes on. S2D_ARGS="--only sorted" makes one target.

@@ -167,6 +167,20 @@ def test_control_cards_of_another_budget_are_not_compared(tmp_path):
     assert effects(tmp_path, self_distillation) == []
 
 
+def test_each_training_seed_is_compared_with_itself_and_named(tmp_path):
+    lengths = {"a": (1.5, 1.0, 0), "b": (1.2, 0.0, 0), "c": (1.4, 1.0, 1), "d": (1.3, 0.0, 1)}
+    for name, (length, blend, seed) in lengths.items():
+        path = card(tmp_path, name, "early_exit", length, blend=blend, depth=1)
+        data = json.loads(path.read_text())
+        data["asked"]["plan"]["seed"] = seed
+        path.write_text(json.dumps(data))
+    found = {e.source.name: e.interval.value for e in evidence(tmp_path, self_distillation)}
+    assert found == {
+        "a / b: held-out text": pytest.approx(0.3),
+        "c (seed 1) / d (seed 1): held-out text": pytest.approx(0.1),
+    }
+
+
 def test_layers_behind_the_exit_are_compared_by_length_and_by_speed(tmp_path):
     for layers, length in ((0, 0.5), (1, 1.5), (2, 1.55)):
         path = card(tmp_path, f"l{layers}", "early_exit", length, depth=1, layers=layers)
@@ -270,7 +284,10 @@ def test_every_verdict_has_figures_intervals_and_a_device(tmp_path):
     assert report["family"] == 3
     by_number = {c["number"]: c["verdicts"][0] for c in report["claims"]}
     compared = {e["recording"] for e in by_number[9]["evidence"]}
-    assert {name.split(":")[0] for name in compared} == {"early_exit-n1-x1 / early_exit-text"}
+    assert {name.split(":")[0] for name in compared} == {
+        "early_exit-n1-x1 / early_exit-text",
+        "early_exit-n1-x1 (seed 1) / early_exit-text (seed 1)",
+    }
     for piece in by_number[12]["evidence"] + by_number[16]["evidence"]:
         assert piece["effect"]["low"] <= piece["effect"]["value"] <= piece["effect"]["high"]
         assert piece["prompts"] == 12
@@ -340,6 +357,23 @@ def test_the_page_is_what_is_printed_today():
     assert TABLES["snapshot"](block, printed) == block[5].strip()
     (counted,) = re.findall(r"^\d+ claims are .*$", text, re.M)
     assert counted in printed.splitlines()[0]
+
+
+@pytest.mark.docs
+def test_changed_verdicts_are_those_of_the_table():
+    page = PAGE.read_text(encoding="utf-8")
+    table, _, below = page.partition("**Verdicts that changed**")
+    changed = below.partition("## ")[0]
+    rows = re.findall(r"^\| (\d+[a-c]?) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", changed, re.M)
+    assert len(rows) >= 5
+    for label, before, today, prices in rows:
+        (cells,) = re.findall(rf"^\| {label} \| [^|]+ \| [^|]+ \| (.*) \|$", table, re.M)
+        columns = dict(zip(("measured", "flat", "rows"), cells.split("|"), strict=True))
+        for group in (name for name in columns if name in prices):
+            shown = re.sub(r" \(.*", "", columns[group].strip()).split(" / ")
+            ratios = re.findall(r"\.\d\d", prices) or [".05"]
+            assert {shown[(".05", ".10", ".15").index(c) % len(shown)] for c in ratios} == {today}
+        assert before != today
 
 
 @pytest.mark.docs

@@ -1,5 +1,6 @@
 """Invalid options of commands: one line on stderr, exit code 2, and nothing written."""
 
+import json
 import subprocess
 import sys
 
@@ -219,24 +220,28 @@ def test_invalid_train_options_are_refused(input_folder, options, words):
     refused(input_folder, "train", "--toy", "--out", "m", *options, words=words, progress=True)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "no.parquet"),
-        ("teacher-force", "no.parquet"),
-        ("race", "no.parquet"),
-        ("scorecard", "tiny-eagle-greedy", "no.parquet"),
-        ("measure", "--for", "no.parquet"),
-        ("audit", "no.parquet"),
-        ("audit", "run.jsonl", "--against", "no.parquet"),
-    ],
+MISSING = (
+    ("run", "no.parquet"),
+    ("teacher-force", "no.parquet"),
+    ("race", "no.parquet"),
+    ("scorecard", "tiny-eagle-greedy", "no.parquet"),
+    ("measure", "--for", "no.parquet"),
+    ("audit", "no.parquet"),
+    ("audit", "run.jsonl", "--against", "no.parquet"),
 )
-def test_missing_recording_is_refused_before_torch_is_imported(tmp_path, arguments):
+
+
+def test_missing_recording_is_refused_before_torch_is_imported(tmp_path):
+    """All in one process, where torch cannot be imported."""
     code = (
-        "import sys; from simspec.cli import _load_extras, main; _load_extras(); "
-        "sys.modules['torch'] = None; main(sys.argv[1:])"
+        "import json, sys; from simspec.cli import _load_extras, main; _load_extras(); "
+        "sys.modules['torch'] = None\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    try: main(arguments)\n"
+        "    except SystemExit as end: print(end.code)"
     )
-    call = [sys.executable, "-c", code, *arguments]
+    call = [sys.executable, "-c", code, json.dumps(MISSING)]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "simspec: no.parquet: no such file\n"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2"] * len(MISSING)
+    assert done.stderr == len(MISSING) * "simspec: no.parquet: no such file\n"

@@ -235,6 +235,20 @@ def test_tuning_is_the_ratio_of_the_speeds_of_both_targets():
         assert ratio.low < ratio.value < ratio.high
 
 
+@pytest.mark.docs
+def test_page_tells_what_training_on_the_task_changes():
+    table = TABLES["s2d-5"](Inputs(Recordings(ROOT / "traces"), ()))
+    rows = {row[:2]: row[2].estimate for row in table.rows}
+    losses = {row[1]: row[4].estimate.value for row in table.rows if row[1] in TUNED}
+    ratio = rows["gsm8k", "tuned / vanilla"]
+    page = (ROOT / "docs" / "lookahead_and_sorted.md").read_text(encoding="utf-8")
+    before, after = (rows[learned, "vanilla"].value for learned in ("text", "gsm8k"))
+    assert f"raises the speedup from {before:.2f} to {after:.2f} on the target" in page
+    told = f"from {losses['vanilla']:.2f} to {losses['tuned']:.2f} nats and the speedup to "
+    told += f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}] of that"
+    assert told in " ".join(page.split())
+
+
 def test_tables_without_recordings_say_so(tmp_path):
     for name in ("s2d-1", "s2d-2", "s2d-5"):
         table = TABLES[name](Inputs(Recordings(tmp_path), ()))
