@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -61,8 +62,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def revision() -> str:
-    """The git revision of this checkout, with '+' where it was edited; '' outside one."""
+    """The git revision of this checkout, with '+' where it was edited; '' outside one.
+
+    Asked once: a process runs the code that it has loaded.
+    """
     here = Path(__file__).parent
     try:
         head = subprocess.run(
