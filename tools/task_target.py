@@ -120,4 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> dict:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main()["targets"]))
+    try:
+        print(json.dumps(main()["targets"]))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"task_target: {error}") from None
