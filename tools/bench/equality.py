@@ -15,6 +15,7 @@ a token is not the target's.
 """
 
 import argparse
+import hashlib
 import json
 import platform
 import sys
@@ -69,6 +70,7 @@ def compared(name: str, policy: str, models: ModelSettings, prompts: int, folder
         rounds["failures"] = len(found.failures)
     return {
         "recording": name,
+        "sha256": digest(Path(name)),
         "asked": policy,
         "policy": outcome.policy,
         **rounds,
@@ -79,6 +81,11 @@ def compared(name: str, policy: str, models: ModelSettings, prompts: int, folder
         "speedup_measured": outcome.measured,
         "device": outcome.device,
     }
+
+
+def digest(recording: Path) -> str:
+    """SHA-256 of a recording's file; '' where it is missing."""
+    return hashlib.sha256(recording.read_bytes()).hexdigest() if recording.is_file() else ""
 
 
 def sums(runs: list[dict]) -> dict[str, int]:
@@ -95,7 +102,12 @@ def main() -> None:
         before = json.loads(options.out.read_text(encoding="utf-8"))
         if before["settings"] != settings:
             sys.exit(f"{options.out} holds runs of other settings; name another file by --out")
-        report["runs"] = before["runs"]
+        # runs of a recording that has changed since are made again
+        report["runs"] = [
+            run
+            for run in before["runs"]
+            if run.get("sha256") in (None, digest(Path(run["recording"])))
+        ]
     done = {(run["recording"], run["asked"]) for run in report["runs"]}
     for name in options.recording:
         for policy in options.policy or ("fixed:3", "cost_ts"):
