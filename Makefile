@@ -331,8 +331,9 @@ s2d-targets: $(VENV)/.installed lab/.copied
 s2d-gsm8k: $(VENV)/.installed lab/.copied
 	test -f models/s2d/gsm8k.parquet || $(BIN)/simspec record lab/prompts/gsm8k_test.jsonl --drafter prompt_lookup \
 	  --rule coupled --temperature 0.8 --depth 3 --budget 96 --per-task 60 --longest 400 --out models/s2d/gsm8k.parquet
-	$(BIN)/python tools/task_target.py lab/text --task $(DATA)/train-*.jsonl.xz --heldout lab/heldout/heldout-math.jsonl.xz \
-	  --prompts models/s2d/gsm8k.parquet --out models/s2d --records traces/s2d $(S2D_ARGS)
+	$(BIN)/python tools/task_target.py lab/text --task $(DATA)/train-*.jsonl.xz \
+	  --heldout lab/heldout/heldout-math.jsonl.xz --prompts models/s2d/gsm8k.parquet \
+	  --out models/s2d --records traces/s2d $(S2D_ARGS)
 
 paper-recordings: $(VENV)/.installed
 	$(BIN)/python tools/record_for_papers.py

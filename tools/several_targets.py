@@ -95,7 +95,7 @@ def _silent(layer: nn.Module) -> nn.Module:
 
 
 def train_target(job: Job, name: str, layers: int) -> Decoder:
-    """The target of so many layers, trained unless it exists; `middle` is the embedded one."""
+    """The target with these layers, trained unless it exists; `middle` is the embedded one."""
     folder = job.out / name / "target"
     if not (folder / "tokenizer.json").exists():
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,6 @@ a token is not the target's.
 """
 
 import argparse
-import hashlib
 import json
 import platform
 import sys
@@ -29,6 +28,7 @@ from real.files import replace_json
 from real.jobs.audit import audit_run
 from real.jobs.models import ModelSettings
 from real.jobs.run import RunSettings, SampledOutcome, run_recording
+from real.model.stored_weights import sha256
 
 SUMS = ("rounds", "exceptions", "failures", "tokens", "flips")
 
@@ -70,7 +70,7 @@ def compared(name: str, policy: str, models: ModelSettings, prompts: int, folder
         rounds["failures"] = len(found.failures)
     return {
         "recording": name,
-        "sha256": digest(Path(name)),
+        "sha256": sha256(Path(name)),
         "asked": policy,
         "policy": outcome.policy,
         **rounds,
@@ -81,11 +81,6 @@ def compared(name: str, policy: str, models: ModelSettings, prompts: int, folder
         "speedup_measured": outcome.measured,
         "device": outcome.device,
     }
-
-
-def digest(recording: Path) -> str:
-    """SHA-256 of a recording's file; '' where it is missing."""
-    return hashlib.sha256(recording.read_bytes()).hexdigest() if recording.is_file() else ""
 
 
 def sums(runs: list[dict]) -> dict[str, int]:
@@ -106,7 +101,7 @@ def main() -> None:
         report["runs"] = [
             run
             for run in before["runs"]
-            if run.get("sha256") in (None, digest(Path(run["recording"])))
+            if run.get("sha256") in (None, sha256(Path(run["recording"])))
         ]
     done = {(run["recording"], run["asked"]) for run in report["runs"]}
     for name in options.recording:
