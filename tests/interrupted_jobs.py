@@ -1,15 +1,13 @@
 """Commands that are killed, or whose disk fails, at a given moment; what they record."""
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
+
+from forked_process import ForkedProcess
 
 from simspec import load_trace
 
-# A server process imports everything, loads the embedded models and records once, so that little is
+# A server process has imported everything, loads the embedded models and records once, so that little is
 # left to import or load, and forks one child a command. The child counts its file operations
 # below its folder, and kills itself before the n-th where requested. So every moment at which a
 # kill could leave a file half written is reachable by its number. From another n-th on, its folder
@@ -102,21 +100,11 @@ for line in sys.stdin:
 """
 
 
-TESTS = str(Path(__file__).parent)
-ENVIRONMENT = os.environ | {
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]),
-}
-
-
 class Server:
     """Runs commands in children of one loaded process."""
 
     def __init__(self):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVER], text=True, env=ENVIRONMENT, **pipes
-        )
+        self.process = ForkedProcess(SERVER)
 
     def __call__(self, folder, arguments, **job):
         """(exit code, file operations); the code is -9 for a kill before operation `die_at`.

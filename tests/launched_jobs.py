@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from forked_process import ForkedProcess
+
 # Reads one job a line: folder, number of processes, program ("" for the command), arguments.
 SERVER = """
 import json, os, runpy, signal, socket, sys, traceback
@@ -85,9 +87,7 @@ class Forked:
     """Runs jobs in forks of one loaded process."""
 
     def __init__(self):
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        command = [sys.executable, "-c", SERVER]
-        self.process = subprocess.Popen(command, text=True, env=ENVIRONMENT, **pipes)
+        self.process = ForkedProcess(SERVER)
 
     def __call__(self, folder, processes, *arguments, program=""):
         """(exit code of the first process that failed, or 0; what all wrote on stderr)."""

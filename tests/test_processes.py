@@ -25,12 +25,11 @@ def prompts(folder, count=35):
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def forked():
     started = Forked()
     yield started
-    started.process.communicate(timeout=60)
-    assert started.process.returncode == 0
+    assert started.process.close() == 0
 
 
 @pytest.fixture(scope="module")

@@ -262,7 +262,7 @@ def _draft_text(tokens, first, K, search, record, ends, depth, run):
                 continue
             if not match_first or follows[n - 1, slots[n - 1]] < 0:
                 follows[n - 1, slots[n - 1]] = at
-        before[:] = now
+        now, before = before, now
 
 
 @cached_njit
