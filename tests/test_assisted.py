@@ -9,6 +9,7 @@ candidate generators. Four of its conventions differ, and are avoided:
 - Its assistant takes every pad token for padding: there is no pad token.
 """
 
+import os
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -30,6 +31,7 @@ from real.sampling import Rule
 from simspec import CostModel, policies
 
 VOCAB, BUDGET, END = 20, 32, 3
+SLOW = os.environ.get("SIMSPEC_SLOW")
 
 
 def _llama(layers):
@@ -63,7 +65,7 @@ def _pair(seed):
 
 
 @lru_cache
-def _prompts(count=20):
+def _prompts(count=20 if SLOW else 12):
     generator = torch.Generator().manual_seed(9)
 
     def draw(low, high, n):
@@ -121,7 +123,7 @@ def _drive(policy):
 def _mixed(rounds):
     """Whether many drafted tokens were accepted and many rejected."""
     drafted, accepted = (sum(r[i] for rows in rounds for r in rows) for i in (1, 2))
-    return drafted > 300 and 0.1 * drafted < accepted < 0.95 * drafted
+    return drafted > 15 * len(_prompts()) and 0.1 * drafted < accepted < 0.95 * drafted
 
 
 SCHEDULES = [
@@ -173,7 +175,7 @@ def test_rounds_equal_assisted_generation(seed, schedule, start, policy):
 def test_control_other_draft_lengths_are_detected(policy):
     theirs, ours = _assisted(0, "constant", 4), _drafted(0, policy)
     assert [text for text, _ in ours] == [text for text, _ in theirs]
-    assert sum(a != b for a, b in zip(ours, theirs)) > 12
+    assert sum(a != b for a, b in zip(ours, theirs)) > 0.6 * len(_prompts())
 
 
 def test_control_transient_schedule_differs():
@@ -223,4 +225,4 @@ def test_control_other_lookup_is_detected(settings):
         _found(0, 4, PromptLookupDrafter(**{"ngram_max": 2} | settings)),
     )
     assert [text for text, _ in ours] == [text for text, _ in theirs]
-    assert sum(a != b for a, b in zip(ours, theirs)) > 4
+    assert sum(a != b for a, b in zip(ours, theirs)) > 0.2 * len(_prompts())

@@ -15,9 +15,9 @@ import real.record.recorder
 import real.record.shards
 from simspec import synthetic
 
-PROMPTS = 17
+PROMPTS = 14
 # One at a time, the sequences of a later shard are not written yet when the first is on disk.
-LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24, "--batch", 1]
+LONG = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 16, "--batch", 1]
 
 
 def test_interrupted_recording_continues_with_the_same_command(tmp_path):

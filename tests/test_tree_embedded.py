@@ -39,8 +39,8 @@ def test_tree_drafters_of_the_papers_are_bundled():
 def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
     cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
-    texts = evenly_spaced(trace.sequences, 12 if SLOW else 8)
-    # every policy all texts, or the first few two each of their own
+    texts = evenly_spaced(trace.sequences, 12 if SLOW else 4)
+    # every policy all texts, or the first few one each of their own
     exam = [(texts, POLICIES)] if SLOW else [(texts[i::4], POLICIES[i : i + 1]) for i in range(4)]
     for chosen, names in exam:
         part = trace.select(chosen)
@@ -64,7 +64,7 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
         f"{drafter}-{rule}: {total.rounds} rounds, exceptions at gaps {flips}, "
         f"{len(total.failures)} failures",
     )
-    assert total.rounds > 100, total
+    assert total.rounds > 50, total
     assert not total.failures, total
     assert total.equal or (not SLOW and len(total.exceptions) == 1), (
         total
