@@ -7,7 +7,7 @@ from forked_process import ForkedProcess
 
 from simspec import load_trace
 
-# A server process has imported everything, loads the embedded models and records once, so that little is
+# A server process has imported everything, loads the embedded models and records once: little is
 # left to import or load, and forks one child a command. The child counts its file operations
 # below its folder, and kills itself before the n-th where requested. So every moment at which a
 # kill could leave a file half written is reachable by its number. From another n-th on, its folder

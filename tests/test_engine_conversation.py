@@ -128,7 +128,7 @@ def test_a_hang_ends_at_the_patience_and_the_process_is_gone(fault, at):
     patience = Patience(start=30.0 if at else 0.2, silence=0.2 if at else 30.0, end=0.1)
     started = worker(fault, at, patience)
     began = time.monotonic()
-    with pytest.raises(EngineError, match=f"is silent for 0.2 s"):
+    with pytest.raises(EngineError, match="is silent for 0.2 s"):
         converse(started, [])
     assert time.monotonic() - began < 30
     assert started.ended

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from real.model.config import DecoderConfig
 from real.model.kv_cache import KVCache, StaticKVCache
-from real.model.layer import DecoderLayer, RMSNorm, frequencies
+from real.model.layer import DecoderLayer, Linear, RMSNorm, frequencies
 
 
 def initialize(model: nn.Module, seed: int) -> None:
@@ -51,7 +51,7 @@ class Decoder(nn.Module):
         self.embed = nn.Embedding(config.vocab, config.width)
         self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.width, config.norm_eps)
-        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        self.head = Linear(config.width, config.vocab, bias=False)
         if config.tied:
             self.head.weight = self.embed.weight
         self.frequency = frequencies(config) if frequency is None else frequency

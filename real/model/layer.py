@@ -1,5 +1,7 @@
 """One decoder layer: RMSNorm, rotary positions, grouped-query attention and SwiGLU."""
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,13 +24,29 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return x * cos + torch.cat((-right, left), -1) * sin
 
 
+class Linear(nn.Linear):
+    """nn.Linear without nn.Module's call, which takes as long as a product of few small rows; its
+    forward hooks run."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._forward_hooks:
+            return cast(Tensor, super().__call__(x))
+        return F.linear(x, *self._parameters.values())
+
+
 class RMSNorm(nn.Module):
-    """RMSNorm, x / sqrt(mean(x^2) + eps) * weight, computed in at least float32."""
+    """RMSNorm, x / sqrt(mean(x^2) + eps) * weight, computed in at least float32.
+
+    Called as `Linear` is.
+    """
 
     def __init__(self, width: int, eps: float):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
         self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return cast(Tensor, super().__call__(x)) if self._forward_hooks else self.forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
@@ -54,14 +72,14 @@ class DecoderLayer(nn.Module):
         s, inner = config, config.heads * config.head_dim
         self.config = config
         self.attention_norm = RMSNorm(s.width, s.norm_eps)
-        self.query = nn.Linear(s.width, inner, bias=s.qkv_bias)
-        self.key = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
-        self.value = nn.Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
-        self.output = nn.Linear(inner, s.width, bias=s.output_bias)
+        self.query = Linear(s.width, inner, bias=s.qkv_bias)
+        self.key = Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
+        self.value = Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
+        self.output = Linear(inner, s.width, bias=s.output_bias)
         self.mlp_norm = RMSNorm(s.width, s.norm_eps)
-        self.gate = nn.Linear(s.width, s.hidden, bias=False)
-        self.up = nn.Linear(s.width, s.hidden, bias=False)
-        self.down = nn.Linear(s.hidden, s.width, bias=False)
+        self.gate = Linear(s.width, s.hidden, bias=False)
+        self.up = Linear(s.width, s.hidden, bias=False)
+        self.down = Linear(s.hidden, s.width, bias=False)
         if s.qk_norm:
             self.query_norm = RMSNorm(s.head_dim, s.norm_eps)
             self.key_norm = RMSNorm(s.head_dim, s.norm_eps)

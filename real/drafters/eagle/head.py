@@ -13,7 +13,7 @@ from real.model.decoder import Decoder
 from real.model.draft_head import DraftHead, check_settings, fill, read_state, write_published
 from real.model.hf_config import WeightsError, from_hf_name, to_hf_name
 from real.model.kv_cache import KVCache, StaticKVCache
-from real.model.layer import DecoderLayer, frequencies
+from real.model.layer import DecoderLayer, Linear, frequencies
 from simspec.output.names import one_note
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
@@ -69,7 +69,7 @@ class EagleHead(DraftHead):
         }
         config = target.config if norm_eps is None else replace(target.config, norm_eps=norm_eps)
         self.inputs, self.shift = inputs, int("unshifted" not in inputs)
-        self.fc = nn.Linear(config.width * (1 + ("&" in inputs)), config.width, bias=bias)
+        self.fc = Linear(config.width * (1 + ("&" in inputs)), config.width, bias=bias)
         decoder_layers = [DecoderLayer(config) for _ in range(layers)]
         for layer in decoder_layers:
             for residual_writer in (layer.output, layer.down):
