@@ -31,7 +31,8 @@ class Linear(nn.Linear):
     def __call__(self, x: Tensor) -> Tensor:
         if self._forward_hooks:
             return cast(Tensor, super().__call__(x))
-        return F.linear(x, *self._parameters.values())
+        weight, bias = self._parameters.values()
+        return F.linear(x, cast(Tensor, weight), bias)
 
 
 class RMSNorm(nn.Module):

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.model.draft_vocabulary import DraftVocabularyHead
-from real.model.layer import Linear
 from real.model.runner import EagerPasses
 
 
@@ -155,7 +154,9 @@ def tune(
             if _tunable(linear.weight):
                 module.product = tuned(linear)
         for name, child in list(module.named_children()):
-            if type(child) in (nn.Linear, Linear) and _tunable(child.weight):
+            if isinstance(child, TunedLinear) or not isinstance(child, nn.Linear):
+                continue
+            if _tunable(child.weight):
                 setattr(module, name, tuned(child))
     if unknown := [layer for layer in new if not layer.ways.table]:
         choose_ways(unknown, timer)
