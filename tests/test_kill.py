@@ -113,7 +113,7 @@ def test_training_killed_repeatedly_gives_the_same_weights(server, tmp_path):
             if kills % 2 == 0
             else {"after": draw.uniform(0, 1)}
         )
-        code, _ = server(tmp_path / "killed", arguments, **(moment if kills < 4 else {}))
+        code, _ = server(tmp_path / "killed", arguments, **(moment if kills < 3 else {}))
         if code == 0:
             break
         kills += 1

@@ -1,5 +1,6 @@
 """Whole sequences under the rejection rule follow the target's distribution under every policy."""
 
+import os
 from dataclasses import replace
 from itertools import product
 
@@ -28,6 +29,8 @@ from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Policy, PolicyError
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
 
+SLOW = os.environ.get("SIMSPEC_SLOW")  # every policy in every case, else in one, in turn
+
 
 def test_every_builtin_policy_is_tested():
     assert {text.split(":")[0] for text in ALLOWED} == set(BUILTIN) - set(CLAIRVOYANT)
@@ -36,7 +39,8 @@ def test_every_builtin_policy_is_tested():
 @pytest.mark.parametrize("text", ALLOWED)
 def test_sequences_follow_the_target_under_every_policy(text):
     """Adaptive and random policies too: the distribution holds for all draws of the policy."""
-    for case in CASES:
+    turn = list(ALLOWED).index(text) % len(CASES)
+    for case in CASES if SLOW else CASES[turn : turn + 1]:
         _, rule, ends = case
         real, ways = real_rounds(text, case)
         distribution: dict = {}

@@ -109,8 +109,9 @@ class Decoder(nn.Module):
         layer that is a key."""
         if cache is not None:
             cache.reserve(start + x.shape[1])
+        blocks = tuple(self.layers)  # an index into a ModuleList takes as long as a small norm
         for i in layers:
-            x = self.layers[i](x, rotation, mask, cache, i, start)
+            x = blocks[i](x, rotation, mask, cache, i, start)
             if tap is not None and i + 1 in tap:
                 tap[i + 1] = x
         return x
