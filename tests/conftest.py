@@ -86,8 +86,13 @@ def pytest_collection_finish(session):
     _freeze()
     gc.set_threshold(50_000, 20, 20)
     gc.enable()
-    if not session.config.option.collectonly:
-        fork_waiting(session.items)
+    if session.config.option.collectonly:
+        return
+    fork_waiting(session.items)
+    if "real.jobs.models" in sys.modules:  # else no command of it is tested
+        from loaded_pairs import share_embedded
+
+        share_embedded()
 
 
 def pytest_runtest_teardown():

@@ -263,3 +263,9 @@ def test_failed_write_leaves_the_old_file(tmp_path):
         raise RuntimeError
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
     assert json.loads((tmp_path / "a.json").read_text()) == 1
+
+
+def test_loading_draws_no_random_numbers(folder):
+    state = torch.random.get_rng_state()
+    load_decoder(folder)
+    assert torch.equal(torch.random.get_rng_state(), state)

@@ -9,7 +9,7 @@ import lzma
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -86,7 +86,7 @@ class RowFile:
         """Adds a row; ValueError for one that the file holds already."""
         if row.key in self.done:
             raise ValueError(f"request {row.request.id!r} of block {row.block} is held already")
-        self._file.write(_line({k: v for k, v in asdict(row).items() if k != "policy" or v}))
+        self._file.write(_line({k: v for k, v in vars(row).items() if k != "policy" or v}))
         self._file.flush()
         os.fsync(self._file.fileno())
         self.done.add(row.key)
@@ -163,7 +163,8 @@ def read_rows(path: str | Path) -> tuple[dict[str, Any], list[Row]]:
 
 
 def _line(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    # vars of the dataclasses in a row: asdict would copy every token
+    return json.dumps(value, separators=(",", ":"), default=vars).encode() + b"\n"
 
 
 def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row], int]:

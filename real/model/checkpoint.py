@@ -30,7 +30,14 @@ def from_transformers(model) -> Decoder:
     """A Decoder with the weights of a transformers causal language model (Llama, Mistral, Qwen2,
     Qwen3)."""
     config = decoder_config(model.config)
-    decoder = Decoder(config, *scaled_frequencies(model.config)).to(model.dtype)
+    frequency, scaling = scaled_frequencies(model.config)
+    if frequency is None:
+        frequency = frequencies(config)
+    with torch.device("meta"):  # else initial weights would be drawn
+        decoder = Decoder(config, frequency, scaling).to(model.dtype)
+    decoder.to_empty(device="cpu")
+    if config.tied:
+        decoder.head.weight = decoder.embed.weight
     decoder.context, decoder.window = max_context(model.config), attention_window(model.config)
     state = {from_hf_name(k): v for k, v in model.state_dict().items()}
     if config.tied:

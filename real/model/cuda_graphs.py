@@ -61,13 +61,18 @@ def capture(function: Callable[[], tuple[Tensor, ...]], device: torch.device, po
 
 
 class _Tape(TorchDispatchMode):
-    """The operations of one run, for replay."""
+    """The operations of one run, for replay.
+
+    An operation is kept with the numbers of the earlier results that it takes, and of its results.
+    """
 
     def __init__(self, function):
         super().__init__()
         self.done: list[tuple] = []
+        self.number: dict[int, int] = {}  # of a result; the tape holds it: no two have one id
         with self:
             self.out = function()
+        self.results = [(out, self._earlier(out)) for out in self.out]
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func in HOST_READS:
@@ -76,24 +81,48 @@ class _Tape(TorchDispatchMode):
             raise CaptureError(
                 "a captured pass made a tensor of Python numbers; pass it as an input"
             )
-        made = func(*args, **(kwargs or {}))
-        self.done.append((func, args, kwargs or {}, made))
+        kwargs = kwargs or {}
+        given = [(i, self._earlier(x)) for i, x in enumerate(args)]
+        named = [(name, self._earlier(x)) for name, x in kwargs.items()]
+        made = func(*args, **kwargs)
+        several = isinstance(made, (tuple, list))
+        numbers = [
+            self.number.setdefault(id(one), len(self.number)) if isinstance(one, Tensor) else None
+            for one in (made if several else [made])
+        ]
+        earlier = [[(key, held) for key, held in of if held is not None] for of in (given, named)]
+        self.done.append((func, args, kwargs, *earlier, made, several, numbers))
         return made
 
+    def _earlier(self, x):
+        """The number of an earlier result; a list of these for a list, None where there is none."""
+        if isinstance(x, (list, tuple)):
+            numbers = [self._earlier(each) for each in x]
+            return None if all(number is None for number in numbers) else numbers
+        return self.number.get(id(x))
+
     def replay(self) -> tuple[Tensor, ...]:
-        now: dict[int, Tensor] = {}
+        now: list[Tensor] = [torch.empty(0)] * len(self.number)
 
-        def current(x):
-            if isinstance(x, (list, tuple)):  # torch's own tree_map takes longer than the operation
-                return [current(each) for each in x]
-            return now.get(id(x), x)  # the tape holds all that it names: no two have one id
+        def current(x, earlier):
+            if earlier is None:
+                return x
+            if isinstance(earlier, int):
+                return now[earlier]
+            return [current(*pair) for pair in zip(x, earlier)]
 
-        for func, args, kwargs, first in self.done:
-            made = func(*current(args), **{name: current(x) for name, x in kwargs.items()})
-            pairs = zip(first, made) if isinstance(first, (tuple, list)) else [(first, made)]
-            now.update((id(old), new) for old, new in pairs if isinstance(old, Tensor))
-        for out in self.out:
-            out.copy_(current(out))
+        for func, args, kwargs, given, named, _, several, numbers in self.done:
+            filled = list(args)
+            for i, earlier in given:
+                filled[i] = current(args[i], earlier)
+            if named:
+                kwargs = kwargs | {name: current(kwargs[name], held) for name, held in named}
+            made = func(*filled, **kwargs)
+            for number, new in zip(numbers, made if several else [made]):
+                if number is not None:
+                    now[number] = new
+        for out, earlier in self.results:
+            out.copy_(current(out, earlier))
         return self.out
 
 

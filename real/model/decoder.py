@@ -88,6 +88,18 @@ class Decoder(nn.Module):
         cos, sin = angle.cos() * self.scaling, angle.sin() * self.scaling
         return cos.to(self.dtype), sin.to(self.dtype)
 
+    def chain_rotation(self, start: int, rows: int) -> tuple[Tensor, Tensor]:
+        """`rotation` of the positions start, start + 1, ...: rows of a table that is made once."""
+        end, like = start + rows, self.embed.weight
+        source, scaling, cos, sin = self.__dict__.get("_rotations", (None, 0.0, like, like))
+        same = source is self.frequency and scaling == self.scaling
+        fits = cos.dtype == like.dtype and cos.device == like.device and len(cos) >= end
+        if not (same and fits):
+            with torch.inference_mode(False), torch.no_grad():  # for passes with gradients too
+                cos, sin = self.rotation(torch.arange(max(256, 2 * end), device=like.device))
+            self._rotations = self.frequency, self.scaling, cos, sin
+        return cos[start:end], sin[start:end]
+
     def _device_frequency(self, device, dtype) -> Tensor:
         # copied to the device once: a captured pass cannot copy from the host
         source, copy = self.__dict__.get("_copied", (None, None))

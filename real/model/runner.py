@@ -167,9 +167,14 @@ class EagerPasses:
         cache: KVCache,
     ) -> tuple[Tensor, ...]:
         """Runs `body` on the rows of `span`; `name` identifies the body."""
-        position, mask = span.places(decoder.device)
         cache.reserve(span.start + span.rows)
-        context = ForwardContext(decoder.rotation(position), mask, cache, span.start, span.rows - 1)
+        if span.parent is None:
+            rotation = decoder.chain_rotation(span.start, span.rows)
+            mask = ancestor_mask(span.start, chain(span.rows), decoder.device)
+        else:
+            position, mask = span.places(decoder.device)
+            rotation = decoder.rotation(position)
+        context = ForwardContext(rotation, mask, cache, span.start, span.rows - 1)
         return body(*(_tensor(x, decoder.device) for x in inputs), context)
 
     def call(

@@ -202,6 +202,7 @@ class KernelTimes:
     def __post_init__(self) -> None:
         # a table of prices asks for the same products at every context
         object.__setattr__(self, "product", lru_cache(1 << 16)(self.product))
+        object.__setattr__(self, "_measured_ratios", lru_cache(1 << 12)(self._measured_ratios))
 
     def product(self, m: int, n: int, k: int, dtype: str) -> Time:
         """m rows times an n x k weight; ValueError for a number type without times."""
@@ -222,6 +223,23 @@ class KernelTimes:
         heads is taken at a divisor of them, with as many more sequences. ValueError for an
         unmeasured head_dim.
         """
+        head_dim, _, keys = heads
+        group, ratio, ratios, around = self._measured_ratios(heads, rows)
+        times = [
+            self.attention[head_dim, round(r * group), group].at(batch * keys / group, context)
+            for r in around
+        ]
+        share = (ratio - around[0]) / (around[1] - around[0]) if len(around) > 1 else 0.0
+        seconds = times[0].seconds + (times[-1].seconds - times[0].seconds) * share
+        same = rows == 1 and group == keys and len(around) == 1 and ratio >= ratios[0]
+        status = worst([*(t.status for t in times), "measured" if same else "interpolated"])
+        return Time(seconds, status).scaled(max(ratio / ratios[-1], 1.0))
+
+    def _measured_ratios(
+        self, heads: tuple[int, int, int], rows: float
+    ) -> tuple[int, float, list[float], list[float]]:
+        """Key heads that are measured, the ratio of query to key heads, the ratios measured at
+        these key heads, and those around it."""
         head_dim, queries, keys = heads
         held = [(q, g) for d, q, g in self.attention if d == head_dim and keys % g == 0]
         if not held:
@@ -237,15 +255,7 @@ class KernelTimes:
         ratios = sorted(q / group for q, g in held if g == group)
         i = min(bisect_left(ratios, ratio), len(ratios) - 1)
         around = ratios[i : i + 1] if ratio >= ratios[i] or i == 0 else ratios[i - 1 : i + 1]
-        times = [
-            self.attention[head_dim, round(r * group), group].at(batch * keys / group, context)
-            for r in around
-        ]
-        share = (ratio - around[0]) / (around[1] - around[0]) if len(around) > 1 else 0.0
-        seconds = times[0].seconds + (times[-1].seconds - times[0].seconds) * share
-        same = rows == 1 and group == keys and len(around) == 1 and ratio >= ratios[0]
-        status = worst([*(t.status for t in times), "measured" if same else "interpolated"])
-        return Time(seconds, status).scaled(max(ratio / ratios[-1], 1.0))
+        return group, ratio, ratios, around
 
     def route(self, shape: tuple[int, int, int, int], tokens: int, dtype: str, tp: int) -> Time:
         """One layer's experts; shape: (width, hidden, topk, experts). ValueError lists what is
