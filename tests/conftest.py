@@ -17,12 +17,15 @@ import pytest
 import typer.main
 from hypothesis import Phase, settings
 
+EXAMPLES = 60  # of a test that states no number
 # Examples are derived from the tests, so that a commit has one result;
 # `--hypothesis-profile=explore` draws new ones.
-settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("steady", deadline=None, derandomize=True, max_examples=EXAMPLES)
 settings.register_profile("explore", deadline=None, max_examples=500)
 WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
-settings.register_profile("exam", deadline=None, derandomize=True, phases=WITHOUT_SHRINKING)
+settings.register_profile(
+    "exam", deadline=None, derandomize=True, max_examples=EXAMPLES, phases=WITHOUT_SHRINKING
+)
 settings.load_profile("steady")
 # Collecting the tests makes a million objects that stay: no look for garbage while it lasts.
 gc.disable()

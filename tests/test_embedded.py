@@ -21,7 +21,7 @@ from simspec import CostModel, Policy, load_trace, policies, replay
 PROMPTS = 20
 SLOW = os.environ.get("SIMSPEC_SLOW")  # `make test-slow`: every policy on every recording's prompts
 SHARE = 1 if SLOW else PROMPTS  # else each policy runs one prompt, in turn
-BUDGET = 24  # else new tokens at most; recorded are up to 96
+BUDGET = 16  # else new tokens at most; recorded are up to 96
 WHOLE = (
     "tiny-model-greedy",
     "tiny-early_exit-coupled",

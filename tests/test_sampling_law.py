@@ -31,7 +31,7 @@ from simspec.policies import parse
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
 DRAWS = 34_000 if SLOW else 2_000  # of each of three rules
-RUNS = 5_000 if SLOW else 300
+RUNS = 5_000 if SLOW else 200
 ALPHA = 1e-5
 PROMPTS = ("def add(a, b):\n    return", "The capital of France is", "Q: 12 + 7 =")
 RULES = (
