@@ -24,7 +24,7 @@ RULES = RULES | {
 }
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=90)
 @given(
     st.sampled_from(DRAFTERS),
     st.sampled_from(list(RULES)),

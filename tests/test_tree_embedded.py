@@ -40,8 +40,10 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
     cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
     texts = evenly_spaced(trace.sequences, 12 if SLOW else 4)
-    # every policy all texts, or the first few one each of their own
-    exam = [(texts, POLICIES)] if SLOW else [(texts[i::4], POLICIES[i : i + 1]) for i in range(4)]
+    # every policy all texts, or every other one of the first four a text, in turn
+    turn = (DRAFTERS.index(drafter) + (rule == "greedy")) % 2
+    few = [(texts[i : i + 1], POLICIES[i : i + 1]) for i in range(turn, 4, 2)]
+    exam = [(texts, POLICIES)] if SLOW else few
     for chosen, names in exam:
         part = trace.select(chosen)
         if not SLOW and names != ("beams",):  # a search's nodes are those of the recorded budget
@@ -64,7 +66,7 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
         f"{drafter}-{rule}: {total.rounds} rounds, exceptions at gaps {flips}, "
         f"{len(total.failures)} failures",
     )
-    assert total.rounds > 50, total
+    assert total.rounds > 20, total
     assert not total.failures, total
     assert total.equal or (not SLOW and len(total.exceptions) == 1), (
         total
