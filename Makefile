@@ -34,7 +34,8 @@ CORE := rng cost specialize policy deferred_policy policies oracle posterior sca
 CORE += simulate synthetic formulas metrics sweep bounds drawn tree tree_policy tree_replay tree_oracle tree_metrics
 CORE += beta_draw
 
-SLOW := rejection_policies assisted ablation_data embedded equality tree_engine tree_embedded sampling_law fuzz random_kills plugins kill engine_run
+SLOW := rejection_policies assisted ablation_data embedded equality tree_engine tree_embedded sampling_law
+SLOW += fuzz random_kills plugins kill engine_run
 
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs

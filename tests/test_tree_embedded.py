@@ -40,7 +40,7 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
     cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
     texts = evenly_spaced(trace.sequences, 12 if SLOW else 4)
-    # every policy all texts, or every other one of the first four a text, in turn
+    # every policy all texts, or every other one of the first four on one text, in turn
     turn = (DRAFTERS.index(drafter) + (rule == "greedy")) % 2
     few = [(texts[i : i + 1], POLICIES[i : i + 1]) for i in range(turn, 4, 2)]
     exam = [(texts, POLICIES)] if SLOW else few

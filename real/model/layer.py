@@ -29,7 +29,7 @@ class Linear(nn.Linear):
     forward hooks run."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self._forward_hooks:
+        if self._forward_hooks or self._forward_pre_hooks:
             return cast(Tensor, super().__call__(x))
         weight, bias = self._parameters.values()
         return F.linear(x, cast(Tensor, weight), bias)
@@ -47,7 +47,9 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return cast(Tensor, super().__call__(x)) if self._forward_hooks else self.forward(x)
+        if self._forward_hooks or self._forward_pre_hooks:
+            return cast(Tensor, super().__call__(x))
+        return self.forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()

@@ -42,10 +42,11 @@ def test_a_table_made_under_inference_serves_passes_with_gradients():
 def test_linear_layers_and_norms_equal_torchs_and_run_forward_hooks(bias):
     ours, norm = Linear(5, 3, bias), RMSNorm(5, 1e-5)
     x, seen = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)), []
-    plain = [ours(x), norm(x)]
-    assert torch.equal(plain[0], torch.nn.functional.linear(x, ours.weight, ours.bias))
+    plain = {layer: layer(x) for layer in (ours, norm)}
+    assert torch.equal(plain[ours], torch.nn.functional.linear(x, ours.weight, ours.bias))
     for layer in (ours, norm):
-        layer.register_forward_hook(lambda layer, *_: seen.append(layer))
-    hooked = [ours(x), norm(x)]
-    assert seen == [ours, norm]
-    assert all(map(torch.equal, plain, hooked))
+        for register in (layer.register_forward_pre_hook, layer.register_forward_hook):
+            hook = register(lambda layer, *_: seen.append(layer))
+            assert torch.equal(layer(x), plain[layer])
+            hook.remove()
+    assert seen == [ours, ours, norm, norm]
