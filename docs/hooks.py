@@ -1,5 +1,6 @@
 """MkDocs hooks: the API reference, copies of documents outside docs/, and whole tables."""
 
+import ast
 import posixpath
 import re
 import sys
@@ -10,7 +11,6 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 
-from map import modules, summary  # noqa: E402
 from tables import whole  # noqa: E402
 
 COPIES = {
@@ -71,6 +71,25 @@ def relink(text: str, source: str) -> str:
         return f"{image}[{label}]({page}{'#' + anchor if anchor else ''})"
 
     return LINK.sub(replace, text)
+
+
+def modules(root: Path) -> dict[str, list[str]]:
+    """Package -> dotted names of its modules."""
+    return {
+        package: sorted(
+            ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            for path in (root / package).rglob("*.py")
+            if path.name != "__main__.py"
+        )
+        for package in ("simspec", "real")
+    }
+
+
+def summary(root: Path, name: str) -> str:
+    """First line of a module's docstring."""
+    path = root / name.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
 
 
 def reference() -> dict[str, str]:

@@ -62,7 +62,7 @@ class FakeRunner:
         """Seconds of a pass of the double, as of this engine's."""
         return self.step_seconds(active, drafted, k) if self.batch > 1 else self.seconds(drafted, k)
 
-    def run(self, requests, keep, concurrent=1, k=None, force=None, policy=None):  # noqa: PLR0913
+    def run(self, requests, keep, concurrent=1, k=None, force=None, policy=None):
         if self.double is not None:
             self.batch = concurrent
             return self.double.run(requests, keep, concurrent, k, force, policy)

@@ -50,7 +50,7 @@ def ended_draft(tokens, ends, at_end):
 class Chooser:
     """A policy asked token by token, with draws addressed by round and slot."""
 
-    def __init__(self, policy, K, seed, address, cost, state):  # noqa: PLR0913
+    def __init__(self, policy, K, seed, address, cost, state):
         self.policy, self.K, self.seed, self.address = policy, K, seed, address
         self.params, self.state = np.array(policy.params, float), np.array(state, float)
         self.clock, self.round = Clock(cost), 0
@@ -115,7 +115,7 @@ def run(prompt, future, budget, ends, offer, rules, chooser):
     return text, passes
 
 
-def run_wave(requests, ends, propose, length_of, late=False):  # noqa: PLR0913
+def run_wave(requests, ends, propose, length_of, late=False):
     """[(text, passes)] of vLLM on requests [(prompt, future, budget)] that start in one pass.
 
     propose(context, K) is a draft of at most K tokens, K = length_of(requests in the pass), which

@@ -18,7 +18,7 @@ def scheduled_round(trace, starts, s, row, held):
     return row, drafted, drafted, min(drafted, int(trace.run[t]))
 
 
-def run(trace, arrivals, decide, server, terms, context=None):  # noqa: PLR0913
+def run(trace, arrivals, decide, server, terms, context=None):
     """([(start, first, finish)], [(begin, seconds, held, active, rows, emitted)]).
 
     arrivals [(time, sequence)]; decide(sequence, number of the round, row, held) gives a round;

@@ -30,8 +30,8 @@ def _script(name):
     return module
 
 
-MAP = _script("map")
-MODULES = [name for names in MAP.modules(ROOT).values() for name in names]
+HOOKS = _script("hooks")
+MODULES = [name for names in HOOKS.modules(ROOT).values() for name in names]
 
 
 @pytest.mark.parametrize("number", range(len(EXTENDING)))
@@ -145,20 +145,6 @@ def test_readme_commands_have_the_options_that_they_need():
 def test_readme_shows_every_command():
     shown = {line.split()[1] for line in command_lines(ROOT / "README.md")}
     assert set(_commands()) - {"demo"} <= shown
-
-
-def test_map_says_what_every_room_holds():
-    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
-    for name, text in MAP.rooms(ROOT).items():
-        assert text, f"{name}/__init__.py has no docstring"
-        assert f"| `{name}` | {text} |" in page, "run: python docs/map.py --write"
-
-
-def test_map_and_picture_are_current():
-    stale = [
-        path.name for path, text in MAP.written(ROOT).items() if path.read_text("utf-8") != text
-    ]
-    assert stale == [], "run: python docs/map.py --write"
 
 
 @pytest.fixture(scope="module")

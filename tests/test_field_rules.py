@@ -18,7 +18,7 @@ from simspec.policies import ema_tiers, goodput, in_a_row, kill_switch, throughp
     LONG, LENGTHS, st.data(), st.floats(0.05, 1), st.integers(1, 4), st.integers(0, 5),
     st.sampled_from([-0.5, -0.25, 0.0, 0.25]), st.sampled_from([-0.25, 0.0, 0.5]), SCOPE, costs(),
 )  # fmt: skip
-def test_ema_tiers_equals_its_twin(  # noqa: PLR0913
+def test_ema_tiers_equals_its_twin(
     trace, tiers, data, weight, interval, warmup, down, up, scope, cost
 ):
     start = data.draw(st.sampled_from(tiers))
@@ -112,7 +112,7 @@ def test_throughput_aware_as_released_leaps_from_one_token_to_the_longest():
     LONG, st.booleans(), st.sampled_from([0.125, 0.5, 1.0]), st.sampled_from([0.25, 0.875]),
     st.integers(1, 4), st.integers(0, 3), st.integers(0, 2), SCOPE, costs(),
 )  # fmt: skip
-def test_goodput_equals_its_twin(  # noqa: PLR0913
+def test_goodput_equals_its_twin(
     trace, measured, weight, prior, window, cooldown, shortest, scope, cost
 ):
     shortest = min(shortest, trace.K)
@@ -181,7 +181,7 @@ def test_kill_switch_by_hand():
 @given(
     LONG, st.integers(1, 4), st.integers(0, 3), st.integers(0, 6), st.integers(0, 2), SCOPE, costs()
 )
-def test_in_a_row_equals_its_twin(trace, n, shortest, longest, bias, scope, cost):  # noqa: PLR0913
+def test_in_a_row_equals_its_twin(trace, n, shortest, longest, bias, scope, cost):
     shortest, longest = min(shortest, longest, trace.K), longest
     policy = in_a_row(n, shortest, longest, bias, scope=scope)
     same(trace, policy, partial(twins.InARow, n, shortest, min(longest, trace.K), bias), cost)

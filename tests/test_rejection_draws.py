@@ -101,7 +101,7 @@ def test_every_draw_is_used_once_and_reuse_is_detected(name):
     assert (twice > 0 and worst > 1e-3) if name else (twice == 0 and worst < EXACT), worst
 
 
-def faulty(  # noqa: PLR0913  the signature of rejection_sample, and one flag a fault
+def faulty(  # the signature of rejection_sample, and one flag a fault
     rule,
     logits,
     draft,

@@ -191,7 +191,7 @@ POLICIES = tuple(
 
 
 @lru_cache(maxsize=32)
-def toy_recording(  # noqa: PLR0913
+def toy_recording(
     drafter_name: str,
     rule_name: str,
     count: int = 10,

@@ -54,7 +54,7 @@ class VllmDouble:
     requests and d draft tokens takes seconds(n, d, k), where k is -1 under a policy.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self, world, make, ends=(3,), chunked=False, preempted=0, seconds=None, features=None
     ):
         self.world = {request.prompt: future for request, future in world}
@@ -76,9 +76,7 @@ class VllmDouble:
         )
         return Ready("vllm", "0.32.0", "double", 0.0, True, False)
 
-    def run(  # noqa: PLR0913
-        self, requests, keep, concurrent=1, k=None, force=None, policy=None, arrivals=None
-    ):
+    def run(self, requests, keep, concurrent=1, k=None, force=None, policy=None, arrivals=None):
         """Requests in slots: one that ends is followed by the next, or by one that has arrived."""
         self.drafter.use(policy or f"fixed:{k}")
         self.k = -1 if policy else k

@@ -120,7 +120,7 @@ class _Written:
         return self.tokens, np.zeros(len(self.tokens), np.uint8)
 
 
-def record_along(  # noqa: PLR0913
+def record_along(
     target: Decoder,
     drafter: Drafter,
     trace: Trace,

@@ -1,8 +1,9 @@
-"""Digests of replays of all bundled recordings: python tools/replay_digests.py [TRACES] [--json]
+"""Digests of replays: python tools/replay_digests.py [--write] [RECORDING ...]
 
-For each recording one SHA-256 over the rounds and seconds of every policy below that it has the
-features for, chains and trees. Equal digests before and after a change say that replays are the
-same, bit for bit. It imports what is public alone, so that it runs on older checkouts too.
+For each bundled recording and each policy below, one SHA-256 over the rounds and their seconds.
+Compared with tests/goldens/replay_digests.json, which the commit tagged before-the-cut wrote: equal
+digests say that replays are the same, bit for bit. A policy that a recording lacks the features for
+has none. Only public names are imported, so that the tool runs on older checkouts too.
 """
 
 import argparse
@@ -14,61 +15,76 @@ import numpy as np
 
 import simspec
 
+ROOT = Path(__file__).parents[1]
+FROZEN = ROOT / "tests" / "goldens" / "replay_digests.json"
 CHAINS = (
     "fixed:0", "fixed:1", "fixed:3", "beta_ts:acceptance", "beta_ts:censored", "beta_ts:printed",
     "beta_ts:printed_with_correction", "cali_ts:draft_share", "cali_ts:validated",
-    "cali_ts:literal,predictor=confidence", "model_only:confidence", "sampling_only", "cost_ts",
-    "cost_ts:depth,decay=0.75,scope=stream", "cost_ts:greedy=true", "confidence:0.5",
-    "confidence:0.7,inclusive=false", "entropy", "product", "specdec_pp", "draft_verify",
-    "adaedl", "hf_heuristic", "adaptive_confidence:samples=1", "ema_tiers", "throughput_aware:1/2",
-    "goodput:window=2", "kill_switch:2,window=4", "in_a_row:2", "ucb", "exp3", "tapout",
-    "greedy_oracle", "oracle",
+    "cali_ts:literal,predictor=confidence", "cost_ts", "cost_ts:depth,decay=0.75,scope=stream",
+    "cost_ts:greedy=true", "confidence:0.5", "confidence:0.7,inclusive=false", "entropy",
+    "product",
+    "two_thresholds:0.4/0.3", "specdec_pp", "adaedl", "hf_heuristic", "ema_tiers",
+    "goodput:window=2", "adaptive_verification", "ucb", "exp3", "tapout", "greedy_oracle", "oracle",
 )  # fmt: skip
-TREES = ("static:2x1", "optimal_tree:4", "medusa_tree:4", "cape", "sets:2", "dynamic_tree:4")
+TREES = (
+    "static:2x1", "optimal_tree:4", "medusa_tree:4", "cape", "sets:2", "dynamic_tree:4",
+    "tree_oracle:4",
+)  # fmt: skip
 
 
-def digest(trace: simspec.Trace) -> tuple[str, int]:
-    """(SHA-256, policies replayed) of a recording, at a draft step of a tenth."""
+def digest(trace: simspec.Trace, text: str) -> str | None:
+    """SHA-256 of a policy's rounds at a draft step of a tenth; None where it cannot be replayed."""
     cost = simspec.CostModel.from_ratio(0.1, trace.K)
-    found, count = hashlib.sha256(), 0
-    for text in (*CHAINS, *TREES):
-        try:
-            policy = simspec.policies.make(text, trace, cost)
-            tree = isinstance(policy, simspec.TreePolicy)
-            rounds = (
-                simspec.replay_tree(trace, policy)
-                if tree
-                else simspec.replay(trace, policy, 3, cost)
-            )
-        except (ValueError, simspec.TraceError):  # a feature or rank is not recorded
-            continue
-        rounds = rounds[0] if isinstance(rounds, tuple) else rounds
-        found.update(text.encode())
-        for name in ("offset", "row", "computed", "drafted", "accepted"):
-            found.update(np.ascontiguousarray(getattr(rounds, name)).astype(np.int64).tobytes())
-        if not tree:
+    found = hashlib.sha256()
+    try:
+        policy = simspec.policies.make(text, trace, cost)
+        if isinstance(policy, simspec.TreePolicy):
+            rounds = simspec.replay_tree(trace, policy)
+        else:
+            rounds = simspec.replay(trace, policy, 3, cost)
             found.update(cost.seconds(rounds).tobytes())
-        count += 1
-    return found.hexdigest(), count
+    except (ValueError, simspec.TraceError):  # a feature or rank is not recorded
+        return None
+    for part in rounds if isinstance(rounds, tuple) else (rounds,):
+        for name in ("offset", "row", "computed", "drafted", "accepted"):
+            if hasattr(part, name):
+                values = np.ascontiguousarray(getattr(part, name)).astype(np.int64)
+                found.update(values.tobytes())
+    return found.hexdigest()[:16]
+
+
+def digests(path: Path) -> dict[str, str]:
+    """The digest of each policy that the recording can be replayed with."""
+    trace = simspec.load_trace(path)
+    found = {text: digest(trace, text) for text in (*CHAINS, *TREES)}
+    return {text: value for text, value in found.items() if value}
 
 
 def main() -> None:
+    """Compares, or writes with --write; exit code 1 where a replay differs or is gone."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument(
-        "traces", nargs="?", type=Path, default=Path(__file__).parents[1] / "traces"
-    )
-    parser.add_argument("--json", action="store_true", dest="as_json")
+    parser.add_argument("recordings", nargs="*", type=Path)
+    parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    rows = {
-        str(path.relative_to(options.traces)): digest(simspec.load_trace(path))
-        for path in sorted(options.traces.rglob("*.parquet"))
+    paths = [
+        path.resolve()
+        for path in options.recordings or sorted((ROOT / "traces").rglob("*.parquet"))
         if ".exits" not in path.name
-    }
-    if options.as_json:
-        print(json.dumps(rows))
-    else:
-        for name, (value, count) in rows.items():
-            print(f"{value[:16]} {count:3} {name}")
+    ]
+    found = {str(path.relative_to(ROOT)): digests(path) for path in paths}
+    if options.write:
+        FROZEN.write_text(json.dumps(found, indent=0) + "\n", encoding="utf-8")
+        return
+    frozen = json.loads(FROZEN.read_text(encoding="utf-8"))
+    differ = [
+        f"{name} {text}"
+        for name, values in found.items()
+        for text, value in frozen.get(name, {}).items()
+        if values.get(text) != value
+    ]
+    print(f"{sum(map(len, found.values()))} replays of {len(found)} recordings", end=", ")
+    print(f"{len(differ)} differ from {FROZEN.name}", *differ, sep="\n")
+    raise SystemExit(bool(differ))
 
 
 if __name__ == "__main__":

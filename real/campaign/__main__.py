@@ -40,7 +40,7 @@ from simspec.output.names import one_note
 OUTCOMES = {True: "pass", False: "FAIL", None: "open"}
 
 
-def campaign(  # noqa: PLR0913
+def campaign(
     text: Annotated[list[Path], typer.Option(help="Text to train on, repeatable.")],
     prompts: Annotated[list[Path], typer.Option(help="Prompts as JSON lines, repeatable.")],
     out: Annotated[Path, typer.Option(help="Workspace, models included; call again to continue.")],

@@ -22,7 +22,7 @@ POLICIES = "cost_ts", "beta_ts", "goodput"
 """Policies tried inside an engine: they read no features of a drafter."""
 
 
-def advise(  # noqa: PLR0913
+def advise(
     engine: Annotated[str, typer.Argument(help="An engine of `simspec engine list`.")],
     out: Annotated[Path, typer.Option(help="Folder of all files; an earlier call is continued.")],
     model: Annotated[

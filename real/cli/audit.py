@@ -18,7 +18,7 @@ from real.cli.options import (
 PANEL = "Run and verify"
 
 
-def audit(  # noqa: PLR0913
+def audit(
     run: Annotated[
         str,
         typer.Argument(

@@ -14,7 +14,7 @@ from simspec.output.terminal import print_text
 PANEL = "Run and verify"
 
 
-def demo(  # noqa: PLR0913
+def demo(
     prompts: Annotated[
         int,
         typer.Option(

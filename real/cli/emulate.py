@@ -25,7 +25,7 @@ from simspec.output.table import print_table
 PANEL = "Benchmark"
 
 
-def emulate(  # noqa: PLR0913
+def emulate(
     trace: Recording,
     target: Annotated[
         str,

@@ -80,7 +80,7 @@ def list_engines(as_json: Json = False) -> None:
 
 
 @engine.command("run")
-def run(  # noqa: PLR0913
+def run(
     name: Name,
     model: Model,
     out: Annotated[Path, typer.Option(help="File of rows, .jsonl; one that exists is continued.")],
@@ -174,7 +174,7 @@ engine.command("server")(server)
 
 
 @engine.command("measure")
-def measure(  # noqa: PLR0913
+def measure(
     name: Name,
     model: Model,
     out: Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from simspec import Trace
 
 
-def compare(  # noqa: PLR0913
+def compare(
     rows: Annotated[
         list[Path],
         typer.Argument(

@@ -149,7 +149,7 @@ def adapter_of(name: str, settings: "EngineSettings") -> "Engine":
     return RELEASED[name]
 
 
-def start(  # noqa: PLR0913
+def start(
     name: str,
     settings: "EngineSettings",
     recording: str,
@@ -171,7 +171,7 @@ def start(  # noqa: PLR0913
     return run_requests(name, settings, requests, plan, out, force, untested)
 
 
-def run_requests(  # noqa: PLR0913
+def run_requests(
     name: str,
     settings: "EngineSettings",
     requests: "Sequence[Request]",

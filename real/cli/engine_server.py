@@ -14,7 +14,7 @@ from simspec.cli.options import MOST_BATCH, at_most
 LONGEST = 64
 
 
-def server(  # noqa: PLR0913
+def server(
     url: Annotated[str, typer.Argument(help="Address of a vLLM server: http://HOST:PORT.")],
     out: Annotated[
         Path, typer.Option(help="Folder for responses.jsonl, before.prom and after.prom.")

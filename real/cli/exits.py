@@ -11,7 +11,7 @@ from real.cli.options import Device, Dtype, Json, Models, TargetPath, Threads, W
 PANEL = "Record"
 
 
-def exits(  # noqa: PLR0913
+def exits(
     trace: Annotated[str, typer.Argument(help="A recording of drafter sorted.")],
     out: Annotated[
         Path | None, typer.Option(help="The file; default: NAME.exits.parquet next to it.")

@@ -13,7 +13,7 @@ from simspec.output.table import print_table
 PANEL = "Record"
 
 
-def latency(  # noqa: PLR0913
+def latency(
     target: Annotated[
         str,
         typer.Option(

@@ -54,7 +54,7 @@ Rules = Annotated[
 ]
 
 
-def measure(  # noqa: PLR0913
+def measure(
     out: Annotated[
         Path | None,
         typer.Option(

@@ -122,7 +122,7 @@ Costs = Annotated[
 ]
 
 
-def race(  # noqa: PLR0913
+def race(
     trace: Recording,
     contestant: Annotated[
         list[str] | None,

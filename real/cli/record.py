@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 PANEL = "Record"
 
 
-def record(  # noqa: PLR0913
+def record(
     prompts: Annotated[
         list[Path] | None,
         typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.'),

@@ -26,7 +26,7 @@ from simspec.output.terminal import print_text
 PANEL = "Run and verify"
 
 
-def run(  # noqa: PLR0913
+def run(
     trace: Annotated[
         str,
         typer.Argument(

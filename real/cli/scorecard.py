@@ -28,7 +28,7 @@ from simspec.output.terminal import print_text
 PANEL = "Benchmark"
 
 
-def scorecard(  # noqa: PLR0913
+def scorecard(
     traces: Annotated[list[str], typer.Argument(help="Recordings: files or bundled names.")],
     policy: Policies = None,
     prompts: Annotated[

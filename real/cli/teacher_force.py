@@ -26,7 +26,7 @@ from simspec.output.terminal import print_text
 PANEL = "Run and verify"
 
 
-def teacher_force(  # noqa: PLR0913
+def teacher_force(
     trace: Recording,
     policy: Annotated[str, typer.Option(help="name[:arg,...], as in `simspec sweep`.")] = "fixed:3",
     prompts: Prompts = 0,

@@ -13,7 +13,7 @@ from simspec.output.terminal import print_note, print_text
 PANEL = "Record"
 
 
-def train(  # noqa: PLR0913
+def train(
     text: Annotated[
         list[str],
         typer.Argument(

@@ -63,7 +63,7 @@ class DecodeResult:
     gap: np.ndarray
 
 
-def decode(  # noqa: PLR0913
+def decode(
     target: Target,
     drafter: Drafter,
     plan: Plan,

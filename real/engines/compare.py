@@ -266,7 +266,7 @@ def policy_of(about: Mapping[str, Any], text: str) -> ServedPolicy | None:
     return ServedPolicy(policy, cost, about["seed"], together)
 
 
-def predicted_passes(  # noqa: PLR0913
+def predicted_passes(
     rows: Sequence[Row],
     k: int,
     rules: Convention,
@@ -302,7 +302,7 @@ def predicted_passes(  # noqa: PLR0913
     return kept, _passes(trace, kept, k, rules, lengths, served)
 
 
-def _passes(  # noqa: PLR0913
+def _passes(
     trace: Trace,
     rows: Sequence[Row],
     k: int,

@@ -105,7 +105,7 @@ def decoded(line: bytes) -> dict[str, Any]:
     return value
 
 
-def run_line(  # noqa: PLR0913
+def run_line(
     number: int,
     requests: Sequence[Request],
     concurrent: int,

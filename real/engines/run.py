@@ -27,7 +27,7 @@ class Runner(Protocol):
     def start(self, settings: EngineSettings) -> Ready:
         """Loads the models."""
 
-    def run(  # noqa: PLR0913
+    def run(
         self,
         requests: Sequence[Request],
         keep: Callable[[Finished], None],
@@ -277,7 +277,7 @@ class Prompts:
         return Request(trace.meta.ids[s], tuple(prompt.tolist()), budget)
 
 
-def run_on_engine(  # noqa: PLR0913
+def run_on_engine(
     make: Callable[[], Runner],
     settings: EngineSettings,
     requests: Sequence[Request],

@@ -53,7 +53,7 @@ class Sitting:
 Save = Callable[[Sitting], None]
 
 
-def sit(  # noqa: PLR0913
+def sit(
     blocks: Mapping[str, Block],
     settings: MeasureSettings,
     sitting: Sitting | None = None,

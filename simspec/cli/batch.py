@@ -22,7 +22,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def batch(  # noqa: PLR0913
+def batch(
     traces: Traces = None,
     cost: Cost = None,
     size: Annotated[

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PANEL = "Simulate"
 
 
-def claims(  # noqa: PLR0913
+def claims(
     folder: Annotated[
         Path | None,
         typer.Argument(

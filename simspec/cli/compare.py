@@ -20,7 +20,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def compare(  # noqa: PLR0913
+def compare(
     traces: Traces = None,
     policy: Annotated[
         list[str] | None, typer.Option("--policy", help="name[:arg,...], repeatable.")

@@ -11,7 +11,7 @@ from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, Json, at_most
 PANEL = "Exchange with engines"
 
 
-def cost(  # noqa: PLR0913
+def cost(
     out: Annotated[Path, typer.Option(help="The cost model, .json.")],
     from_table: Annotated[
         str | None,

@@ -26,7 +26,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def drafters(  # noqa: PLR0913
+def drafters(
     traces: Traces = None,
     cost: Cost = None,
     mixed: MixedCosts = False,

@@ -18,7 +18,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def drift(  # noqa: PLR0913
+def drift(
     traces: Traces = None,
     policy: Policies = None,
     cost: Cost = None,

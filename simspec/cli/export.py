@@ -21,7 +21,7 @@ from simspec.cli.options import (
 PANEL = "Exchange with engines"
 
 
-def export(  # noqa: PLR0913
+def export(
     name: Annotated[
         str,
         typer.Argument(

@@ -22,7 +22,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def hybrid(  # noqa: PLR0913
+def hybrid(
     traces: Traces = None,
     predictor: Annotated[
         list[str] | None,

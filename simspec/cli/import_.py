@@ -11,7 +11,7 @@ from simspec.cli.options import LONGEST_DRAFT, Json, Level, at_most
 PANEL = "Exchange with engines"
 
 
-def import_(  # noqa: PLR0913
+def import_(
     format: Annotated[str, typer.Argument(help="Format of the file; a wrong one lists all.")],
     file: Annotated[Path, typer.Argument(help="The file that the other tool wrote.")],
     out: Annotated[

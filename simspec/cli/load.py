@@ -25,7 +25,7 @@ PANEL = "Simulate"
 MOST_RATES = 1000
 
 
-def load(  # noqa: PLR0913
+def load(
     recording: Annotated[str, typer.Argument(help="A recording: a file, or a bundled one's name.")],
     rate: Annotated[
         list[float] | None,

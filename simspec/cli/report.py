@@ -20,7 +20,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def report(  # noqa: PLR0913
+def report(
     traces: Traces = None,
     out: Annotated[Path, typer.Option(help="The page, .html.")] = Path("report.html"),
     policy: Annotated[

@@ -17,7 +17,7 @@ EXPECTED = (
 """What tools/kernel_errors.py prints."""
 
 
-def roofline(  # noqa: PLR0913
+def roofline(
     out: Annotated[
         Path,
         typer.Option(

@@ -20,7 +20,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def score(  # noqa: PLR0913
+def score(
     traces: Traces = None,
     policy: Policies = None,
     cost: Cost = None,

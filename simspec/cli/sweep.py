@@ -35,7 +35,7 @@ DEFAULT_POLICIES = (
 )  # fmt: skip
 
 
-def sweep(  # noqa: PLR0913
+def sweep(
     traces: Traces = None,
     policy: Policies = None,
     cost: Cost = None,

@@ -24,7 +24,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def trees(  # noqa: PLR0913
+def trees(
     traces: Traces = None,
     nodes: Annotated[
         list[int] | None,

@@ -19,7 +19,7 @@ from simspec.cli.options import (
 PANEL = "Simulate"
 
 
-def tune(  # noqa: PLR0913
+def tune(
     policy: Annotated[
         str, typer.Argument(help="name[:arg,...]; arguments that are given are kept.")
     ],

@@ -216,7 +216,7 @@ def write_export(
     return origin, notes + own
 
 
-def write_choice(  # noqa: PLR0913
+def write_choice(
     name: str,
     evidence: Evidence,
     choice: Choice,

@@ -118,7 +118,7 @@ def log_odds(confidence: Array) -> Array:
     return np.clip(odds, -_MOST_LOG_ODDS, _MOST_LOG_ODDS).astype(np.float32).astype(np.float64)
 
 
-def adaptive_verification(  # noqa: PLR0913
+def adaptive_verification(
     k: int | None = None,
     lag: int = 1,
     interval: int = 100,

@@ -78,7 +78,7 @@ def _observe(
         state[3] = state[0]
 
 
-def ema_tiers(  # noqa: PLR0913
+def ema_tiers(
     tiers: str = "1/3/5/7",
     start: int | None = None,
     weight: float = 0.2,

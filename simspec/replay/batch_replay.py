@@ -44,7 +44,7 @@ class BatchRun:
     steps: Steps
 
 
-def batch_replay(  # noqa: PLR0913
+def batch_replay(
     trace: Trace,
     policy: BatchPolicy,
     cost: CostModel | CostTable,

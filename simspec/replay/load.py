@@ -129,7 +129,7 @@ its first tokens, has its last |
     emitted: Integers
 
 
-def serve(  # noqa: PLR0913
+def serve(
     trace: Trace,
     requests: Requests,
     rounds: Rounds | Schedule | None,

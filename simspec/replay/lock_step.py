@@ -69,7 +69,7 @@ class Steps:
     share: NDArray[np.float64]
 
 
-def policy_steps(  # noqa: PLR0913
+def policy_steps(
     trace: Trace,
     rounds: Rounds,
     cost: CostModel | CostTable,

@@ -137,7 +137,7 @@ BY = ("trace", "task", "prompt")
 FIGURES = tuple(field.name for field in fields(Metrics) if field.name != "accept_by_depth")
 
 
-def sweep(  # noqa: PLR0913
+def sweep(
     traces: Recordings,
     policies: Policies,
     costs: Cost | Mapping[str, Cost] = 0.1,
@@ -179,7 +179,7 @@ def sweep(  # noqa: PLR0913
     return pandas.DataFrame(rows)
 
 
-def sweep_rows(  # noqa: PLR0913
+def sweep_rows(
     traces: Recordings,
     policies: Policies,
     costs: Cost | Mapping[str, Cost] = 0.1,

@@ -150,7 +150,7 @@ def _groups(tasks: Sequence[str], turn: int, seed: int) -> list[Order]:
     return [random.permutation(np.flatnonzero(array == name)) for name in names]
 
 
-def _drift(  # noqa: PLR0913
+def _drift(
     recording: str,
     trace: Trace,
     policy: Policy,

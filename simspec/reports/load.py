@@ -239,7 +239,7 @@ def best_policy(rows: Sequence[LoadRow], rate: float, objective: str = "latency"
     return at[int(np.argmin(np.where(np.isnan(values), inf, values)))].policy
 
 
-def _policy_figures(  # noqa: PLR0913
+def _policy_figures(
     trace: Trace,
     policy: Policy | Schedule | None,
     planned: CostModel,

@@ -228,7 +228,7 @@ class ReplayComparison:
     computed: the reward that counts computed tokens; a policy that drops some sets its own.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self, plan: CheckPlan, name: str, distribution: RoundDistribution,
         trace: Trace, policy: Policy, seed: int = 0,
     ) -> None:  # fmt: skip

@@ -23,9 +23,7 @@ SEEING = ("confidence:0.4", "cali_ts:validated,predictor=confidence", "cost_ts")
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
 
 
-def ran(  # noqa: PLR0913
-    tmp_path, draft, concurrent, policies, requests=None, target=TARGET, longest=800
-):
+def ran(tmp_path, draft, concurrent, policies, requests=None, target=TARGET, longest=800):
     """(about, rows) of policies, plain decoding and K on vLLM."""
     engine, path = RELEASED["vllm"], tmp_path / f"b{concurrent}.rows.jsonl"
     environment = find_environment(engine)

@@ -67,7 +67,7 @@ def leave(offset, run, code, lowest, K, out):
 
 
 @njit
-def leave_through_memory(offset, run, code, table, threshold, K, shown, out):  # noqa: PLR0913
+def leave_through_memory(offset, run, code, table, threshold, K, shown, out):
     """As `leave`, as the general loop must do it: values of the grid, written where a policy reads
     them, and NaN again after the round.
     """
@@ -152,9 +152,7 @@ def _clipped(mean, sigma):
 
 
 @njit(error_model="numpy")
-def calibrate(  # noqa: PLR0913
-    offset, run, code, table, address, seed, model, sample, theta0, K, out
-):
+def calibrate(offset, run, code, table, address, seed, model, sample, theta0, K, out):
     """cali_ts('validated') on a recorded probability: as `toss`, with the clipped mean of a
     Normal at each question.
     """

@@ -175,7 +175,7 @@ class ParallelEagle:
         return self.head.estimate(self.target, feature, token, rotation, mask, cache)
 
 
-def eagle_loss(  # noqa: PLR0913
+def eagle_loss(
     head: EagleHead,
     target: Decoder,
     batch: TrainingBatch | Tensor,

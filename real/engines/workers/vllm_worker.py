@@ -158,7 +158,7 @@ class VllmEngine:
             "notes": notes,
         }
 
-    def run(self, requests, concurrent, k, force, policy=None, arrivals=None):  # noqa: PLR0913
+    def run(self, requests, concurrent, k, force, policy=None, arrivals=None):
         """Yields each request as it finishes; `concurrent` of them are in the engine together.
 
         With arrivals each joins at its time, before the next step, and waits in vLLM's own queue.
