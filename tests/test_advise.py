@@ -9,14 +9,14 @@ from fake_engine import FakeRunner, prompts
 from shell import command, simspec
 from test_report_page import faults_of
 
-import real.cli.advise
+import real.commands.advise
 import real.engines
 from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
 from simspec.engines.vllm import length_at, read
 from simspec.engines.vllm_proposer import PolicyProposer
 
-REQUESTS = real.cli.advise._requests
+REQUESTS = real.commands.advise._requests
 WORLD = prompts(40)
 TASKS = {request.id: f"task {i % 2}" for i, (request, _) in enumerate(WORLD)}
 ADVISE = ("advise", "vllm", "--model", "m", "--prompts", "p.jsonl", "--depth", 5)
@@ -39,7 +39,7 @@ def fake_engine(folder, patch):
     options = {"seconds": growing, "step_seconds": clock, "follows": True}
     (folder / "m").mkdir()
     requests = [request for request, _ in WORLD]
-    patch.setattr(real.cli.advise, "_requests", lambda *_: (requests, TASKS))
+    patch.setattr(real.commands.advise, "_requests", lambda *_: (requests, TASKS))
     environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
     patch.setattr(real.engines, "find_environment", lambda *_: environment)
     made = []
@@ -151,7 +151,7 @@ def test_control_an_engine_that_became_slower_is_not_confirmed(engine):
 def test_the_best_policy_runs_next_to_the_length(engine, advised):
     found, folder = advised
     (tried,) = found["policies"]
-    assert tried["policy"] in real.cli.advise.POLICIES
+    assert tried["policy"] in real.commands.advise.POLICIES
     assert tried["verified"]["exceptions"] == 0
     rows = {row["policy"] or row["k"]: row for row in tried["verified"]["table"]["rows"]}
     assert {0, found["advice"][0]["k"], 5, tried["policy"]} == {*rows}
@@ -171,7 +171,7 @@ def test_a_policy_that_wins_is_written(engine):
     assert "in the engine is faster, predicted" in out
     written = json.loads((engine.folder / "a" / "policy.json").read_text())
     settings = written["additional_config"]["simspec"]
-    assert settings["policy"] in real.cli.advise.POLICIES
+    assert settings["policy"] in real.commands.advise.POLICIES
     proposer = PolicyProposer(
         SimpleNamespace(
             speculative_config=SimpleNamespace(**written["speculative_config"]),

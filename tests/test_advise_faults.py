@@ -10,7 +10,7 @@ from fake_engine import prompts
 from shell import command, simspec
 from test_advise import REQUESTS, engine  # noqa: F401
 
-import real.cli.advise
+import real.commands.advise
 import real.engines.advice_report
 import real.engines.advise
 from real.engines import EngineError
@@ -36,7 +36,7 @@ def small(engine, monkeypatch):  # noqa: F811
     """16 prompts, and a report without charts, which take most of the time."""
     requests = [request for request, _ in SMALL]
     tasks = {request.id: "task" for request in requests}
-    monkeypatch.setattr(real.cli.advise, "_requests", lambda *_: (requests, tasks))
+    monkeypatch.setattr(real.commands.advise, "_requests", lambda *_: (requests, tasks))
     monkeypatch.setattr(real.engines.advice_report, "all_figures", lambda *_: [])
     monkeypatch.setattr(real.engines.advice_report, "page_of", lambda *_: "page")
     return engine
@@ -147,7 +147,7 @@ def test_prompts_that_do_not_fit_are_left_out_with_a_note(small, monkeypatch):
         REQUESTS(*given)
         return [request for request, _ in SMALL], {request.id: "t" for request, _ in SMALL}
 
-    monkeypatch.setattr(real.cli.advise, "_requests", requests)
+    monkeypatch.setattr(real.commands.advise, "_requests", requests)
     tiny = Path(real.__file__).parent / "tiny" / "target"
     for name in ("tokenizer.json", "config.json"):
         (small.folder / "m" / name).write_bytes((tiny / name).read_bytes())

@@ -16,7 +16,7 @@ from shell import run
 from test_simulate import as_lists, grids
 from toy_lm import END, RULES, run_all, toy_cost, toy_recording
 
-import real.cli
+import real.commands
 import simspec.cli
 from real.drafters import BUILTIN, parallel_form
 from real.equality import rounds_of
@@ -285,7 +285,7 @@ def test_new_policy_replay_equals_slow_twin_and_run(momentum, drafter, rule):
 
 def test_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
     (tmp_path / "repeat.py").write_text(COMMAND.lstrip())
-    monkeypatch.setattr(real.cli, "__path__", [*real.cli.__path__, str(tmp_path)])
+    monkeypatch.setattr(real.commands, "__path__", [*real.commands.__path__, str(tmp_path)])
     app = typer.Typer(no_args_is_help=True, add_completion=False)
     points = entry_points(group=simspec.cli.GROUP)
     load = simspec.cli.load_commands
@@ -296,4 +296,4 @@ def test_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
     assert "Print a word several times." in out
     code, out, _ = run(capsys, "repeat", "tokens", "--times", 3)
     assert (code, out) == (0, "tokens tokens tokens\n")
-    sys.modules.pop("real.cli.repeat")
+    sys.modules.pop("real.commands.repeat")

@@ -5,7 +5,7 @@ from importlib import import_module
 
 import pytest
 
-from real.cli.options import show_progress
+from real.commands.options import show_progress
 from real.progress import Progress, quiet, relabel
 
 JOBS = (
@@ -51,7 +51,7 @@ def test_a_finished_label_is_reported_once_without_a_terminal(capsys):
 
 def test_long_work_says_a_line_a_minute_without_a_terminal(capsys, monkeypatch):
     now = 0.0
-    monkeypatch.setattr("real.cli.options.time.monotonic", lambda: now)
+    monkeypatch.setattr("real.commands.options.time.monotonic", lambda: now)
     with show_progress() as progress:
         for done in range(1, 8):
             now += 25

@@ -25,7 +25,7 @@ LISTS = {
     "simspec.papers": {"simspec.papers.catalogue"},
     "real.drafters": {"real.drafters.BUILTIN"},
     "simspec.cli": {"simspec.cli.app"},
-    "real.cli": {"simspec.cli.app"},
+    "real.commands": {"simspec.cli.app"},
 }
 """What the tests of a package import whose files nothing imports by name."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.cli.engine_options import SMOLLM2, adapter_of, engine_settings, prompt_choice
+from real.commands.engine_options import SMOLLM2, adapter_of, engine_settings, prompt_choice
 from real.decode.engine import make_passes, tune_for_timing
 from real.decode.loop import decode
 from real.decode.plan import chain_plan

@@ -14,7 +14,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from real.cli.engine_options import SMOLLM2, adapter_of, engine_settings, prompt_choice
+from real.commands.engine_options import SMOLLM2, adapter_of, engine_settings, prompt_choice
 from real.engines import Worker, find_environment
 from real.engines.adapter import draft_description
 from real.engines.load import (

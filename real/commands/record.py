@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from real.cli.options import (
+from real.commands.options import (
     MOST_TOKENS,
     ChatTemplate,
     Device,

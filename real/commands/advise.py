@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from real.cli.engine_options import Dtype, Fast, Threads, Untested, engine_settings, run_requests
-from real.cli.options import MOST_TOKENS, ChatTemplate, Json, Seed, System, show_progress
+from real.commands.engine_options import (
+    Dtype,
+    Fast,
+    Threads,
+    Untested,
+    engine_settings,
+    run_requests,
+)
+from real.commands.options import MOST_TOKENS, ChatTemplate, Json, Seed, System, show_progress
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, at_most
 
 if TYPE_CHECKING:
@@ -105,8 +112,8 @@ def advise(
     """
     from functools import partial
 
-    from real.cli.engine_options import adapter_of
-    from real.cli.record import written_texts
+    from real.commands.engine_options import adapter_of
+    from real.commands.record import written_texts
     from real.engines.adapter import EngineSettings, NgramDraft
     from real.engines.advice_report import Found, by_task
     from real.engines.advise import (

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Json, show_progress
+from real.commands.options import Json, show_progress
 from simspec.output.terminal import print_text
 
 PANEL = "Record"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Device, Dtype, Json, Models, TargetPath, Threads, Weights
+from real.commands.options import Device, Dtype, Json, Models, TargetPath, Threads, Weights
 
 PANEL = "Record"
 

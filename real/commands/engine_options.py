@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from real.cli.options import MOST_TOKENS, show_progress
+from real.commands.options import MOST_TOKENS, show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, MOST_THREADS, at_most
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import MOST_TOKENS, MOST_WIDTH, Device, Json, Seed, show_progress
+from real.commands.options import MOST_TOKENS, MOST_WIDTH, Device, Json, Seed, show_progress
 from simspec.cli.options import MOST_BATCH, MOST_REPEATS, at_most
 from simspec.output.table import print_table
 

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import MOST_TOKENS, ChatTemplate, Device, Json, Seed, System, show_progress
+from real.commands.options import (
+    MOST_TOKENS,
+    ChatTemplate,
+    Device,
+    Json,
+    Seed,
+    System,
+    show_progress,
+)
 from simspec.cli.options import MOST_BATCH, MOST_ROWS, MOST_THREADS, at_most
 from simspec.output.terminal import print_note, print_text
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from real.cli.options import Json
+from real.commands.options import Json
 from simspec.cli.options import Markdown
 
 if TYPE_CHECKING:

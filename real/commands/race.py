@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import (
+from real.commands.options import (
     Budget,
     Device,
     Dtype,

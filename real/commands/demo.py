@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Json, Seed, show_progress
+from real.commands.options import Json, Seed, show_progress
 from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most
 from simspec.output.table import print_table
 from simspec.output.terminal import print_text

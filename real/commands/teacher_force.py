@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import (
+from real.commands.options import (
     Cost,
     Device,
     Dtype,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import Json
+from real.commands.options import Json
 from simspec.output.terminal import print_text
 
 PANEL = "Exchange with engines"

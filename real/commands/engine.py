@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from real.cli.engine_compare import compare
-from real.cli.engine_options import (
+from real.commands.engine_compare import compare
+from real.commands.engine_options import (
     SMOLLM2,
     Budget,
     Count,
@@ -27,8 +27,8 @@ from real.cli.engine_options import (
     start,
     with_policies,
 )
-from real.cli.engine_server import server
-from real.cli.options import Json, Seed
+from real.commands.engine_server import server
+from real.commands.options import Json, Seed
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, at_most
 
 if TYPE_CHECKING:

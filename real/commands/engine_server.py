@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from real.cli.engine_options import SMOLLM2, Budget, Count, Part, Recording, prompt_choice
-from real.cli.options import Json, show_progress
+from real.commands.engine_options import SMOLLM2, Budget, Count, Part, Recording, prompt_choice
+from real.commands.options import Json, show_progress
 from simspec.cli.options import MOST_BATCH, at_most
 
 LONGEST = 64

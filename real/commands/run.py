@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from real.cli.options import (
+from real.commands.options import (
     Device,
     Dtype,
     Engine,
