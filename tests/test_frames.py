@@ -1,0 +1,91 @@
+"""A table at every width holds every row and every name, and its forms hold the same cells."""
+
+import json
+import math
+from contextlib import redirect_stdout
+from io import StringIO
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from simspec.numerics.stats import Estimate
+from simspec.output.frames import frame, show
+
+words = st.text(
+    st.characters(codec="utf-8", categories=("L", "N", "P", "Sm")), min_size=1, max_size=12
+)
+names = st.one_of(
+    words, st.builds("{}-{}".format, st.sampled_from(["traces/[red]", "a" * 30]), words)
+)
+cells = st.one_of(st.floats(0, 99).map("{:.2f}".format), st.sampled_from(["-", "[/b]"]), words)
+
+
+@st.composite
+def tables(draw):
+    named, measured = draw(st.integers(1, 3)), draw(st.integers(1, 12))
+    headings = draw(
+        st.lists(words, min_size=named + measured, max_size=named + measured, unique=True)
+    )
+    row = st.tuples(*[names] * named, *[cells] * measured)
+    optional = draw(st.lists(st.sampled_from(headings[named:]), unique=True))
+    return frame(
+        draw(st.lists(row, min_size=1, max_size=9)), headings, names=named, optional=optional
+    )
+
+
+def printed(table, width=None, **options):
+    """What is printed on a terminal of that width; None: into a pipe."""
+    with (
+        redirect_stdout(StringIO()) as out,
+        patch("simspec.output.terminal.terminal_width", lambda: width),
+    ):
+        show(table, **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, None])
+@settings(deadline=None, max_examples=30)
+@given(table=tables())
+def test_figures_are_whole_and_no_line_is_too_long(width, table):
+    out = printed(table, width)
+    for heading in table.columns[table.attrs["names"] :]:
+        if heading not in table.attrs["optional"]:
+            assert all(cell in out for cell in table[heading])
+    if width is None:
+        assert all(cell in out for row in table.itertuples(index=False) for cell in row)
+    else:
+        assert max(map(cell_len, out.splitlines())) <= width
+
+
+def test_all_forms_show_the_same_cells():
+    interval = Estimate(1.5, 1.25, 1.75, 0.95, 20)
+    table = frame(
+        [("a|*b*", 3, 0.25, interval), ("[red]", None, math.nan, interval)],
+        ("policy", "K", "share", "speedup"),
+        title="gains", notes=["a note"], formats={"share": ".0%"},
+    )  # fmt: skip
+    (data,) = json.loads(printed(table, as_json=True, seed=1))["tables"]
+    assert (data["rows"][0]["K"], data["rows"][1]["share"]) == (3, None)
+    assert data["rows"][0]["speedup"] == {"value": 1.5, "low": 1.25, "high": 1.75}
+    assert (data["title"], data["notes"]) == ("gains", ["a note"])
+    markdown = printed(table, as_markdown=True)
+    assert r"| a\|\*b\* | 3 | 25% | 1.50 [1.25, 1.75] |" in markdown
+    text = printed(table)
+    for cell in ("a|*b*", "[red]", "25%", "1.50 [1.25, 1.75]", "gains", "a note"):
+        assert cell in text
+
+
+def test_optional_columns_are_named_where_they_are_left_out():
+    table = frame([("p" * 8, "1.234", "0.833")], ("policy", "speedup", "v_d"), optional=["v_d"])
+    out = printed(table, 26)
+    assert "left out: v_d" in out
+    assert "1.234" in out
+
+
+def test_control_characters_are_escaped():
+    table = frame([("a\nb", "1"), ("a\tb\x1b[1m", "2")], ("name", "x"), title="e\x1b[1m")
+    for width in (None, 40):
+        assert not set(printed(table, width)) & {"\x1b", "\t"}
