@@ -10,7 +10,8 @@
         '''Replay policies on recordings and print what each would gain.'''
 
 `app.command()(sweep)` then takes `simspec sweep A.parquet --replicates 8`, `Sweep(replicates=0)` is
-a ValueError of one line, and `stored(settings)` is what a card keeps.
+a ValueError of one line, and `stored(settings)` is what a card keeps. A field whose type is itself
+a Settings model is a group: its options stand among the command's, for several commands.
 """
 
 import inspect
@@ -67,14 +68,35 @@ def stored(settings: Any) -> dict[str, Any]:
 
 def command(function: Callable[[Any], None]) -> Callable[..., None]:
     """`function(settings)` as typer takes it: a parameter for each field of its settings model."""
-    import typer
-
     (parameter,) = inspect.signature(function, eval_str=True).parameters.values()
     model = parameter.annotation
-    hints = get_type_hints(model, include_extras=True)
+    parameters = _parameters(model)
+
+    @wraps(function)
+    def run(**given: Any) -> None:
+        function(_made(model, given))
+
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
+
+
+def _is_group(hint: Any) -> bool:
+    """Whether a field is a group of options: settings of its own."""
+    return isinstance(hint, type) and issubclass(hint, Settings)
+
+
+def _parameters(model: Any) -> list[inspect.Parameter]:
+    """typer's parameters of the fields, those of groups in their place."""
+    import typer
+
     parameters = []
     for each in fields(model):
-        kind, meta = _parts(hints[each.name])
+        hint = get_type_hints(model, include_extras=True)[each.name]
+        if _is_group(hint):
+            parameters += _parameters(hint)
+            continue
+        kind, meta = _parts(hint)
         extra = (meta and meta.extra) or {"names": (), "kind": "option"}
         declare = typer.Argument if extra["kind"] == "argument" else typer.Option
         default = each.default
@@ -89,26 +111,25 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
             default = inspect.Parameter.empty
         elif isinstance(default, tuple):
             default = list(default) or None
+        annotation: Any = Annotated[_option_type(kind), info]
         parameters.append(
             inspect.Parameter(
-                each.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=default,
-                annotation=Annotated[_option_type(kind), info],
+                each.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
             )
         )
+    return parameters
 
-    @wraps(function)
-    def run(**given: Any) -> None:
-        given = {
-            key: () if value is None and _is_tuple(hints[key]) else value
-            for key, value in given.items()
-        }
-        function(model(**given))
 
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
-    return run
+def _made(model: Any, given: dict[str, Any]) -> Any:
+    """The settings of typer's values; None where nothing was given for a list."""
+    values = {}
+    for name, hint in get_type_hints(model, include_extras=True).items():
+        if _is_group(hint):
+            values[name] = _made(hint, given)
+        else:
+            value = given[name]
+            values[name] = () if value is None and _is_tuple(hint) else value
+    return model(**values)
 
 
 def _shown(name: str, hint: Any) -> str:

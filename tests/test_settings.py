@@ -65,3 +65,30 @@ def test_a_card_stores_plain_data():
         "traces": ("a",), "draws": 4, "rule": "greedy", "out": "x", "lengths": (1, 2),
         "as_json": False,
     }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place(Settings):
+    device: Annotated[str, option("Where.")] = "cpu"
+    rank: Annotated[int, option("Which.", ge=0)] = 0
+
+
+@dataclass(frozen=True)
+class Run(Settings):
+    name: Annotated[str, argument("A recording.")]
+    place: Place = Place()
+
+
+def test_a_group_stands_among_the_options():
+    made = []
+
+    @command
+    def run_it(settings: Run) -> None:
+        """Run."""
+        made.append(settings)
+
+    app = typer.Typer()
+    app.command()(run_it)
+    CliRunner().invoke(app, ["a", "--device", "cuda"])
+    assert made == [Run("a", Place("cuda"))]
+    assert stored(made[0]) == {"name": "a", "place": {"device": "cuda", "rank": 0}}
