@@ -1,4 +1,4 @@
-"""Sizes of the repository beside its limits: python tools/size.py; exit code 1 where one is passed."""
+"""Sizes of the repository beside its limits: python tools/size.py; 1 where one is passed."""
 
 import subprocess
 import sys
