@@ -11,9 +11,8 @@ from shell import command, refused
 
 import real.jobs
 import real.record.recorder
-import real.record.shards
 from real.record import RecordError, RecordingFiles
-from real.record.shards import Shards
+from real.record.recorder import Shards
 from real.rerun import prompts_of
 from simspec import load_trace
 

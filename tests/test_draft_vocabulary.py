@@ -52,12 +52,16 @@ from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.parallel import record_parallel, record_prefix_only
 from real.record.recorder import record_sequence
-from real.record.rejection import record_rejection
-from real.record.rows import assemble, record_stepwise
+from real.record.rows import (
+    assemble,
+    record_parallel,
+    record_prefix_only,
+    record_rejection,
+    record_stepwise,
+)
+from real.record.sequences import target_sequence
 from real.record.settings import describe
-from real.record.target_sequence import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_parallel, tree_order_stepwise
 from real.sampling import Rule
 from real.train.config import drafter_training

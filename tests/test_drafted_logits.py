@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from real.draft.drafted_logits import DraftedLogits, rank_of
-from real.record.parallel import SequenceScores, picks
+from real.record.rows import SequenceScores, picks
 from real.sampling import Rule, margin
 
 VOCAB = 24

@@ -18,7 +18,7 @@ from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head
 from real.model.target import Target
 from real.record import Settings
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 
 
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:

@@ -12,7 +12,6 @@ from shell import command, refused
 
 import real.jobs
 import real.record.recorder
-import real.record.shards
 from simspec import synthetic
 
 PROMPTS = 14
@@ -49,14 +48,14 @@ def test_interrupted_recording_continues_with_the_same_command(tmp_path):
     assert not (folder / "x.parquet").exists()
     kept = shard.stat().st_mtime_ns, shard.read_bytes()
     seen = []
-    load = real.record.shards.load_trace
+    load = real.record.recorder.load_trace
 
     def loaded(path):
         seen.append((path.stat().st_mtime_ns, path.read_bytes()))
         return load(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(real.record.shards, "load_trace", loaded)
+        patch.setattr(real.record.recorder, "load_trace", loaded)
         assert command(folder, *LONG)[0] == 0
     assert seen[0] == kept  # it was not made anew
     assert command(prompts(tmp_path / "whole", PROMPTS), *LONG)[0] == 0
@@ -71,7 +70,7 @@ def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
         raise KeyboardInterrupt
 
     if job == "record":
-        monkeypatch.setattr("real.record.sequence_cache.target_sequences", stopped)
+        monkeypatch.setattr("real.record.sequences.target_sequences", stopped)
         refused(folder, *RECORD, words="interrupted", code=130)
     elif job == "sweep":
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")

@@ -13,7 +13,7 @@ from real.model.checkpoint import load_tokenizer
 from real.pair import load_pair
 from real.prompts import Conversation, LeftOut, Prompt, PromptFormat, load_chat_template
 from real.record import Settings
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 from real.sampling import Rule
 from simspec import load_trace
 

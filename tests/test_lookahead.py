@@ -25,7 +25,7 @@ from real.model.target import Target
 from real.prompts import Prompt
 from real.record import RecordError, Settings
 from real.record.recorder import record_sequence
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 from real.sampling import Rule
 from simspec import CostModel, policies
 

@@ -11,7 +11,7 @@ from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.draft import Silent, Step
 from real.record import Settings
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 from real.sampling import Rule
 from simspec import policies
 

@@ -16,7 +16,7 @@ from real.drafters.medusa import published as published_medusa
 from real.model.draft_head import load_draft_head, save_draft_head
 from real.model.target import Target
 from real.record import Settings
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 KINDS = {

@@ -28,10 +28,15 @@ from real.model.full_pass import BranchCache
 from real.model.target import Target
 from real.record import Settings
 from real.record import tree_order as parallel_tree_order
-from real.record.parallel import SequenceScores, record_parallel, record_prefix_only
 from real.record.recorder import record_sequence
-from real.record.rows import RecordedRows, record_stepwise
-from real.record.target_sequence import target_sequence
+from real.record.rows import (
+    RecordedRows,
+    SequenceScores,
+    record_parallel,
+    record_prefix_only,
+    record_stepwise,
+)
+from real.record.sequences import target_sequence
 from real.record.tree_order import NOT_IN_TREE, tree_order_parallel, tree_order_stepwise
 from real.sampling import Rule, gumbel, uniforms
 from simspec.numerics import rng

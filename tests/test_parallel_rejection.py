@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from toy_lm import END, PREFIX, TOYS, toy_pair, toy_prompts
 
 from real.record import Settings
-from real.record.rejection import _stepwise, record_rejection
-from real.record.target_sequence import target_sequence
+from real.record.rows import _stepwise, record_rejection
+from real.record.sequences import target_sequence
 from real.sampling import Rule
 
 RULE = Rule("rejection", 0.8, 5)

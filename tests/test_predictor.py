@@ -34,11 +34,10 @@ from real.model.hf_config import WeightsError
 from real.pair import check_predictors
 from real.prompts import Prompt
 from real.record import Settings
-from real.record.parallel import record_prefix_only
 from real.record.recorder import record_sequence
-from real.record.rows import RecordedRows, assemble, record_stepwise
+from real.record.rows import RecordedRows, assemble, record_prefix_only, record_stepwise
+from real.record.sequences import target_sequence
 from real.record.settings import describe
-from real.record.target_sequence import target_sequence
 from real.rerun import rerun
 from simspec import Policy, replay
 from simspec.policy.stepper import TOKEN_FEATURES

@@ -14,11 +14,10 @@ from real.draft import Silent
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
 from real.record import recorder as module
-from real.record.parallel import record_prefix_only
 from real.record.recorder import record_sequence
-from real.record.rows import RecordedRows, record_stepwise
+from real.record.rows import RecordedRows, record_prefix_only, record_stepwise
+from real.record.sequences import target_sequence
 from real.record.settings import describe
-from real.record.target_sequence import target_sequence
 from real.sampling import margin
 from simspec import load_trace
 from simspec.trace.quantization import encode_margin

@@ -162,7 +162,7 @@ def test_command_records_drafters_into_a_folder(folder, monkeypatch):
     # a further drafter reads the sequences; whole recordings are kept
     kept = (folder / "all" / "model.parquet").read_bytes()
     monkeypatch.setattr(
-        "real.record.sequence_cache.target_sequences", lambda *_: pytest.fail("written again")
+        "real.record.sequences.target_sequences", lambda *_: pytest.fail("written again")
     )
     more = ("record", "p.jsonl", "--drafter", "model", "--drafter", "medusa", "--out", "all")
     assert command(folder, *more, *COMMAND)[0] == 0

@@ -34,10 +34,9 @@ from real.model.target import Target
 from real.prompts import Prompt
 from real.record import RecordError, Settings
 from real.record.recorder import record_sequence
-from real.record.rejection import _stepwise, record_rejection
-from real.record.rows import assemble
+from real.record.rows import _stepwise, assemble, record_rejection
+from real.record.sequences import target_sequence
 from real.record.settings import describe
-from real.record.target_sequence import target_sequence
 from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, PolicyError, Trace, TraceMeta, load_trace, policies, replay, sweep

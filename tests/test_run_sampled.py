@@ -17,11 +17,9 @@ from real.pair import Pair
 from real.prompts import Prompt
 from real.record import RecordError, Settings
 from real.record.recorder import record_sequence
-from real.record.rejection import record_emitted
-from real.record.rows import assemble
-from real.record.sequence_cache import SequenceCache
+from real.record.rows import assemble, record_emitted
+from real.record.sequences import SequenceCache, target_sequences
 from real.record.settings import describe
-from real.record.target_sequence import target_sequences
 from real.rerun import prompts_of, recorded_rule, rerun_rule
 from real.sampling import AddressedDraws, Rule
 from simspec import PolicyError, policies

@@ -10,7 +10,7 @@ from toy_lm import END, RULES, VOCAB, ToyPairs, toy_prompts
 from real.model.captured_passes import CapturedPasses
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record, recorder
-from real.record.sequence_cache import checksum
+from real.record.sequences import checksum
 from real.record.settings import describe
 from real.sampling import Rule
 

@@ -20,7 +20,7 @@ from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model.target import Target
 from real.record import Settings
 from real.record.recorder import record_sequence
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 from real.train import accepted_length
 from real.train import skip_search as skips
 from real.train.drafter_card import card_lines

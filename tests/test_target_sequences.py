@@ -15,10 +15,9 @@ from real.model.decoder import Decoder
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
-from real.record import target_sequence as batch_writer
-from real.record.sequence_cache import blocks_of
+from real.record import sequences as batch_writer
+from real.record.sequences import blocks_of, default_batch, target_sequence, target_sequences
 from real.record.settings import describe
-from real.record.target_sequence import default_batch, target_sequence, target_sequences
 from real.sampling import Rule, gumbel, gumbel_at
 from simspec import load_trace
 
@@ -244,10 +243,10 @@ def test_killed_recording_does_not_write_its_block_again(tmp_path, monkeypatch):
 
     out = tmp_path / "killed.parquet"
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("real.record.sequence_cache.target_sequences", until_the_second_block)
+        patch.setattr("real.record.sequences.target_sequences", until_the_second_block)
         recorded(out, batch=2)
     addresses_written.clear()
-    monkeypatch.setattr("real.record.sequence_cache.target_sequences", listed)
+    monkeypatch.setattr("real.record.sequences.target_sequences", listed)
     assert recorded(out, batch=2) == whole
     assert addresses_written == [8, 9, 10]  # the first block of 8 was saved
     with pytest.raises(RecordError, match="other settings"):

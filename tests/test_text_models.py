@@ -25,7 +25,7 @@ from real.model.draft_vocabulary import DraftVocabularyHead
 from real.model.target import Target
 from real.pair import TINY
 from real.prompts import Prompt
-from real.record import Settings, parallel
+from real.record import Settings, rows
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
@@ -171,7 +171,7 @@ def test_texts_of_another_origin_give_the_definition(monkeypatch):
     assert inside.sum() > 3  # an end token within a draft
     assert {len(t.output) < t.budget for t in texts} == {True, False}
     assert trace.budget.tolist() == [text.budget for text in texts]
-    monkeypatch.setattr(parallel, "MOST_ROWS", 3)
+    monkeypatch.setattr(rows, "MOST_ROWS", 3)
     assert record_texts_by_model(texts, ModelDrafter(lm), K, ENDS) == trace
 
 
@@ -304,7 +304,7 @@ def test_a_draft_vocabulary_beyond_the_model_is_refused(folder):
 
 
 def test_an_interrupted_recording_leaves_nothing(folder, monkeypatch):
-    before, record, calls = contents(folder), parallel.record_prefix_only, []
+    before, record, calls = contents(folder), rows.record_prefix_only, []
 
     def interrupted(*arguments):
         calls.append(arguments)

@@ -14,7 +14,7 @@ from real.decode.protocol import RoundStart, SequenceStart
 from real.decode.tree_drafting import StaticTree
 from real.decode.tree_search import BeamSearch, DynamicTree, parse_beam, search_tree, top_tokens
 from real.record import Settings
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 from real.sampling import Rule
 from simspec import policies
 from simspec.tree.policy import TreePolicy

@@ -8,8 +8,8 @@ from interrupted_jobs import prompts, rows
 from shell import command, refused
 
 import real.record.recorder
+from real.record.recorder import FolderClaim
 from real.record.settings import RecordError
-from real.record.shards import FolderClaim
 
 ARGUMENTS = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 3]
 
@@ -48,7 +48,7 @@ def test_failed_recording_gives_its_folder_back(tmp_path, monkeypatch):
 HOLDS = """
 import sys, time
 from pathlib import Path
-from real.record.shards import FolderClaim
+from real.record.recorder import FolderClaim
 claim = FolderClaim(Path(sys.argv[1]))
 print("ready", flush=True)
 time.sleep(60)
@@ -70,16 +70,16 @@ def test_killed_process_holds_no_claim(tmp_path):
 
 def test_folder_removed_before_it_is_claimed_is_made_anew(tmp_path, monkeypatch):
     """The first writer has just finished and removed it."""
-    import real.record.shards
+    import real.record.recorder
 
-    folder, lock, removed = tmp_path / "x.parts", real.record.shards._lock, []
+    folder, lock, removed = tmp_path / "x.parts", real.record.recorder._lock, []
 
     def finished_meanwhile(*arguments):
         if not removed:
             removed.append(folder.rmdir())
         lock(*arguments)
 
-    monkeypatch.setattr(real.record.shards, "_lock", finished_meanwhile)
+    monkeypatch.setattr(real.record.recorder, "_lock", finished_meanwhile)
     claim = FolderClaim(folder)
     assert removed == [None]
     assert folder.is_dir()

@@ -10,7 +10,7 @@ from toy_lm import VOCAB, toy_decoder, toy_prompts
 from real.model.full_pass import RaggedKVCache
 from real.model.target import Target
 from real.record import Settings
-from real.record.target_sequence import target_sequence, target_sequences
+from real.record.sequences import target_sequence, target_sequences
 from real.sampling import Rule
 from real.train import batch_writing, sequence_shards
 from real.train.batch_writing import write_together

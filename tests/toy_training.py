@@ -6,7 +6,7 @@ from toy_lm import toy_prompts, toy_target, toy_texts
 
 from real.model.target import Target
 from real.record import Settings
-from real.record.target_sequence import target_sequence
+from real.record.sequences import target_sequence
 from real.sampling import Rule
 from real.train.drafter_data import DrafterData
 from real.train.optimizers import TrainSchedule

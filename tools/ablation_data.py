@@ -21,7 +21,7 @@ from real.provenance import device_name, revision, versions
 from real.record import Settings
 from real.record.exits import record_exits
 from real.record.recorder import record_sequence
-from real.record.sequence_cache import SequenceCache
+from real.record.sequences import SequenceCache
 from real.rerun import prompts_of, rule_of
 from real.train.accepted_length import AcceptedLengths, summary
 from real.train.config import DrafterTraining, loss_settings, recipe_of

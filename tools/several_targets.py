@@ -35,7 +35,7 @@ from real.model.target import Target
 from real.pair import TINY
 from real.progress import Progress
 from real.record import Settings
-from real.record.target_sequence import target_sequences
+from real.record.sequences import target_sequences
 from real.rerun import prompts_of, rule_of
 from real.train.config import TrainConfig, drafter_training
 from real.train.corpus import END, documents, encode, encoded_text, windows

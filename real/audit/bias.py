@@ -12,7 +12,7 @@ from real.decode.along import along
 from real.draft import Drafter
 from real.model.decoder import Decoder
 from real.model.target import Target
-from real.record.rejection import emitted_rows
+from real.record.rows import emitted_rows
 from real.sampling import Rule
 
 

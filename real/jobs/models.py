@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
@@ -16,27 +17,33 @@ from real.sampling import Rule
 from simspec import CostModel, Trace, load_trace, policies
 from simspec.output.terminal import print_note
 from simspec.policy_kind import DeferredPolicy
+from simspec.settings import Settings, option
 from simspec.trace.recordings import costs_of, locate
 
 
 @dataclass(frozen=True)
-class ModelSettings:
-    """Which models a job loads, and how they run.
+class ModelSettings(Settings):
+    """Which models a command loads, and how they run."""
 
-    | field | meaning |
-    | --- | --- |
-    | models | model folder: target/, and one folder per drafter; None: the embedded models |
-    | device, dtype, engine | cpu, cuda or cuda:1; a key of `DTYPES`; one of `ENGINES` |
-    | target | a transformers checkpoint in place of `<models>/target` |
-    | weights | the drafter's folder, in place of `<models>/<drafter>` |
-    """
-
-    models: Path | None = None
-    device: str = "cpu"
-    dtype: str = "float32"
-    engine: str = "eager"
-    target: str | None = None
-    weights: Path | None = None
+    models: Annotated[
+        Path | None,
+        option("Folder with target/ and the drafters' folders; default: the embedded models."),
+    ] = None
+    device: Annotated[str, option("cpu, cuda or cuda:1.")] = "cpu"
+    dtype: Annotated[str, option("float32, float64 or bfloat16.")] = "float32"
+    engine: Annotated[
+        str,
+        option(
+            "eager; fast: padded passes, captured once (for a GPU); "
+            "strict: one width, so that bfloat16 output is equal under every policy."
+        ),
+    ] = "eager"
+    target: Annotated[
+        str | None, option("A transformers checkpoint in place of <models>/target.")
+    ] = None
+    weights: Annotated[
+        Path | None, option("The drafter's folder, in place of <models>/<drafter>.")
+    ] = None
 
     @property
     def folder(self) -> Path:

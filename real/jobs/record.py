@@ -28,9 +28,8 @@ from real.prompts import (
 from real.record import Recording, RecordingFiles, Settings, record_all
 from real.record.exits import record_exits
 from real.record.rows import check_history_free
-from real.record.sequence_cache import SequenceCache, add_later_turns
+from real.record.sequences import SequenceCache, add_later_turns, default_batch
 from real.record.settings import card, describe
-from real.record.target_sequence import default_batch
 from real.rerun import rule_of
 from simspec import Trace, load_trace
 from simspec.output.files import check_output

@@ -14,8 +14,7 @@ from real.jobs.models import ModelSettings, open_recording
 from real.measure import MeasureSettings, max_new_tokens, measure
 from real.pair import Pair
 from real.progress import Progress, quiet, relabel
-from real.record.rejection import record_emitted
-from real.record.rows import check_history_free
+from real.record.rows import check_history_free, record_emitted
 from real.rerun import SEEDS, recorded_rule, rerun, rerun_rule, rule_of, total_seconds
 from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies, replay
 from simspec.output.files import check_output

@@ -12,9 +12,8 @@ from real.draft.drafted_logits import DraftedLogits
 from real.drafters.sorted import ParallelSorted, SortedDrafter
 from real.model.decoder import Decoder
 from real.model.full_pass import TargetPass
-from real.record.parallel import SequenceScores, picks
-from real.record.rows import MAX_CODE
-from real.record.settings import RecordError
+from real.record.rows import SequenceScores, picks
+from real.record.settings import MAX_CODE, RecordError
 from real.sampling import Rule
 from simspec import Trace
 from simspec.trace.exits import ExitDrafts

@@ -18,6 +18,8 @@ from simspec.trace.acceptance import expected_accepted_length
 from simspec.tree.tree import MAX_RANKS
 
 MAX_BATCH = 65536
+MAX_CODE = 255
+"""The largest code of a rank and of a margin: that or more."""
 
 
 class RecordError(ValueError):

@@ -15,8 +15,7 @@ from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.prompts import Prompt
-from real.record.parallel import IdleTarget, record_prefix_only
-from real.record.rows import assemble
+from real.record.rows import IdleTarget, assemble, record_prefix_only
 from real.record.settings import Settings, describe
 from real.sampling import Rule
 from simspec import Trace

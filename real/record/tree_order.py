@@ -14,8 +14,7 @@ from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
-from real.record.parallel import SequenceScores, SharedPass
-from real.record.rows import check_history_free
+from real.record.rows import SequenceScores, SharedPass, check_history_free
 from real.record.settings import RecordError, Settings
 
 NOT_IN_TREE = 255

@@ -16,7 +16,7 @@ from real.model.decoder import Decoder
 from real.model.kv_cache import KVCache
 from real.model.target import Target
 from real.record import Settings
-from real.record.parallel import hidden_states, record_parallel
+from real.record.rows import hidden_states, record_parallel
 from real.sampling import Rule
 from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
 

@@ -1,6 +1,6 @@
 """Sequences that a GPU writes by thousands: a token is picked there and stays until all have ended.
 
-`real.record.target_sequence.write_batch` asks for each token and its margin, which costs more than
+`real.record.sequences.write_batch` asks for each token and its margin, which costs more than
 the pass of a small model: an H200 wrote 6,400 tokens a second with it.
 """
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from real.model.decoder import Decoder
 from real.model.full_pass import RaggedKVCache
-from real.record.target_sequence import PREFILL_ROWS, groups_of_prompts, prefill
+from real.record.sequences import PREFILL_ROWS, groups_of_prompts, prefill
 from real.sampling import Rule, inverse_cdf
 from simspec.numerics.rng import RESIDUAL, uniform_rows
 

@@ -14,8 +14,8 @@ from real.model.target import Target
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.record import Settings
-from real.record.parallel import hidden_states
-from real.record.target_sequence import default_batch, target_sequences
+from real.record.rows import hidden_states
+from real.record.sequences import default_batch, target_sequences
 from real.sampling import gumbel
 from real.train.accepted_length import Continuation, TokenPair
 from real.train.config import TrainConfig

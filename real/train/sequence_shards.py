@@ -15,7 +15,7 @@ from real.model.target import Target
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.record import Settings
-from real.record.target_sequence import target_sequences
+from real.record.sequences import target_sequences
 from real.sampling import Rule
 from real.train.batch_writing import BATCH as BATCH_OF_GPU
 from real.train.batch_writing import write_together

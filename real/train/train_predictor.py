@@ -20,8 +20,8 @@ from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.record import Settings
-from real.record.parallel import hidden_states
-from real.record.target_sequence import target_sequence
+from real.record.rows import hidden_states
+from real.record.sequences import target_sequence
 from real.sampling import Rule
 from real.train.corpus import windows
 

@@ -33,7 +33,7 @@ from real.jobs.record import make_recording
 from real.pair import TINY, load_pairs
 from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptFormat, load_chat_template, read_prompts
 from real.record import RecordingFiles, Settings, record_all
-from real.record.target_sequence import default_batch, target_sequences
+from real.record.sequences import default_batch, target_sequences
 from real.sampling import Rule
 
 

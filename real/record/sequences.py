@@ -1,0 +1,539 @@
+"""The target's sequences after prompts, and a file of them that several recordings share."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from glob import escape
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from real.decode.loop import Round, decode
+from real.decode.plan import chain_plan
+from real.draft import Silent
+from real.files import replacing
+from real.model.decoder import Decoder
+from real.model.full_pass import RaggedKVCache
+from real.model.kv_cache import KVCache
+from real.model.runner import EAGER
+from real.model.target import Target
+from real.processes import ALONE, Processes
+from real.progress import Progress, quiet
+from real.prompts import Conversation, LeftOut, Prompt
+from real.record.settings import MAX_CODE, RecordError, Settings
+from real.sampling import Rule, gumbel_at, margin, sample_rows
+from simspec import CostModel, TraceMeta
+from simspec.numerics.rng import RESIDUAL
+from simspec.policies.fixed import fixed
+from simspec.trace.quantization import encode_margin
+
+PREFILL_ROWS = {"cpu": 2048, "cuda": 16384}
+"""Most rows of a prefill pass by type of device, padding included: what bounds its memory."""
+LEAST_FREE = {"cpu": 0.0, "cuda": 1 / 8}
+"""Share of a batch that has ended before prompts enter, so that they share a prefill pass."""
+LEAST_FILLED = 0.75
+"""Prompts are prefilled together where the shortest has this share of the longest's tokens."""
+
+OnSequence = Callable[[int, list[int], list[float]], None]
+"""(key of the request, its new tokens, the margin or probability of each)."""
+
+
+@torch.inference_mode()
+def write_batch(
+    decoder: Decoder,
+    settings: Settings,
+    requests: Mapping[int, tuple[list[int], int]],
+    batch: int,
+    on_sequence: OnSequence,
+) -> None:
+    """Writes the sequences of some (prompt, draw address), `batch` at a time, one row each a pass.
+
+    Sequences that end give their places to the next prompts, once they are `LEAST_FREE` of the
+    batch; the last ones leave a smaller batch.
+    `on_sequence` receives each when it ends, with its margins; under the rejection rule with p of
+    its tokens.
+    """
+    prompts = {i: prompt for i, (prompt, _) in requests.items()}
+    order = sorted(prompts, key=lambda i: -len(prompts[i]))
+    batch = min(batch, len(order))
+    cache = RaggedKVCache(decoder, batch, len(prompts[order[0]]) + settings.budget)
+    layers = range(len(decoder.layers))
+    kind = decoder.device.type
+    together = PREFILL_ROWS.get(kind, PREFILL_ROWS["cpu"])
+    least = LEAST_FREE.get(kind, 0.0) * batch
+    active: list[int] = []
+    tokens: dict[int, list[int]] = {i: [] for i in order}
+    evidence: dict[int, list[float]] = {i: [] for i in order}
+    while order or active:
+        free = batch - len(active)
+        free = free if free >= least or not active else 0
+        admitted, order = order[:free], order[free:]
+        for group in groups_of_prompts(admitted, [len(prompts[i]) - 1 for i in admitted], together):
+            rows = [prompts[i][:-1] for i in group]
+            cache.admit(prefill(decoder, rows, together), [len(row) for row in rows])
+        active += admitted
+        last = [tokens[i][-1] if tokens[i] else prompts[i][-1] for i in active]
+        rotation, mask = cache.step(decoder)
+        x = decoder.embed(torch.tensor(last, device=decoder.device))[:, None]
+        hidden = decoder.run(x, layers, rotation, mask, cache)  # type: ignore[arg-type]
+        addresses = [requests[i][1] for i in active]
+        positions = [len(tokens[i]) for i in active]
+        logits = decoder.logits(hidden[:, 0])
+        picked = pick_tokens(settings.rule, logits, addresses, positions)
+        for i, token, value in zip(active, *picked):
+            tokens[i].append(token)
+            evidence[i].append(value)
+        for slot in reversed(range(len(active))):
+            i = active[slot]
+            if len(tokens[i]) == settings.budget or tokens[i][-1] in settings.end_tokens:
+                on_sequence(i, tokens[i], evidence[i])
+                cache.drop(slot)
+                active[slot] = active[-1]
+                active.pop()
+
+
+def pick_tokens(
+    rule: Rule, logits: Tensor, sequence: list[int], position: list[int]
+) -> tuple[list[int], list[float]]:
+    """The rule's picks from logits `[n, vocab]`, each at its own address, and their margins.
+
+    Equal to what the decode loop picks in rounds without drafts. Under the rejection rule the
+    second list holds p of the tokens.
+    """
+    if rule.sampled:
+        p = rule.probs(logits)
+        token = sample_rows(p, rule.seed, sequence, position, RESIDUAL)
+        drawn = torch.tensor(token, device=p.device)
+        return token, p.gather(-1, drawn[:, None])[:, 0].log().exp().tolist()
+    scores = logits
+    if rule.name == "coupled":
+        scores = rule.processed(logits)
+        scores += gumbel_at(rule.seed, sequence, position, scores.shape[-1], scores.device)
+    chosen = scores.argmax(-1, keepdim=True)
+    best = scores.gather(-1, chosen).double()
+    second = scores.scatter(-1, chosen, -torch.inf).amax(-1, keepdim=True).double()
+    return chosen[:, 0].tolist(), (best - second)[:, 0].tolist()
+
+
+def groups_of_prompts(prompts: list[int], rows: list[int], most: int) -> Iterator[list[int]]:
+    """Prompts, longest first, in groups of at most `most` rows that are prefilled together."""
+    start = 0
+    for i in range(1, len(prompts) + 1):
+        together = i < len(prompts) and (
+            rows[i] >= LEAST_FILLED * rows[start] and (i + 1 - start) * rows[start] <= most
+        )
+        if not together:
+            yield prompts[start:i]
+            start = i
+
+
+def prefill(decoder: Decoder, prompts: list[list[int]], most: int) -> KVCache:
+    """The KV cache of prompts of any lengths, longest first, padded on the right; in pieces."""
+    longest, device = len(prompts[0]), decoder.device
+    cache = decoder.cache(batch=len(prompts), capacity=longest)
+    padded = np.zeros((len(prompts), longest), np.int64)
+    for row, prompt in zip(padded, prompts):
+        row[: len(prompt)] = prompt
+    token = torch.from_numpy(padded).to(device)
+    piece = max(1, most // len(prompts))
+    for start in range(0, longest, piece):
+        part = token[:, start : start + piece]
+        n = part.shape[1]
+        rotation = decoder.rotation(torch.arange(start, start + n, device=device))
+        mask = torch.ones(n, start + n, dtype=torch.bool, device=device).tril(start)
+        decoder.run(decoder.embed(part), range(len(decoder.layers)), rotation, mask, cache, start)
+    return cache
+
+
+TargetSequence = tuple[np.ndarray, np.ndarray]
+"""New tokens int32 `[n]` and their margin codes uint8 `[n]`; under the rejection rule the target's
+probabilities float64 `[n]` of these tokens in place of margins."""
+BATCHES = {"cpu": 32, "cuda": 64}
+"""Sequences that are written at a time by default, by type of device."""
+
+
+class SequenceError(RecordError):
+    """A sequence that cannot be written: its draw address, and why."""
+
+    def __init__(self, address: int, reason: Exception):
+        super().__init__(f"sequence {address} cannot be recorded: {reason}")
+        self.address, self.reason = address, reason
+
+
+def default_batch(target: Target) -> int:
+    """Sequences written at a time where nobody says: by device, 1 where rounding must not vary.
+
+    Captured passes and bfloat16 promise equal tokens only for passes of equal shape.
+    """
+    wide = target.decoder.dtype in (torch.float32, torch.float64)
+    return BATCHES.get(target.decoder.device.type, 1) if target.passes is EAGER and wide else 1
+
+
+def target_sequences(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[list[int]],
+    addresses: Sequence[int],
+    progress: Progress = quiet,
+) -> list[TargetSequence]:
+    """The target's sequences after all `prompts`, whose draw addresses are `addresses`.
+
+    `settings.batch` are written at a time; 1: each through the decode loop, on the target's engine.
+    Equal but for rounding, which may decide near-ties otherwise in float32. A batch that does not
+    fit into the GPU's memory is halved. RecordError for an empty prompt, and for a batch under the
+    strict engine; SequenceError for scores that are not finite.
+    """
+    written: dict[int, TargetSequence] = {}
+
+    def finish(i: int, sequence: TargetSequence) -> None:
+        written[i] = sequence
+        progress("writing", len(written), len(prompts))
+
+    def encode(i: int, tokens: list[int], evidence: list[float]) -> None:
+        try:
+            finish(i, (np.array(tokens, np.int32), _encoded(evidence, settings)))
+        except ValueError as error:
+            raise SequenceError(addresses[i], error) from error
+
+    _check(target, settings, prompts)
+    requests = dict(enumerate(zip(prompts, addresses)))
+    batch = settings.batch
+    while batch > 1 and len(written) < len(requests):
+        left = {i: request for i, request in requests.items() if i not in written}
+        if not _fits(partial(write_batch, target.decoder, settings, left, batch, encode)):
+            batch //= 2
+    for i, request in requests.items():
+        if i not in written:
+            try:
+                finish(i, target_sequence(target, settings, *request))
+            except ValueError as error:
+                raise SequenceError(addresses[i], error) from error
+    return [written[i] for i in range(len(prompts))]
+
+
+def _check(target: Target, settings: Settings, prompts: Sequence[list[int]]) -> None:
+    if settings.batch > 1 and target.passes.smallest:
+        raise RecordError(
+            f"batch {settings.batch} under the strict engine, whose passes have one shape; "
+            "use --batch 1, or --engine eager"
+        )
+    if not all(prompts):
+        raise RecordError("a prompt is empty; expected at least one token, the first pass's input")
+
+
+def _fits(write: Callable[[], None]) -> bool:
+    """Whether `write` ran within the GPU's memory."""
+    try:
+        write()
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return False
+    return True
+
+
+def target_sequence(
+    target: Target, settings: Settings, prompt: list[int], sequence: int
+) -> TargetSequence:
+    """The target's sequence after one prompt, through the decode loop."""
+    sampled = settings.rule.sampled
+    evidence: list[float] = []
+
+    def listen(r: Round) -> None:
+        scores = r.verified.scores
+        if sampled:
+            evidence.append(float(scores[0, r.verified.token[0]].exp()))
+        else:
+            evidence.extend(margin(scores).tolist())
+
+    cost = CostModel.from_ratio(0.0, settings.K)
+    result = decode(
+        target,
+        Silent(),
+        chain_plan(fixed(0), settings.K, 0, cost),
+        settings.rule,
+        prompt,
+        settings.budget,
+        settings.end_tokens,
+        sequence,
+        listen,
+    )
+    return result.token, _encoded(evidence, settings)
+
+
+def _encoded(evidence: list[float], settings: Settings) -> np.ndarray:
+    values = np.array(evidence)
+    return values if settings.rule.sampled else encode_margin(values)
+
+
+MADE_WITH = (
+    "target",
+    "tokenizer_sha256",
+    "rule",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+    "device",
+    "dtype",
+    "versions",
+)
+"""Fields of the metadata that the sequences depend on."""
+
+
+class SequenceCache:
+    """The sequences in the JSON file `path`, by draw address and prompt.
+
+    They hold for one target, rule, budget, set of end tokens, device, dtype, versions and kind of
+    passes. RecordError for a file of others, and for a damaged file.
+
+    Of several processes, each writes a separate file next to `path` and reads those of all;
+    `merge` makes them one.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        settings: Settings,
+        meta: TraceMeta,
+        target: Target,
+        processes: Processes = ALONE,
+    ):
+        self.sampled = settings.rule.sampled
+        self.path, self.budget, self.end_tokens = Path(path), settings.budget, settings.end_tokens
+        name = self.path.name
+        self.own = self.path if processes.first else self.path.with_name(f"{name}.{processes.rank}")
+        self.vocab = target.decoder.config.vocab
+        made_with = {name: getattr(meta, name) for name in MADE_WITH}
+        made_with |= {"budget": settings.budget, "end_tokens": settings.end_tokens}
+        passes = target.passes
+        made_with["passes"] = [type(passes).__name__, *passes.widths, passes.smallest]
+        if settings.batch > 1:
+            made_with["batch"] = settings.batch
+        self.made_with = json.loads(json.dumps(made_with))
+        self.sequences: dict[str, list[list[int]]] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads what all processes have saved."""
+        for path in (self.path, *self._others()):
+            if path.exists():
+                self.sequences |= self._read(path)
+        self.saved = len(self.sequences)
+
+    def merge(self) -> None:
+        """Makes one file of those of all processes, when none of them writes any more."""
+        others = self._others()
+        if others:
+            self.saved = 0
+            self.refresh()
+            self._write(self.path)
+        for path in others:
+            path.unlink()
+
+    def _others(self) -> list[Path]:
+        """The files of other processes than the first, of this job or of an interrupted one."""
+        files = self.path.parent.glob(f"{escape(self.path.name)}.*")
+        return sorted(path for path in files if path.suffix[1:].isdecimal())
+
+    def find(self, sequence: int, prompt: list[int]) -> TargetSequence | None:
+        """The sequence at that address after that prompt, if it is cached."""
+        cached = self.sequences.get(_key(sequence, prompt))
+        if cached is None:
+            return None
+        evidence = np.float64 if self.sampled else np.uint8
+        return np.array(cached[0], np.int32), np.array(cached[1], evidence)
+
+    def add(self, sequence: int, prompt: list[int], written: TargetSequence) -> None:
+        """Caches a sequence; `save` writes it."""
+        self.sequences[_key(sequence, prompt)] = [column.tolist() for column in written]
+
+    def save(self) -> None:
+        """Writes the file atomically, if a sequence was added."""
+        if len(self.sequences) > self.saved:
+            self._write(self.own)
+
+    def _write(self, path: Path) -> None:
+        content = {
+            "made_with": self.made_with,
+            "sha256": checksum(self.sequences),
+            "texts": dict(sorted(self.sequences.items(), key=lambda item: _address(item[0]))),
+        }
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
+        self.saved = len(self.sequences)
+
+    def _read(self, path: Path) -> dict[str, list[list[int]]]:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            sequences = dict(content["texts"])
+            made_with = dict(content["made_with"])
+            intact = content["sha256"] == checksum(sequences)
+            if made_with == self.made_with:
+                intact = intact and all(self._is_valid(s) for s in sequences.values())
+            else:
+                intact = True
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise RecordError(
+                f"{path} holds no sequences ({reason}); delete it to write them again"
+            ) from None
+        keys = {*made_with, *self.made_with}
+        differing = sorted(k for k in keys if made_with.get(k) != self.made_with.get(k))
+        if differing:
+            raise RecordError(
+                f"{path} holds sequences made with another {differing[0]}; "
+                "name another file for these, or delete it"
+            )
+        if not intact:
+            raise RecordError(
+                f"{path} is damaged: its sequences are not those that were written; "
+                "delete it to write them again"
+            )
+        return sequences
+
+    def _is_valid(self, sequence) -> bool:
+        token, evidence = sequence
+        valid = _integers(token, self.vocab) and (
+            _probabilities(evidence) if self.sampled else _integers(evidence, MAX_CODE + 1)
+        )
+        return (
+            valid
+            and 1 <= len(token) == len(evidence) <= self.budget
+            and not set(token[:-1]) & set(self.end_tokens)
+        )
+
+
+def _integers(column, limit: int) -> bool:
+    return isinstance(column, list) and all(type(x) is int and 0 <= x < limit for x in column)
+
+
+def _probabilities(column) -> bool:
+    return isinstance(column, list) and all(type(x) is float and 0 < x <= 1.000001 for x in column)
+
+
+def checksum(sequences: dict) -> str:
+    """SHA-256 of the cached sequences, in hexadecimal."""
+    return hashlib.sha256(json.dumps(sequences, sort_keys=True).encode()).hexdigest()
+
+
+def _key(sequence: int, prompt: list[int]) -> str:
+    return f"{sequence}:{hashlib.sha256(json.dumps(prompt).encode()).hexdigest()[:32]}"
+
+
+def _address(key: str) -> tuple[int, str]:
+    """The order of keys in a file: by draw address, whoever wrote first."""
+    sequence, prompt = key.split(":")
+    return int(sequence), prompt
+
+
+BATCHES_PER_BLOCK = 4
+"""Ended sequences are replaced within a block, so only its last batch is partly empty."""
+
+
+def blocks_of(settings: Settings, shard_size: int, sequences: int) -> list[range]:
+    """The sequences that are written together: whole shards, some batches long.
+
+    Blocks depend neither on the number of processes nor on where a recording was interrupted, so
+    nor does the rounding.
+    """
+    return groups_of(-(-BATCHES_PER_BLOCK * settings.batch // shard_size) * shard_size, sequences)
+
+
+def groups_of(size: int, sequences: int) -> list[range]:
+    """The sequences in groups of `size`; the last holds the remainder."""
+    return [range(start, min(start + size, sequences)) for start in range(0, sequences, size)]
+
+
+def write_block(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    block: range,
+    cache: SequenceCache,
+    progress: Progress = quiet,
+) -> None:
+    """Writes and saves the sequences of a block of the prompts that are not in the cache.
+
+    RecordError naming the prompt of a sequence that cannot be written.
+    """
+    missing = [i for i in block if cache.find(i, prompts[i].token) is None]
+    if not missing:
+        return
+
+    def overall(label: str, done: int, total: int, note: str = "") -> None:
+        progress(label, block.stop - len(missing) + done, len(prompts), note)
+
+    tokens = [prompts[i].token for i in missing]
+    try:
+        sequences = target_sequences(target, settings, tokens, missing, overall)
+    except SequenceError as error:
+        raise RecordError(
+            f"sequence {error.address} (prompt {prompts[error.address].id!r}) cannot be recorded: "
+            f"{error.reason}"
+        ) from error
+    for i, written in zip(missing, sequences):
+        cache.add(i, prompts[i].token, written)
+    cache.save()
+
+
+SAVED_BATCHES = 4
+"""Batches of answers that are written between two saves."""
+
+
+def add_later_turns(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    conversation: Conversation,
+    cache: SequenceCache,
+    progress: Progress = quiet,
+    processes: Processes = ALONE,
+) -> tuple[list[Prompt], LeftOut]:
+    """All prompts with those of later turns after them, turn by turn: (prompts, left out).
+
+    The answers are the sequences that the recording of these prompts holds: they are written into
+    `cache` at the same draw addresses, where the recorder finds them. Several `processes` share
+    them.
+    """
+    every, left_out = list(prompts), LeftOut()
+    active: list[tuple[Prompt, int, list[str]]] = [
+        (p, i, []) for i, p in enumerate(prompts) if len(p.turns) > 1
+    ]
+    while active:
+        places, size = [place for _, place, _ in active], SAVED_BATCHES * settings.batch
+        for i, start in enumerate(range(0, len(places), size)):
+            if processes.has(i):
+                _write(target, settings, every, places[start : start + size], cache)
+            progress("answering", min(start + size, len(places)), len(places))
+        processes.wait()
+        cache.refresh()
+        following = []
+        for first, place, answers in active:
+            written = cache.find(place, every[place].token)
+            assert written is not None  # it was written above
+            answers.append(conversation.answer(written[0].tolist(), settings.end_tokens))
+            prompt, left = conversation.follow(first, answers)
+            left_out += left
+            if prompt is not None:
+                following.append((first, len(every), answers))
+                every.append(prompt)
+        active = [entry for entry in following if len(entry[2]) + 1 < len(entry[0].turns)]
+    return every, left_out
+
+
+def _write(
+    target: Target,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    places: Sequence[int],
+    cache: SequenceCache,
+) -> None:
+    """Writes the missing ones of the sequences at these places, and saves them."""
+    missing = [i for i in places if cache.find(i, prompts[i].token) is None]
+    tokens = [prompts[i].token for i in missing]
+    for i, written in zip(missing, target_sequences(target, settings, tokens, missing)):
+        cache.add(i, prompts[i].token, written)
+    cache.save()
