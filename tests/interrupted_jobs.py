@@ -16,23 +16,18 @@ SERVER = """
 import errno, io, json, os, resource, signal, sys, tempfile, time, traceback
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import partial
-import typer
 import real.jobs, real.record
 from forked_commands import freeze, keep_loaded
-from real.campaign.__main__ import campaign
 from simspec.cli import main
 from simspec.output import interrupts
 
 keep_loaded()
-campaigns = typer.Typer(pretty_exceptions_enable=False)
-campaigns.command()(campaign)
-PROGRAMS = {"simspec": main, "campaign": campaigns}
 
 real.jobs.record.RecordingFiles = partial(real.record.RecordingFiles, shard_size=1)
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
-def child(folder, arguments, program="simspec", die_at=0, seal_at=0, most_bytes=None):
+def child(folder, arguments, die_at=0, seal_at=0, most_bytes=None):
     for number in interrupts.NAMES:  # as a program in the foreground
         signal.signal(getattr(signal, number), signal.SIG_DFL)
     interrupts.install()
@@ -52,7 +47,7 @@ def child(folder, arguments, program="simspec", die_at=0, seal_at=0, most_bytes=
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     sys.addaudithook(audit)
     try:
-        PROGRAMS[program](arguments)
+        main(arguments)
         code = 0
     except SystemExit as stop:
         code = stop.code or 0

@@ -12,7 +12,6 @@ from real.bench.contestants import loop_contestant
 from real.bench.race import Contestant, Request, race
 from real.decode import verify as phase_timer
 from real.decode.verify import DRAFTING, VERIFICATION, PhaseTimer
-from real.measure.device_limits import elapsed
 from simspec import policies
 
 CUDA = torch.device("cuda")
@@ -40,11 +39,6 @@ def device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", simulated.synchronize)
     monkeypatch.setattr(phase_timer, "perf_counter", simulated.clock)
     return simulated
-
-
-def test_work_is_timed_to_its_end_and_from_an_idle_device(device):
-    device.work(5)
-    assert elapsed([device.work, lambda: device.work(2)], CUDA, device.clock) == [1, 2]
 
 
 def test_a_call_of_a_race_is_timed_to_its_end_and_from_an_idle_device(device):

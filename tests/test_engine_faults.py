@@ -11,39 +11,7 @@ from real.demo import TRACES
 from real.model.captured_passes import CapturedPasses
 from simspec import CostModel, load_trace
 
-SHAPE = {
-    "head_dim": 8,
-    "heads": 2,
-    "hidden": 24,
-    "kv_heads": 2,
-    "layers": 2,
-    "vocab": 300,
-    "width": 16,
-}
-LATENCY = [
-    "latency",
-    "--target",
-    "2x16x2x300",
-    "--out",
-    "o.json",
-    "--batch",
-    1,
-    "--context",
-    8,
-    "--repeats",
-    1,
-]
 RACE = ["race", "t.parquet", "--rival", "none", "--repeats", 1]
-EMULATE = [
-    "emulate",
-    "t.parquet",
-    "--target",
-    "2x16x2x300",
-    "--drafter",
-    "early_exit:1",
-    "--policy",
-    "fixed:1",
-]
 SCORECARD = ["scorecard", "t.parquet", "--prompts", 1, "--repeats", 1, "--policy", "fixed:1"]
 
 
@@ -57,7 +25,6 @@ def recordings_folder(tmp_path_factory):
         )
     shutil.copy(folder / "model.parquet", folder / "t.parquet")
     CostModel.from_ratio(0.3, 16).to_json(folder / "c.json")
-    (folder / "shape.json").write_text(json.dumps(SHAPE))
     (folder / "p.jsonl").write_text('{"task": "t", "text": "some words"}\n')
     record = [
         "record",
@@ -73,34 +40,6 @@ def recordings_folder(tmp_path_factory):
     ]
     assert command(folder, *record)[0] == 0
     return folder
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["--seed", -1], "seed is -1, expected 0 <= seed"),
-        (["--seed", 1 << 64], "seed is 18446744073709551616"),
-        (["--target", "shape.json", "--plot", "shape.json"], "would overwrite shape.json"),
-        (
-            ["--target", "shape.json", "--drafter", "medusa", "--table", "shape.json"],
-            "would overwrite shape.json",
-        ),
-        (["--drafter", "model:shape.json", "--plot", "shape.json"], "would overwrite shape.json"),
-        (
-            ["--drafter", "medusa", "--table", "c", "--width", 2, "--width", 3],
-            "--width is [2, 3]: add --width 1",
-        ),
-        (
-            ["--drafter", "medusa", "--table", "c", "--width", 1],
-            "--width is [1]: add --width 1 and another",
-        ),
-        (["--fuse"], "--fuse is for captured passes on a GPU, not cpu"),
-        (["--eager", "--fuse"], "--fuse is for captured passes on a GPU, not --eager"),
-        (["--out", "t.parquet"], "t.parquet: not a latency grid"),
-    ],
-)
-def test_invalid_latency_options_are_refused(recordings_folder, options, words):
-    refused(recordings_folder, *LATENCY, *options, words=words)
 
 
 @pytest.mark.parametrize(
@@ -152,10 +91,6 @@ def test_rival_none_runs_no_rival(recordings_folder):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([*EMULATE, "--seed", 1 << 64], "seed is 18446744073709551616"),
-        (["emulate", "rejection.parquet", *EMULATE[2:]], "is of the rejection rule"),
-        ([*EMULATE, "--policy", "static:2x1"], "takes trees, as do simspec sweep and run"),
-        ([*EMULATE, "--context", 1], "a context of 2 or more"),
         (
             ["teacher-force", "t.parquet", "--policy", "static:2x1"],
             "takes trees, as do simspec sweep and run",
@@ -185,16 +120,13 @@ def test_invalid_run_options_are_refused(recordings_folder, arguments, words):
     refused(recordings_folder, *arguments, words=words)
 
 
-@pytest.mark.parametrize(
-    "name", ["record", "measure", "run", "teacher-force", "emulate", "scorecard", "race"]
-)
+@pytest.mark.parametrize("name", ["record", "measure", "run", "teacher-force", "scorecard", "race"])
 def test_unknown_engine_is_refused(recordings_folder, name):
     commands = {
         "record": ["record", "p.jsonl", "--out", "x.parquet"],
         "measure": ["measure", "--out", "x.json"],
         "run": ["run", "t.parquet", "--policy", "fixed:1", "--cost", "c.json"],
         "teacher-force": ["teacher-force", "t.parquet"],
-        "emulate": EMULATE,
         "scorecard": SCORECARD,
         "race": RACE,
     }

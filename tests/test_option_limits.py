@@ -36,10 +36,6 @@ OPTIONS = [
     ("measure", "--out", "x.json", "--batch", HUGE),
     ("measure", "--out", "x.json", "--context", 1, "--context", HUGE),
     ("measure", "--out", "x.json", "--repeats", HUGE),
-    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--repeats", HUGE),
-    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--width", HUGE),
-    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--batch", HUGE),
-    ("latency", "--target", "llama-3-8b", "--out", "x.json", "--context", HUGE),
     ("run", TRACE, "--policy", "fixed:1", "--prompts", 10**30),
     ("teacher-force", TRACE, "--prompts", 10**30),
     ("race", TRACE, "--out", "x.json", "--prompts", 10**30),
@@ -70,7 +66,6 @@ SEEDED = [
     ("tune", "fixed", TRACE), ("claims", "absent"), ("paper", "absent"), ("check", TRACE),
     ("demo",),
     ("record", "absent.jsonl", "--out", "x.parquet"), ("measure", "--out", "x.json"),
-    ("latency", "--target", "absent", "--out", "x.json"), ("emulate", TRACE, "--target", "absent"),
     ("train", "absent", "--out", "m"),
     ("advise", "vllm", "--model", "absent", "--prompts", "absent", "--out", "a"),
 ]  # fmt: skip

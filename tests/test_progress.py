@@ -10,10 +10,10 @@ from real.progress import Progress, quiet, relabel
 
 JOBS = (
     "audit.forced_decoding.decode_forced", "audit.auditor.audit", "bench.race.race",
-    "bench.scoring.score", "bench.emulation.emulate", "demo.demo", "jobs.record.record_to",
+    "bench.scoring.score", "demo.demo", "jobs.record.record_to",
     "audit.forced_decoding.decode_forced_sampled", "jobs.run.run_sampled",
     "jobs.run.run_on", "measure.cost_table.measure", "measure.cost_table.measure_table",
-    "measure.time_grid.measure_grid", "rerun.rerun", "record.recorder.record",
+    "rerun.rerun", "record.recorder.record",
     "train.generate.generate_together", "train.pipeline.build", "train.skip_search.find",
     "train.train_drafter.train_drafter", "train.training_loop.fit",
 )  # fmt: skip

@@ -7,9 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
-LIMIT, ROOM = 40 * MB, 2.4 * MB
-BUNDLES = "traces/smollm2/h200"
-"""Folder of a campaign's results on a GPU; room for it is reserved until it exists."""
+LIMIT = 40 * MB
 
 
 def tracked(root: Path = ROOT) -> list[Path]:
@@ -40,13 +38,6 @@ def over(files, limit: int) -> bool:
 def test_tracked_files_stay_under_40_mb():
     assert len(tracked()) > 50
     assert not over(tracked(), LIMIT)
-
-
-def test_gpu_bundle_exists_or_has_room():
-    files = tracked()
-    bundle = [p for p in files if p.is_relative_to(ROOT / BUNDLES)]
-    assert not over(bundle, 6 * MB)
-    assert bundle or not over(files, LIMIT - ROOM)
 
 
 WEIGHTS = "traces/smollm2/weights"

@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 import pytest
-from documents import ROOT, TABLES, printed_by, stale_tables
+from documents import ROOT, TABLES, stale_tables
 
 from simspec import load_trace, replay
 from simspec.cost.table import load_cost
@@ -120,7 +120,7 @@ def test_layers_that_glide_reads_were_compared_at_one_budget():
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("command", ["drafters", "score", "measured-table"])
+@pytest.mark.parametrize("command", ["drafters", "score"])
 def test_tables_are_current(command):
     assert stale_tables(PAGE, command) == []
 
@@ -155,15 +155,6 @@ def test_draft_vocabularies_are_measured():
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert told in page
     assert rows[3]["step"] / rows[1]["step"] == pytest.approx(3, abs=0.2)
-
-
-def test_race_table_is_measured():
-    """Fit to publish, as `tests/test_publication.py` says, and the page shows it as printed."""
-    path = FOLDER / "measured" / "race.json"
-    report = json.loads(path.read_text())
-    assert report["measurement"]
-    assert report["impossible"] == []
-    assert printed_by("measured-table", str(path)) in PAGE.read_text(encoding="utf-8")
 
 
 def test_race_of_trees_and_lookahead_is_measured_and_told():

@@ -2,7 +2,6 @@
 
 from real.jobs.audit import ForcedRun, audit_run, force_recording
 from real.jobs.convert import export_drafter, export_gguf, import_gguf, quantize_drafter
-from real.jobs.emulate import EmulationSettings, LatencyFiles, emulate_recording, measure_latency
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.models import RULES, ModelSettings, dtype_of, open_recording, policy_cost_of
 from real.jobs.race import RaceOutputs, RaceSettings, race_recording
@@ -29,9 +28,7 @@ __all__ = [
     "RULES",
     "CostRequest",
     "DrafterRequest",
-    "EmulationSettings",
     "ForcedRun",
-    "LatencyFiles",
     "ModelSettings",
     "Outcome",
     "PromptFiles",
@@ -46,14 +43,12 @@ __all__ = [
     "TrainingText",
     "audit_run",
     "dtype_of",
-    "emulate_recording",
     "exits_of_recording",
     "export_drafter",
     "export_gguf",
     "force_recording",
     "import_gguf",
     "measure_costs",
-    "measure_latency",
     "measure_together",
     "open_recording",
     "policy_cost_of",

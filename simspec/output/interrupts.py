@@ -13,8 +13,8 @@ KEPT = (
     "recording, training and what is kept in a file continue where they were when the same "
     "command is given again"
 )
-PROGRAMS = ("simspec.cli", "real.campaign")
-"""Modules that run as programs by `python -m`; the script is called simspec."""
+PROGRAM = "simspec.cli"
+"""Runs by `python -m` too; the script is called simspec."""
 
 
 class _Stop:
@@ -74,7 +74,7 @@ def is_program() -> bool:
     given = sys.orig_argv
     if "-m" in given:
         at = given.index("-m") + 1
-        return at < len(given) and given[at] in PROGRAMS
+        return at < len(given) and given[at] == PROGRAM
     return Path(sys.argv[0] if sys.argv else "").stem == "simspec"
 
 

@@ -1,1 +1,0 @@
-"""The GPU campaign: training, recording, measuring and reporting in resumable stages."""
