@@ -280,11 +280,11 @@ REFUSED = [
     (
         (
             "measure",
-            "openvino",
+            "transformers",
             *RUN[3:5],
             *("--concurrent", 1, "--concurrent", 4, "--out", "r.jsonl"),
         ),
-        "openvino serves one request a pass here, batch is 4: give 1",
+        "transformers serves one request a pass here, batch is 4: give 1",
     ),
     (
         ("measure", "vllm", "--model", "gone", "--recording", "t.parquet", "--out", "r.jsonl"),

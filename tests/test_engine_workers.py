@@ -1,4 +1,4 @@
-"""Workers of llama.cpp, OpenVINO GenAI and transformers: passes from what each engine reports.
+"""Workers of llama.cpp and transformers: passes from what each engine reports.
 
 The records are of SmolLM2-135M, float32, n-gram drafts of K = 3 (tests/engine_fixtures).
 """
@@ -32,7 +32,7 @@ def worker(name):
     return module
 
 
-llamacpp, openvino, transformers = map(worker, ("llamacpp", "openvino", "transformers"))
+llamacpp, transformers = map(worker, ("llamacpp", "transformers"))
 
 
 def last_of_two(sequence):
@@ -99,22 +99,6 @@ def test_passes_of_llamacpp_are_those_of_its_rule(record):
     assert rule != expected(record, first_of_three, 1, lambda left: left - 1)
 
 
-@pytest.mark.parametrize("record", RECORDS["openvino"])
-def test_passes_of_openvino_are_those_of_its_rule(record):
-    prompt, tokens = record["prompt"], record["tokens"]
-
-    def draft(row, left):
-        return len(openvino.looked_up(prompt + tokens[:row], K, 3)[: max(0, left)])
-
-    passes = openvino.passes_of(record["emitted"], len(tokens), BUDGET, draft)
-    assert clipped(passes, len(tokens)) == expected(record, first_of_three, 1, lambda n: n - 1)
-    openvino.check_lookups(prompt, tokens, passes, K, 3)
-    with pytest.raises(ValueError, match="drafts by another rule"):
-        openvino.check_lookups(prompt, tokens, passes, 1, 3)
-    with pytest.raises(ValueError, match="emits 5 tokens"):
-        openvino.passes_of([1, 5], 6, BUDGET, draft)
-
-
 @pytest.mark.parametrize("record", RECORDS["transformers"])
 def test_passes_of_transformers_are_those_of_its_rule(record):
     passes = transformers.passes_of(record["emitted"], record["drafted"])
@@ -165,11 +149,6 @@ def test_a_stream_with_hidden_tokens_gives_its_passes_or_is_refused(case, data):
     assert found == [[a + 1, d, a] for d, a in passes]
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=30))
-def test_lookup_of_openvino_is_the_definition(sequence):
-    assert openvino.looked_up(sequence, K, 3) == first_of_three(sequence)
-
-
 @pytest.fixture
 def gguf(tmp_path):
     file = tmp_path / "model.gguf"
@@ -181,8 +160,6 @@ REFUSED = [
     ("llamacpp", NgramDraft(3, 1, 3), "n-grams of one length"),
     ("llamacpp", NgramDraft(1, 2, 2), "never drafts with draft length 1"),
     ("llamacpp", NgramDraft(3, 2, 2, "first"), "takes the last occurrence"),
-    ("openvino", NgramDraft(3, 2, 3), "down to 1, not to 2"),
-    ("openvino", NgramDraft(3, 1, 3, "last"), "takes the first occurrence"),
     ("transformers", NgramDraft(3, 2, 3), "down to 1, not to 2"),
 ]
 
@@ -193,16 +170,16 @@ def test_ngrams_that_an_engine_does_not_match_are_refused(gguf, name, draft, wor
         RELEASED[name].start(EngineSettings(gguf, draft))
 
 
-@pytest.mark.parametrize("name", ["openvino", "transformers"])
-def test_thresholds_with_another_meaning_are_refused(gguf, name):
+def test_thresholds_with_another_meaning_are_refused(gguf):
+    name = "transformers"
     settings = EngineSettings(gguf, ModelDraft(3, gguf, p_min=0.5))
     with pytest.raises(ValueError, match="p_min"):
         RELEASED[name].start(settings)
     RELEASED[name].start(replace(settings, draft=ModelDraft(3, gguf)))
 
 
-@pytest.mark.parametrize("name", ["llamacpp", "openvino"])
-def test_folders_are_refused_where_gguf_files_are_read(tmp_path, gguf, name):
+def test_folders_are_refused_where_gguf_files_are_read(tmp_path, gguf):
+    name = "llamacpp"
     with pytest.raises(ValueError, match="simspec export-gguf"):
         RELEASED[name].start(EngineSettings(tmp_path))
     with pytest.raises(ValueError, match="simspec export-gguf"):

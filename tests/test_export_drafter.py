@@ -262,7 +262,7 @@ def test_the_engine_side_reads_the_method_from_the_folder(world, written):
         out = written[case][2]
         settings = EngineSettings(world.target, ModelDraft(3, out))
         forms[case] = vllm.start(settings)["draft"]["form"]
-        for other in ("transformers", "llamacpp", "openvino"):
+        for other in ("transformers", "llamacpp"):
             if case == "model":
                 continue
             with pytest.raises(ValueError, match=f"{case} heads, which {other} does not load"):

@@ -15,8 +15,6 @@ TRACES = Path(__file__).parents[1] / "traces"
 ENGINES = TRACES / "smollm2" / "engines"
 RELEASED = sorted(ENGINES.glob("*.cost.json"))
 """Costs of released engines: their plain pass is what their users get, fair or not."""
-WITHOUT_REPLICATES = "vllm-load"
-"""Of runs under load: nothing draws an interval from their costs, and 80 kB each saved."""
 FILES = sorted(
     {*TRACES.glob("tiny-*.cost.json"), *TRACES.glob("smollm2/*/*.cost.json")} - {*RELEASED}
 )
@@ -56,9 +54,6 @@ def test_costs_of_a_released_engine_warn_where_a_wider_pass_is_faster(path):
         warned = [text for text in cell.warnings if "speedups may exceed tokens a pass" in text]
         assert list(cell.warnings) == warned
         assert cell.precision.disturbed <= cell.precision.blocks / 2
-        if path.name.startswith(WITHOUT_REPLICATES):
-            assert not cell.replicates
-            continue
         assert len(warned) == (faster_wider(cell) is not None)
         assert len(cell.replicates) == DRAWS
 

@@ -80,7 +80,6 @@ def test_all_costs_are_of_one_sitting():
 def test_warnings_of_engines_costs_are_on_their_page():
     page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
     files = sorted((FOLDER / "engines").glob("*.cost.json"))
-    files = [path for path in files if "-load" not in path.name]  # docs/load.md has those
     assert len(files) >= 3
     for path in files:
         for warning in load_cost(path).warnings:

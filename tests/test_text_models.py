@@ -193,7 +193,7 @@ def test_an_engine_that_drafts_by_the_model_makes_the_passes_of_the_recording(
         (Request(f"p{i}", tuple(prompt), 16), chain(target, prompt, 24))
         for i, prompt in enumerate(toy_prompts(6))
     ]
-    runner = FakeRunner(world, rule="openvino:1,2")  # a draft ends at its end token
+    runner = FakeRunner(world, rule="prompt_lookup:1,2")  # a draft ends at its end token
     about, rows = do_run(tmp_path / "r.jsonl", runner, world)
     about = about | {"draft": {"method": "model"}}
     texts = [written_text(row) for row in rows if row.k == 0 and row.block < 2]

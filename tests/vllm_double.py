@@ -1,6 +1,5 @@
 """vLLM's loop around a custom proposer, on requests whose text is known: what tests run it in."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,34 +75,24 @@ class VllmDouble:
         )
         return Ready("vllm", "0.32.0", "double", 0.0, True, False)
 
-    def run(self, requests, keep, concurrent=1, k=None, force=None, policy=None, arrivals=None):
-        """Requests in slots: one that ends is followed by the next, or by one that has arrived."""
+    def run(self, requests, keep, concurrent=1, k=None, force=None, policy=None):
+        """Requests in slots: one that ends is followed by the next."""
         self.drafter.use(policy or f"fixed:{k}")
         self.k = -1 if policy else k
         waiting, total, gone = list(reversed(requests)), 0.0, set()
-        times = list(reversed([0.0] * len(requests) if arrivals is None else arrivals))
         self.requests = {}
         while waiting or self.requests:
-            if not self.requests:
-                total = max(total, times[-1])
-            while waiting and len(self.requests) < concurrent and times[-1] <= total:
+            while waiting and len(self.requests) < concurrent:
                 request = waiting.pop()
                 going = Going(request, self.world[request.prompt], self.ends)
-                going.arrival, going.waited = times.pop(), None
                 self.requests[going.id] = going
             total += self.step(gone)
             gone = set()
             for id, going in list(self.requests.items()):
-                if going.waited is None:
-                    going.waited = total - going.arrival
                 if going.ended:
                     gone.add(id)
                     del self.requests[id]
-                    finished = self.finished(going)
-                    if arrivals is not None:
-                        own = {"first_seconds": going.waited, "seconds": total - going.arrival}
-                        finished = replace(finished, **own)
-                    keep(finished)
+                    keep(self.finished(going))
         return total
 
     def step(self, gone):

@@ -27,7 +27,6 @@ from real.commands.engine_options import (
     start,
     with_policies,
 )
-from real.commands.engine_server import server
 from real.commands.options import Json, Seed
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, at_most
 
@@ -41,7 +40,7 @@ GROUP = 4
 
 engine = typer.Typer(
     no_args_is_help=True,
-    help="Run released engines (vLLM, llama.cpp, OpenVINO GenAI, transformers), measure what their "
+    help="Run released engines (vLLM, llama.cpp, transformers), measure what their "
     "passes cost, and compare their rounds with the replay.\n\n"
     "Each engine runs in a separate environment, which `make engines` builds.\n\n"
     "Example: simspec engine measure vllm --model models/smollm2/target --out vllm.cost.json; "
@@ -168,9 +167,6 @@ def run(
     ready = start(name, settings, recording, chosen, plan, out, False, untested)
     written = {"path": str(out), "engine": name, "version": ready.version, "device": ready.device}
     print(json.dumps(written) if as_json else f"wrote {out}: {name} {ready.version}")
-
-
-engine.command("server")(server)
 
 
 @engine.command("measure")

@@ -18,12 +18,10 @@ def export_gguf(
         Path, typer.Option(help="The target's GGUF file, whose tokenizer is copied.")
     ],
     out: Annotated[Path, typer.Option(help="The new GGUF file.")],
-    dtype: Annotated[
-        str, typer.Option(help="float32 for llama.cpp; float16 for OpenVINO GenAI.")
-    ] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32 or float16.")] = "float32",
     as_json: Json = False,
 ) -> None:
-    """Write a target or a model drafter as a GGUF file for llama.cpp or OpenVINO GenAI.
+    """Write a target or a model drafter as a GGUF file for llama.cpp.
 
     The tokenizer is copied from the target's GGUF file, because engines compare the tokenizers of
     both. A draft vocabulary becomes a head of all tokens with the same best token.

@@ -10,14 +10,11 @@ LATER = (
     "advise",
     "compare",
     "hosted_proposer",
-    "load",
     "measure",
     "rows",
     "run",
-    "served",
     "summary",
     "timing",
-    "vllm_server",
     "waves",
 )
 """Files that use the engines."""

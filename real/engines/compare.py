@@ -178,7 +178,7 @@ def compare_rows(
             engine, expected = clipped(row.finished.passes, length), predicted.sequence(s)
             compared, passes = compared + 1, passes + len(engine)
             cut += tuple(engine) != tuple(row.finished.passes)
-            differences += _pass_difference(row, engine, expected, rules)
+            differences += _pass_difference(row, engine, expected)
             for name, both in held.items():
                 both[0] += _count(engine, name)
                 both[1] += _count(expected, name)
@@ -340,15 +340,11 @@ def _policy_passes(
 
 
 def _pass_difference(
-    row: Row,
-    engine: list[tuple[int, int, int]],
-    expected: list[tuple[int, int, int]],
-    rules: Convention,
+    row: Row, engine: list[tuple[int, int, int]], expected: list[tuple[int, int, int]]
 ) -> list[Difference]:
-    """The first pass that differs, in the columns that the engine reports."""
-    columns = slice(0, 1) if rules.fill == "rows" else slice(0, 3)
-    pairs = [(a[columns], b[columns]) for a, b in zip(engine, expected)]
-    place = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+    """The first pass that differs."""
+    pairs = zip(engine, expected)
+    place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(engine), len(expected)))
     if place == len(engine) == len(expected):
         return []
     a, b = (list(passes[place]) if place < len(passes) else None for passes in (engine, expected))

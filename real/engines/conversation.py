@@ -118,13 +118,12 @@ class Worker:
         k: int | None = None,
         force: int | None = None,
         policy: str | None = None,
-        arrivals: Sequence[float] | None = None,
     ) -> float:
         """Seconds of a run over the requests; `keep` gets each one as soon as it has finished.
 
         `concurrent` requests are in flight together; k is the run's draft length, where `Ready`
         allows it, `force` the number of junk tokens drafted in each pass, and `policy` the one
-        that decides lengths up to k. arrivals: seconds at which the requests join instead.
+        that decides lengths up to k.
         EngineError where the run fails; what `keep` has got stays right.
         """
         if self._process is None:
@@ -134,7 +133,7 @@ class Worker:
             raise ValueError("two requests of a run have the same id")
         self._runs += 1
         try:
-            line = run_line(self._runs, requests, concurrent, k, force, policy, arrivals)
+            line = run_line(self._runs, requests, concurrent, k, force, policy)
             self._send(line, self.patience.silence)
             while waiting:
                 line = self._receive(self.patience.silence)

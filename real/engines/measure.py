@@ -16,7 +16,7 @@ import numpy as np
 
 from real.engines.compare import convention_of, policy_of, predicted_passes, rule_of
 from real.engines.rows import Arm, Row
-from real.engines.timing import TimedBlock, priced, timed_block, whole_blocks
+from real.engines.timing import TimedBlock, timed_block, whole_blocks
 from real.engines.waves import StepPrices, batch_size, lengths_of, steps, whole_waves
 from real.measure.estimate import (
     LEVEL,
@@ -50,12 +50,12 @@ def engine_cost(
     where plain passes or those of K draft tokens were not timed.
     """
     K = max(about["plan"]["ks"]) if K is None else K
-    rules, size = convention_of(about), about["plan"]["concurrent"]
+    size = about["plan"]["concurrent"]
     parts = whole_blocks(about, rows)
     if size > 1:
         lengths = len(about["plan"]["ks"])
         parts = [part for part in parts if len(part) == batch_size(about) * lengths]
-    timed = [timed_block(part, rules, size > 1) for part in parts]
+    timed = [timed_block(part, size > 1) for part in parts]
     held = [block for block in timed if block is not None]
     quiet = [block for block in held if not block.disturbed] or held
     if not quiet or not any(K in block.ratios for block in quiet):
@@ -376,9 +376,7 @@ def _predicted_seconds(
     kept, passes = predicted_passes(rows, k, rules, *given)
     if len(kept) < len(rows):
         raise ValueError(f"the recording covers {len(kept)} of {len(rows)} prompts: name its own")
-    drafted = [
-        [priced(d, row, rules) for _, d, _ in passes.sequence(s)] for s, row in enumerate(rows)
-    ]
+    drafted = [[d for _, d, _ in passes.sequence(s)] for s in range(len(rows))]
     ends = np.cumsum([len(wave) for wave in waves]).tolist()
     of_wave = [drafted[end - len(wave) : end] for wave, end in zip(waves, ends)]
     return np.array([prices.seconds(*steps(passes_of)) for passes_of in of_wave])

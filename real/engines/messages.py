@@ -12,8 +12,6 @@
 
 A request is `{"id": …, "prompt": [ids], "max_tokens": …}`. A run without "k" has the start's draft
 length; "force" is left out where the engine drafts by itself, "policy" where the length is fixed.
-"arrivals" are seconds of the run's clock at which requests join the engine, in their order; each
-request's own clock then starts at its arrival.
 """
 
 import json
@@ -112,7 +110,6 @@ def run_line(
     k: int | None,
     force: int | None,
     policy: str | None = None,
-    arrivals: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """The line that asks for a run."""
     line: dict[str, Any] = {
@@ -123,8 +120,7 @@ def run_line(
         ],
         "concurrent": concurrent,
     }
-    times = None if arrivals is None else list(map(float, arrivals))
-    given = ("k", k), ("force", force), ("policy", policy), ("arrivals", times)
+    given = ("k", k), ("force", force), ("policy", policy)
     return line | {key: value for key, value in given if value is not None}
 
 

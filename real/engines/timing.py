@@ -10,7 +10,6 @@ import numpy as np
 from real.engines.rows import Row
 from real.engines.waves import lock_step
 from real.measure.pace import TimingBlock
-from simspec.engines.convention import Convention
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,7 @@ def whole_blocks(about: Mapping[str, Any], rows: Sequence[Row]) -> list[list[Row
     ]
 
 
-def timed_block(
-    rows: Sequence[Row], rules: Convention, together: bool = False
-) -> TimedBlock | None:
+def timed_block(rows: Sequence[Row], together: bool = False) -> TimedBlock | None:
     """The block's ratios; None where it has no plain pass after a prompt.
 
     together: the requests of a draft length share their passes; those of all of them count, where
@@ -58,7 +55,7 @@ def timed_block(
             count = min(len(row.finished.passes) for row in wave)
             clock = lock_step(wave)[1:count]
             for i, spent in enumerate(clock, 1):
-                drafted = {priced(row.finished.passes[i][1], row, rules) for row in wave}
+                drafted = {row.finished.passes[i][1] for row in wave}
                 if len(drafted) == 1:
                     taken[wave[0].k == 0, drafted.pop()].append(spent)
             if wave[0].k == 0 and clock:
@@ -68,8 +65,8 @@ def timed_block(
             return None
         ratios = {d: float(np.mean(s) / np.mean(plain)) for (_, d), s in taken.items()}
         return TimedBlock(float(np.mean(plain)), ratios, seconds, TimingBlock(pace).disturbed)
-    knots = sorted({priced(row.k, row, rules) for row in rows})
-    counts = np.array([_hats(row, rules, knots) for row in rows])
+    knots = sorted({row.k for row in rows})
+    counts = np.array([_hats(row, knots) for row in rows])
     decoding = np.array([row.finished.seconds - row.finished.first_seconds for row in rows])
     if not counts.any():
         return None
@@ -82,16 +79,11 @@ def timed_block(
     return TimedBlock(float(costs[0]), ratios, seconds, False)
 
 
-def priced(drafted: int, row: Row, rules: Convention) -> int:
-    """Draft tokens that decide the seconds of a pass: all K where the engine fills its rows."""
-    return row.k if rules.fill == "rows" and row.force is None else drafted
-
-
-def _hats(row: Row, rules: Convention, knots: Sequence[int]) -> list[float]:
+def _hats(row: Row, knots: Sequence[int]) -> list[float]:
     """How often the row's passes count each knot, a pass between two knots shared by both."""
     counted = np.zeros(len(knots))
     for _, drafted, _ in row.finished.passes[1:]:
-        place = np.interp(priced(drafted, row, rules), knots, range(len(knots)))
+        place = np.interp(drafted, knots, range(len(knots)))
         low = int(place)
         counted[low] += 1 - (place - low)
         if place > low:

@@ -20,7 +20,7 @@ from simspec.trace.trace import Trace
 
 CAPS = ("tokens_left", "none", "one_left")
 ENDS = ("accepted", "last_only", "bonus")
-FILLS = ("none", "rows", "drafts")
+FILLS = ("none", "drafts")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,7 @@ class Convention:
     | drafts_end | whether a draft may hold an end token |
     | past_end | whether accepted tokens after the end of the text are counted |
     | fill | drafts: every pass submits K draft tokens, or what the cap leaves, past an end token |
-    |  | too; rows: it computes K + 1 rows, drafts count as proposed |
-    | counts_last | whether the statistics hold the last pass of a request |
+    |  | too |
 
     ValueError for other values.
     """
@@ -52,7 +51,6 @@ class Convention:
     drafts_end: bool = True
     past_end: bool = False
     fill: str = "none"
-    counts_last: bool = True
 
     def __post_init__(self) -> None:
         choices: dict[str, tuple[Any, ...]] = {
@@ -75,7 +73,6 @@ CONVENTIONS = {
         Convention("vllm_v2_ngram", cap="none", past_end=True, fill="drafts"),
         Convention("llamacpp", end_token="last_only"),
         Convention("llamacpp_model", end_token="last_only", fill="drafts"),
-        Convention("openvino", fill="rows", counts_last=False),
         Convention("transformers", first_draft=0, end_token="bonus"),
         Convention(
             "transformers_ngram", first_draft=0, cap="one_left", end_token="bonus",
@@ -84,7 +81,7 @@ CONVENTIONS = {
     )
 }  # fmt: skip
 """Read in vLLM 0.32 (V1 runner; draft model; n-gram of the V2 runner), llama.cpp of October 2026
-(n-gram; draft model), OpenVINO GenAI 2026.4 and transformers 5.23 (draft model; prompt lookup)."""
+(n-gram; draft model) and transformers 5.23 (draft model; prompt lookup)."""
 
 
 def convention(name: str) -> Convention:
@@ -133,19 +130,16 @@ class Passes:
         columns = (column[part].tolist() for column in (self.emitted, self.drafted, self.accepted))
         return list(zip(*columns))
 
-    def counters(self, rules: Convention) -> dict[str, int]:
+    def counters(self) -> dict[str, int]:
         """The sums that the engine's statistics report; num_drafts counts passes with a draft.
 
         Accepted tokens are those within the text: an engine with `past_end` may report more.
         """
-        counted = np.ones(len(self.row), bool)
-        if not rules.counts_last:
-            counted[self.offset[1:] - 1] = False
         return {
             "passes": len(self.row),
-            "num_drafts": int((counted & (self.drafted > 0)).sum()),
-            "num_draft_tokens": int(self.drafted[counted].sum()),
-            "num_accepted_tokens": int(self.accepted[counted].sum()),
+            "num_drafts": int((self.drafted > 0).sum()),
+            "num_draft_tokens": int(self.drafted.sum()),
+            "num_accepted_tokens": int(self.accepted.sum()),
         }
 
 

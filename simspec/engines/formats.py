@@ -135,7 +135,7 @@ IMPORTS: dict[str, ImportFormat] = {
 """Every format that is read, by name."""
 
 SIDECAR = ".provenance.json"
-MEASURED_HERE = ("llamacpp", "openvino", "transformers", "vllm")
+MEASURED_HERE = ("llamacpp", "transformers", "vllm")
 """Engines whose costs `simspec engine measure` measures."""
 
 

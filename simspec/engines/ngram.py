@@ -76,12 +76,11 @@ RULES = {
         NgramRule("vllm", least=5, most=5),
         NgramRule("vllm_v2", least=5, most=5, match="last", pads=True),
         NgramRule("llamacpp", least=2, most=2, match="last", simple=True),
-        NgramRule("openvino", draft_end="last"),
         NgramRule("transformers", most=2, draft_end="dropped"),
     )
 }
 """Rules as released: simspec's own drafter, vLLM 0.32 (V1 runner; V2 runner), llama.cpp's
-ngram-simple, OpenVINO GenAI 2026.4, transformers 5. Lengths are the engine's default, if any."""
+ngram-simple, transformers 5. Lengths are the engine's default, if any."""
 
 
 def ngram_rule(text: str) -> NgramRule:

@@ -1,4 +1,4 @@
-"""llama.cpp, OpenVINO GenAI and transformers on SmolLM2: texts and rounds of the recording.
+"""llama.cpp and transformers on SmolLM2: texts and rounds of the recording.
 
 `make test-engines` runs it: each engine loads 135 M parameters and decodes eight prompts twice.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from test_engine_workers import before_the_end, clipped, expected, first_of_three, last_of_two
+from test_engine_workers import before_the_end, clipped, expected, last_of_two
 
 from real.engines import RELEASED, EngineSettings, NgramDraft, Request, Worker, find_environment
 from simspec import load_trace
@@ -34,7 +34,6 @@ class Case:
 
 CASES = [
     Case("llamacpp", NgramDraft(K, 2, 2), "float32", (last_of_two, 1, lambda left: left - 1)),
-    Case("openvino", NgramDraft(K, 1, 3), "float16", (first_of_three, 1, lambda left: left - 1)),
     Case("transformers", NgramDraft(K, 1, 3), "", (before_the_end, 0, lambda left: (left > 1) * K)),
 ]
 

