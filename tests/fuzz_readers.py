@@ -62,7 +62,6 @@ from simspec.engines.text import read_texts, record_texts
 from simspec.papers.card import read_card
 from simspec.policies import fixed
 from simspec.policy.predictor import ScalarPredictor
-from simspec.replay.kept_results import KeptResults
 from simspec.replay.metrics import summary
 from simspec.reports.drafters import tokens_learned
 from simspec.trace.exits import ExitDrafts, read_exits, write_exits
@@ -212,24 +211,6 @@ def exits(folder: Path) -> None:
     write_exits(drafts, known_trace(), folder / "x.exits.parquet")
 
 
-KEPT_KEY = "k" * 32
-
-
-def kept(folder: Path) -> None:
-    trace = known_trace()
-    cost = load_cost(GOLDENS / "cost-model.json")
-    groups = {"all": summary(replay(trace, fixed(1)), trace, cost)}
-    with KeptResults(folder / "kept.jsonl") as results:
-        list(results.completed([KEPT_KEY, KEPT_KEY[1:]], [groups, groups]))
-
-
-def use_kept(path: Path) -> None:
-    with KeptResults(path) as results:
-        if KEPT_KEY in results:
-            (groups,) = results.completed([KEPT_KEY], ())
-            [f"{value.speedup:.3f} {value.rounds}" for value in groups.values()]
-
-
 def sitting(samples: Samples, path: Path) -> UnfinishedSitting:
     assert samples.pace is not None
     return UnfinishedSitting(path, {"entries": ["a"]}, {"a": samples}, samples.pace)
@@ -352,7 +333,6 @@ KINDS: dict[str, Kind] = {
     "tree": Kind(texts(**TREES), load_tree, weight=3),
     "speed table": Kind(texts(**SPEEDS), read_speed_tables, weight=4),
     "shape": Kind(texts(**SHAPE), lambda path: read_shape(str(path)), weight=2),
-    "kept results": Kind(kept, use_kept, weight=3),
     "unfinished costs": Kind(sittings, use_sitting, weight=2),
     "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),
     "race repeats": Kind(races, lambda path: RaceFile(path, SCORECARD).load(), weight=1),

@@ -12,13 +12,11 @@ import pytest
 from shell import refused, run
 from test_layers import loaded
 
-from simspec import CostModel, Trace, sweep, synthetic
+from simspec import Trace, sweep, synthetic
 from simspec.policies import beta_ts, cost_ts, fixed, oracle
 from simspec.policy.policy import Policy
 from simspec.replay import cluster
-from simspec.replay.load import Server
 from simspec.replay.sweep import sweep_rows
-from simspec.reports.load import LoadPlan, LoadRuns
 
 NOBODY = "tcp://127.0.0.1:1"
 pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own
@@ -56,7 +54,6 @@ TRACES = {
 DRAWING = [beta_ts(), cost_ts(), "cali_ts:predictor=confidence"]
 PLAIN = [fixed(2), oracle, "confidence:0.5", _local_policy()]
 SWEEP = dict(policies=[*DRAWING, *PLAIN], replicates=3, by="prompt")
-RESULTS = len(TRACES) * (3 * len(DRAWING) + len(PLAIN))
 
 
 @pytest.fixture(scope="module")
@@ -80,28 +77,6 @@ def scheduler(local_cluster):
 def expected():
     """The table of the same sweep in this process."""
     return sweep(TRACES, **SWEEP, progress=False)
-
-
-def test_interrupted_sweep_goes_on_here_from_what_the_cluster_did(
-    scheduler, expected, tmp_path, monkeypatch
-):
-    path = tmp_path / "kept.jsonl"
-    rows = sweep_rows(TRACES, **SWEEP, cluster=scheduler, keep=path)
-    for _ in range(300):
-        next(rows)
-    rows.close()
-    kept = path.read_text().count("\n")
-    assert 0 < kept < RESULTS
-    replayed = []
-    from simspec.replay import replay as replay_job
-
-    metrics = replay_job._metrics
-    monkeypatch.setattr(
-        replay_job, "_metrics", lambda *call: (replayed.append(call), metrics(*call))[1]
-    )
-    table = sweep(TRACES, **SWEEP, progress=False, keep=path)
-    pandas.testing.assert_frame_equal(table, expected, check_exact=True)
-    assert len(replayed) == RESULTS - kept
 
 
 def test_one_option_prints_the_same_table(scheduler, tmp_path, capsys):
@@ -141,24 +116,13 @@ def _kill_workers(address, everyone):
 
 
 @pytest.mark.parametrize("everyone", [False, True], ids=["one", "all"])
-def test_table_is_bit_identical_with_workers_killed_half_way(
-    scheduler, expected, tmp_path, everyone
-):
-    path, rows = tmp_path / "kept.jsonl", []
-    for row in sweep_rows(TRACES, **SWEEP, cluster=scheduler, keep=path):
+def test_table_is_bit_identical_with_workers_killed_half_way(scheduler, expected, everyone):
+    rows = []
+    for row in sweep_rows(TRACES, **SWEEP, cluster=scheduler):
         rows.append(row)
         if len(rows) == 300:
-            assert path.read_text().count("\n") < RESULTS
             _kill_workers(scheduler, everyone)
     pandas.testing.assert_frame_equal(pandas.DataFrame(rows), expected, check_exact=True)
-    assert path.read_text().count("\n") == RESULTS
-
-
-def test_load_is_the_same_on_a_cluster(scheduler):
-    trace, cost = synthetic.iid(0.6, 9, 20, 3, seed=1), CostModel.from_ratio(0.1, 3)
-    plan = LoadPlan(("plain", "beta_ts"), (0.1, 0.3), Server(4), None, 50, replicates=2)
-    here, there = (LoadRuns(trace, cost, plan, cluster=at).rows() for at in (None, scheduler))
-    assert there == here
 
 
 @pytest.fixture
@@ -175,7 +139,7 @@ def recording(tmp_path):
 def test_wrong_address_is_one_line(recording, address, words, monkeypatch):
     pytest.importorskip("distributed", reason="pip install 'simspec[cluster]'")
     monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
-    options = "--policy", "fixed:1", "--keep", "kept.jsonl", "--cluster", address
+    options = "--policy", "fixed:1", "--cluster", address
     refused(recording, "sweep", "a.parquet", *options, words=words)
 
 
@@ -188,7 +152,7 @@ def test_missing_package_is_one_line(recording, monkeypatch):
 
 
 def test_threads_beside_a_cluster_are_refused(recording):
-    words = "jobs is 2 together with a cluster"
+    words = "leave out --jobs and --keep"
     refused(recording, "sweep", "a.parquet", "--cluster", NOBODY, "--jobs", "2", words=words)
 
 

@@ -16,12 +16,8 @@ TRACE = "absent.parquet"
 OPTIONS = [
     *((name, TRACE, "--replicates", HUGE) for name in ("sweep", "score", "compare", "report")),
     ("sweep", TRACE, "--jobs", 100_000),
-    ("sweep", TRACE, "--part-rows", 10**30),
     ("sweep", TRACE, "--batch", HUGE),
     ("sweep", TRACE, "--context", HUGE),
-    ("load", TRACE, "--replicates", HUGE),
-    ("load", TRACE, "--context", HUGE),
-    ("load", TRACE, "--jobs", 100_000),
     ("drafters", TRACE, "--depth", HUGE),
     ("drafters", TRACE, "-k", HUGE),
     ("transport", TRACE, "-k", HUGE),

@@ -11,14 +11,11 @@ import time
 import pytest
 from interrupted_jobs import RECORD, prompts, rows
 
-from simspec import synthetic
-
 SLOW = bool(os.environ.get("SIMSPEC_SLOW"))
 PIECES = 10 if SLOW else 1
 KILLS = {"record": 10, "train": 4, "sweep": 6} if SLOW else {"record": 2, "sweep": 2}
 PER_RUN = 3
-"""Kills of one run; then it is left to finish."""
-POLICIES = ["fixed:1", "fixed:3", "beta_ts", "cost_ts", "exp3", "ucb", "oracle", "confidence:0.5"]
+KILLS = {"record": 10, "train": 4} if SLOW else {"record": 2}
 
 
 class Recording:
@@ -58,29 +55,7 @@ class Training:
         return self.kept(folder)
 
 
-class Sweep:
-    arguments = ["sweep", "t.parquet", "--keep", "k.jsonl", "--out", "o.csv", "--replicates", 4]
-    arguments += [part for policy in POLICIES for part in ("--policy", policy)]
-
-    def begin(self, folder):
-        folder.mkdir()
-        synthetic.iid(0.7, 40, 400, 8, confidence=True).save(folder / "t.parquet")
-
-    def kept(self, folder):
-        path = folder / "k.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        table = folder / "o.csv"
-        return {"lines": lines, "table": table.read_bytes() if table.exists() else None}
-
-    def holds(self, before, after):
-        same = after["lines"][: len(before["lines"])] == before["lines"]
-        return same and before["table"] in (None, after["table"])
-
-    def result(self, folder):
-        return (folder / "o.csv").read_bytes()
-
-
-JOBS = {"record": Recording(), "train": Training(), "sweep": Sweep()}
+JOBS = {"record": Recording(), "train": Training()}
 
 
 @pytest.fixture(scope="module", params=KILLS)

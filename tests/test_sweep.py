@@ -147,3 +147,20 @@ def test_a_draft_of_the_policys_own_longest_is_not_cut():
     three, six, two = table.cut_share
     assert three == two == 0
     assert six > 0.5
+
+
+def test_kept_results_are_read_and_what_changed_is_replayed(tmp_path, monkeypatch):
+    from simspec.replay import sweep as module
+
+    trace, ran = synthetic.iid(0.7, 5, 40, 4, seed=1), []
+    run = module.run_jobs
+    monkeypatch.setattr(module, "run_jobs", lambda todo, *by: (ran.extend(todo), run(todo, *by))[1])
+    policies = [fixed(2), beta_ts()]
+    kept = dict(replicates=2, keep=tmp_path / "kept", progress=False)
+    expected = sweep(trace, policies, replicates=2, progress=False)
+    for changed, replays in (({}, 3), ({}, 0), ({"costs": 0.2}, 3), ({"by": "prompt"}, 3)):
+        ran.clear()
+        table = sweep(trace, policies, **kept, **changed)
+        assert len(ran) == replays
+        if not changed:
+            pandas.testing.assert_frame_equal(table, expected, check_exact=True)

@@ -42,7 +42,7 @@ def use_threads(count: int) -> int:
 
 def check_recordings(*names: str) -> None:
     """TraceError or ValueError for recordings that cannot be opened, before torch is imported."""
-    from simspec.trace.parts import stored_meta
+    from simspec.trace.file import stored_meta
     from simspec.trace.recordings import locate
 
     for path in locate(names).values() if names else ():

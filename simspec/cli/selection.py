@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.cli.options import print_notes
-from simspec.replay.parts import check_plannable
 from simspec.replay.sweep import supported_policies
-from simspec.trace.parts import trace_parts
 from simspec.trace.trace import Trace, load_trace
 
 
@@ -28,22 +26,3 @@ def servable_groups(
     print_notes([] if quiet else notes)
     for served, names in groupby(policies_of, key=policies_of.__getitem__):
         yield served, {name: traces[name] for name in names}
-
-
-def servable_parts(
-    paths: Mapping[str, Path],
-    policies: Sequence[str],
-    costs: Mapping[str, Any],
-    rows: int,
-    quiet: bool = False,
-) -> dict[str, list[Any]]:
-    """{recording: the policies that it can serve}, judged by the first part of `rows` rows.
-
-    Notes as for `servable_groups`; PolicyError for a policy that needs the whole recording.
-    """
-    for policy in policies:
-        check_plannable(policy)
-    firsts = {name: next(trace_parts(path, rows, verify=False)) for name, path in paths.items()}
-    policies_of, notes = supported_policies(firsts, policies, costs, all_used=not quiet)
-    print_notes([] if quiet else notes)
-    return policies_of

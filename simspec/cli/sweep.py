@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from simspec.cli.options import (
-    MOST_ROWS,
     MOST_THREADS,
     Batch,
     Context,
@@ -50,17 +49,10 @@ def sweep(
     jobs: Annotated[int, typer.Option(callback=at_most(MOST_THREADS), help="Threads.")] = 1,
     keep: Annotated[
         Path | None,
-        typer.Option(help="Keep each result in this file, and go on from those it holds."),
+        typer.Option(help="Keep each result in this folder, and go on from those it holds."),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Replay on this Dask scheduler's workers, tcp://HOST:PORT.")
-    ] = None,
-    part_rows: Annotated[
-        int | None,
-        typer.Option(
-            callback=at_most(MOST_ROWS),
-            help="Read recordings in parts of this number of tokens: for those larger than memory.",
-        ),
     ] = None,
     as_json: Json = False,
     stream: Annotated[
@@ -80,48 +72,27 @@ def sweep(
     Many settings: simspec sweep --policy=fixed:{0..8} --policy=beta_ts:alpha0={1,2,4,8}
     (the shell expands the braces)
     """
-    from simspec.cli.selection import servable_groups, servable_parts
+    from simspec.cli.selection import servable_groups
     from simspec.output.files import check_output, write_csv
-    from simspec.replay.parts import part_sweep
     from simspec.replay.sweep import sweep_rows
     from simspec.reports.summaries import plot_sweep
     from simspec.trace.recordings import comparable_costs, locate
 
     paths = locate(traces)
-    outputs = [path for path in (out, plot, curve, keep) if path is not None]
+    outputs = [path for path in (out, plot, curve) if path is not None]
     for i, output in enumerate(outputs):
         check_output(output, *paths.values(), cost or "", *outputs[:i])
     costs, notes = comparable_costs(paths, cost, batch, context, mixed)
     print_notes(notes)
-    names, quiet, groups = policy or DEFAULT_POLICIES, not policy, []
-    draws = (replicates, seed, by)
-    if part_rows is None:
-        groups = list(servable_groups(paths, names, costs, quiet))
-        progress = sys.stderr.isatty()
-        # A list: all input is validated before the first replay.
-        results: Iterable[Iterator[dict[str, Any]]] = [
-            sweep_rows(
-                group,
-                served,
-                {name: costs[name] for name in group},
-                *draws,
-                jobs=jobs,
-                progress=progress,
-                keep=keep,
-                cluster=cluster,
-            )
-            for served, group in groups
-        ]
-    else:
-        if keep is not None or cluster is not None or curve is not None or jobs > 1:
-            raise ValueError(
-                "--part-rows goes without --keep, --cluster, --curve and --jobs: leave those out"
-            )
-        served_by = servable_parts(paths, names, costs, part_rows, quiet)
-        results = (
-            part_sweep(paths[name], served, costs[name], *draws, part_rows, name)
-            for name, served in served_by.items()
+    groups = list(servable_groups(paths, policy or DEFAULT_POLICIES, costs, not policy))
+    # A list: all input is validated before the first replay.
+    results = [
+        sweep_rows(
+            group, served, {name: costs[name] for name in group}, replicates, seed, by, jobs=jobs,
+            progress=sys.stderr.isatty(), keep=keep, cluster=cluster,
         )
+        for served, group in groups
+    ]  # fmt: skip
     table = list(_rows(chain.from_iterable(results), stream, as_json))
     if as_json:
         print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": table}))

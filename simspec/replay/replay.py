@@ -154,23 +154,10 @@ def run_jobs(
     `cluster_results`.
     """
     calls = [(job.trace, job.policy, job.cost, job.seed, by) for job in todo]
-    return run_calls(_metrics, calls, jobs, cluster, [job.trace for job in todo])
-
-
-def run_calls(
-    function: Callable[..., T],
-    calls: Sequence[tuple[Any, ...]],
-    jobs: int = 1,
-    cluster: str | None = None,
-    shared: Sequence[Any] = (),
-) -> Iterable[T]:
-    """function(*call) of each call, in order, as `run_jobs` runs its jobs; `shared` are large
-    arguments.
-    """
     if cluster is not None:
-        held = {id(value): value for value in shared}
-        return cluster_results(cluster, function, calls, list(held.values()))
-    return _on_threads(function, calls, jobs)
+        shared = {id(job.trace): job.trace for job in todo}
+        return cluster_results(cluster, _metrics, calls, list(shared.values()))
+    return _on_threads(_metrics, calls, jobs)
 
 
 def run_seconds(todo: Sequence[ReplayJob], jobs: int = 1) -> Iterable[NDArray[np.float64]]:

@@ -3,21 +3,23 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
+from importlib.metadata import version
 from os import PathLike
 from typing import Any, TypeAlias
 
 from simspec import policies as built_in
 from simspec.cost.model import CostModel
+from simspec.numerics.compile import fingerprint
 from simspec.output.names import printable
 from simspec.policies.greedy_oracle import greedy_oracle
 from simspec.policies.oracle import oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.cluster import check_cluster
-from simspec.replay.kept_results import KeptResults, job_keys
 from simspec.replay.kernel import kernel
 from simspec.replay.metrics import Metrics
 from simspec.replay.replay import ReplayJob, is_random, prepare, run_jobs
+from simspec.trace.file import digest
 from simspec.trace.trace import Trace, load_trace
 from simspec.tree.policy import TreePolicy
 from simspec.tree.replay import prepare_tree
@@ -160,7 +162,7 @@ def sweep(
     | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies  |
     | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over          |
     | jobs       | threads; results do not depend on them                                     |
-    | keep       | a file of results, from which the same sweep goes on after an interruption |
+    | keep       | a folder of results (joblib), from which the same sweep goes on            |
     | cluster    | the address of a Dask scheduler whose workers replay instead; same results |
 
     Costs keyed by the traces' names belong to those traces; with other names each trace is replayed
@@ -194,9 +196,9 @@ def sweep_rows(
     """The rows of `sweep`, each as a dict as soon as it is known, in the same order."""
     check_sweep(by, replicates, jobs)
     if cluster is not None:
-        if jobs > 1:
+        if jobs > 1 or keep is not None:
             raise ValueError(
-                f"jobs is {jobs} together with a cluster, whose workers replay: leave it out"
+                "a cluster's workers replay: leave out --jobs and --keep, which are of this machine"
             )
         check_cluster(cluster)
     with _compiling(progress):
@@ -274,14 +276,45 @@ def table_rows(
 
 def _run(
     todo: list[ReplayJob], by: str, jobs: int, keep: str | PathLike[str] | None, cluster: str | None
-) -> Iterator[dict[Any, Metrics]]:
+) -> Iterable[dict[Any, Metrics]]:
     if keep is None:
-        yield from run_jobs(todo, by, jobs, cluster)
-        return
-    keys = job_keys(todo, by)
-    with KeptResults(keep) as kept:
-        missing = {key: job for key, job in zip(keys, todo) if key not in kept}
-        yield from kept.completed(keys, run_jobs(list(missing.values()), by, jobs, cluster))
+        return run_jobs(todo, by, jobs, cluster)
+    from joblib import Memory, Parallel, delayed
+
+    kept = Memory(keep, verbose=0).cache(_kept_metrics, ignore=["job"])
+    parallel = Parallel(n_jobs=jobs, backend="threading", return_as="generator")
+    calls = (delayed(kept)(key, job, by) for key, job in zip(job_keys(todo), todo))
+    results: Iterable[dict[Any, Metrics]] = parallel(calls)
+    return results
+
+
+def _kept_metrics(key: str, job: ReplayJob, by: str) -> dict[Any, Metrics]:
+    (metrics,) = run_jobs([job], by)
+    return metrics
+
+
+def job_keys(todo: Sequence[ReplayJob]) -> list[str]:
+    """A hash of what each result depends on: recording, policy and its code, cost, seed, versions.
+
+    ValueError for a policy whose functions use what has no fingerprint.
+    """
+    from joblib import hash as hash_of
+
+    versions = [version(name) for name in ("simspec", "numpy", "numba")]
+    traces = {id(job.trace): job.trace for job in todo}
+    digests = {key: digest(trace) for key, trace in traces.items()}
+    keys = []
+    for job in todo:
+        values = [getattr(job.policy, field.name) for field in fields(job.policy)]
+        prints = [fingerprint(value) if callable(value) else value for value in values]
+        if any(callable(value) and found is None for value, found in zip(values, prints)):
+            raise ValueError(
+                f"policy {job.policy.name!r} uses objects whose changes cannot be detected: sweep "
+                "it without --keep"
+            )
+        priced = job.cost.to_dict()
+        keys.append(hash_of((versions, digests[id(job.trace)], prints, priced, job.seed)))
+    return keys
 
 
 def _with_progress(

@@ -98,6 +98,12 @@ def opened(path: str | PathLike[str], **options: Any) -> Iterator[tuple[Any, Any
         raise TraceError(f"{path}: not a readable trace: {reason}") from None
 
 
+def stored_meta(path: str | PathLike[str]) -> TraceMeta:
+    """The metadata of a recording, without its rows; TraceError as for `load_trace`."""
+    with opened(path) as (_, extra):
+        return TraceMeta.from_json(extra["meta"])
+
+
 def digest(trace: Any) -> str:
     """SHA-256 of the metadata and every array: page checksums do not cover the file's footer."""
     arrays = {name: getattr(trace, name) for name in ARRAYS}

@@ -15,7 +15,6 @@ machine falls on all alike. A ratio is a median of ratios within repetitions.
 | under_numpy | times faster than the vectorised NumPy form |
 | under_twin | times faster than the slow twin (tests/naive.py), on the first sequences |
 | profile | time over the limit: one more call of the policy, state in memory, arithmetic alone |
-| load | rounds of a server's requests a second (`simspec load`): 64 slots, 0.8 of its capacity |
 
 The state of a policy is kept in memory from round to round, where the limit has registers. The
 arithmetic of cali_ts and cost_ts is timed alone.
@@ -40,7 +39,6 @@ import sweep  # noqa: E402
 from numba import njit  # noqa: E402
 
 from simspec import CostModel, replay, synthetic  # noqa: E402
-from simspec.cost.batch import TokenCost  # noqa: E402
 from simspec.numerics.rng import beta_draw  # noqa: E402
 from simspec.policies import (  # noqa: E402
     beta_ts,
@@ -53,9 +51,7 @@ from simspec.policies import (  # noqa: E402
     product,
 )
 from simspec.policies.calibrated import clipped_mean  # noqa: E402
-from simspec.replay.arrivals import poisson_requests  # noqa: E402
 from simspec.replay.kernel import Output, kernel  # noqa: E402
-from simspec.replay.load import Server, serve  # noqa: E402
 from simspec.replay.replay import policy_arrays, prepare, recording  # noqa: E402
 from simspec.trace.quantization import LOG_ODDS, TABLES  # noqa: E402
 
@@ -235,7 +231,6 @@ def main() -> None:
         "policies": rows,
         "profile": profile(rows, traces, options.repetitions),
         "sweep": sweep.timed(options.small),
-        "load": {"rounds_per_s": load_rounds(traces, options.repetitions)},
     }
     report["ratios"] = history.compared(history.ratios(report), earlier)
     print(json.dumps(report, indent=1))
@@ -270,18 +265,6 @@ def profile(rows, traces, repetitions) -> dict:
         call()
         report[name] = round(min(seconds(call) for _ in range(5)) / 20000 * 1e9, 1)
     return report
-
-
-def load_rounds(traces, repetitions) -> int:
-    """Rounds a second of the loop of a server with 64 slots, other arrivals each time (median)."""
-    cost, server, taken = TokenCost(1.0, 0.02, draft=0.1).cost(16), Server(64), []
-    rounds = [replay(trace, fixed(3), cost=cost) for trace in traces]
-    for seed in range(repetitions + 1):  # the first warms up
-        trace, of_policy = traces[seed % 2], rounds[seed % 2]
-        requests = poisson_requests(4 * trace.sequences, 0.04, trace.sequences, seed)
-        took = seconds(lambda t=trace, q=requests, r=of_policy: serve(t, q, r, cost, server))
-        taken.append(np.diff(of_policy.offset)[requests.sequence].sum() / took)
-    return round(statistics.median(taken[1:]))
 
 
 def _through_memory(traces, repetitions) -> float:

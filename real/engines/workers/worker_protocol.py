@@ -18,8 +18,7 @@ def serve(start):
 
     `start(options)` returns an engine with `ready()` -> dict of `Ready` without "seconds", and
     `run(requests, concurrent, k, force)`, which yields a dict of `Finished` for each request.
-    k and force are None where the line leaves them out; policy is given where the
-    line has it.
+    k and force are None where the line leaves them out; policy is given where the line has it.
     """
     began = time.monotonic()
     # engines print on stdout, and their libraries write on descriptor 1
@@ -43,7 +42,7 @@ def serve(start):
     while "run" in (asked := json.loads(lines.get())):
         try:
             clock = time.monotonic()
-            given = {key: asked[key] for key in ("policy",) if key in asked}
+            given = {"policy": asked["policy"]} if "policy" in asked else {}
             for finished in engine.run(
                 asked["requests"], asked["concurrent"], asked.get("k"), asked.get("force"), **given
             ):
