@@ -57,7 +57,7 @@ def test_huge_number_is_refused_before_files_are_read(tmp_path, arguments):
 SEEDED = [
     *((name, TRACE) for name in (
         "sweep", "score", "compare", "report", "drift", "batch", "drafters", "trees", "transport",
-        "cascade", "hybrid", "load", "run", "teacher-force", "race", "scorecard",
+        "cascade", "hybrid", "run", "teacher-force", "race", "scorecard",
     )),
     ("tune", "fixed", TRACE), ("claims", "absent"), ("paper", "absent"), ("check", TRACE),
     ("demo",),
@@ -83,7 +83,6 @@ def test_every_seed_is_checked():
 LEVELLED = [
     *((name, TRACE) for name in (
         "compare", "report", "drafters", "transport", "trees", "batch", "hybrid",
-        "load",
     )),
     ("tune", "fixed", TRACE), ("import", "absent", "absent"),
     ("export", "vllm", TRACE, "--out", "x.json"),
