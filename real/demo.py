@@ -10,9 +10,10 @@ from real.bench.figures import draw_speedups, speedup_intervals
 from real.equality import NOTHING, Comparison
 from real.jobs import Outcome, run_on
 from real.measure import MeasureSettings, measure
+from real.model_settings import evenly_spaced
 from real.pair import TINY, load_pair
 from real.progress import Progress, quiet
-from real.rerun import evenly_spaced, rule_of
+from real.rerun import rule_of
 from simspec import CostModel, load_trace, sweep
 from simspec.numerics.stats import Estimate
 

@@ -21,11 +21,11 @@ from real.model.hf_config import WeightsError, end_tokens
 from real.model.runner import EAGER, EagerPasses
 from real.model.stored_weights import made_for, sha256, weight_files
 from real.model.target import Target
+from real.model_settings import TINY as TINY
 from real.provenance import check_device
 from simspec import Policy, Trace
 from simspec.tree.policy import TreePolicy
 
-TINY = Path(__file__).parent / "tiny"
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 
 

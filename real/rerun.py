@@ -103,10 +103,3 @@ def rerun(
 def total_seconds(results: Sequence[DecodeResult]) -> float:
     """Decoding time of several runs, without prefill."""
     return float(sum(r.seconds.sum() for r in results))
-
-
-def evenly_spaced(count: int, wanted: int) -> list[int]:
-    """Up to `wanted` indices of `count` prompts, evenly spaced: recordings list tasks one after
-    another."""
-    wanted = min(wanted, count)
-    return [i * count // wanted for i in range(wanted)]

@@ -36,7 +36,7 @@ def keep_loaded():
     torch.set_num_threads(1)
     # torch renews its pool at the first use after a fork, and loading uses it from several threads
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-    real.jobs.models.load_pair = _load
+    real.model_settings.load_pair = _load
     typer.main.get_command = lru_cache(typer.main.get_command)
 
 

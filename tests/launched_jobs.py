@@ -17,7 +17,7 @@ from forked_process import ForkedProcess
 SERVER = """
 import json, os, runpy, signal, socket, sys, traceback
 from forked_commands import freeze, keep_loaded
-from real.jobs.models import ModelSettings
+from real.model_settings import ModelSettings
 from simspec.cli import main
 from simspec.output import interrupts
 

@@ -3,7 +3,7 @@
 from copy import deepcopy
 from functools import lru_cache
 
-import real.jobs.models
+import real.pair
 from real.model.runner import EAGER
 from real.pair import TINY, load_pair
 
@@ -12,7 +12,7 @@ _embedded = lru_cache(maxsize=8)(load_pair)
 
 def share_embedded():
     """From now on commands of this process copy the embedded models, a tenth of a load's time."""
-    real.jobs.models.load_pair = _load
+    real.pair.load_pair = _load
 
 
 def _load(folder, drafter, device, dtype, target, weights, passes):

@@ -82,9 +82,9 @@ def test_interrupted_scorecard_continues(tmp_path, monkeypatch, capsys):
         return [replace(doctored(slower(1))[0], recording=name)]
 
     monkeypatch.setattr("real.jobs.scorecard.score", scored)
-    monkeypatch.setattr("real.jobs.models.check_pair", lambda *arguments: None)
+    monkeypatch.setattr("real.model_settings.check_pair", lambda *arguments: None)
     bare = SimpleNamespace(target=SimpleNamespace(decoder=None), drafter=None)
-    monkeypatch.setattr("real.jobs.models.load_pair", lambda *arguments: bare)
+    monkeypatch.setattr("real.model_settings.load_pair", lambda *arguments: bare)
     monkeypatch.setattr("real.jobs.scorecard.tune_for_timing", lambda *arguments: None)
 
     def command(*options):

@@ -10,8 +10,9 @@ from real.decode.plan import make_plan
 from real.demo import recordings
 from real.equality import NOTHING, compare
 from real.jobs import run_on
+from real.model_settings import evenly_spaced
 from real.pair import TINY, load_pair
-from real.rerun import evenly_spaced, rerun
+from real.rerun import rerun
 from simspec import CostModel, load_trace, policies
 from simspec.tree.replay import replay_tree
 

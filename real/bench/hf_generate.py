@@ -17,9 +17,9 @@ import torch
 from real.bench.race import Contestant, ContestantError, Generate, Request
 from real.model.checkpoint import load_config
 from real.model.hf_config import WeightsError
+from real.model_settings import evenly_spaced
 from real.pair import DTYPES
 from real.progress import Progress, quiet
-from real.rerun import evenly_spaced
 from real.sampling import Rule
 from simspec import Trace
 

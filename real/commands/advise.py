@@ -330,7 +330,7 @@ def _run(engine: str, untested: bool, settings, requests, plan, path, force) -> 
 def _record_model(folders: Mapping[str, Path], dtype: str, draft, texts, K, end_tokens) -> "Trace":
     """The recording of a draft model along texts, from its checkpoint."""
     from real.drafters.model import ModelDrafter
-    from real.jobs.models import dtype_of
+    from real.model_settings import dtype_of
     from real.record.texts import record_texts_by_model
 
     drafter = ModelDrafter.load_alone(folders[str(draft.model)], dtype_of(dtype), "cpu")

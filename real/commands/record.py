@@ -220,7 +220,7 @@ def text_recorder(drafters: Sequence[str], device: str, dtype: str) -> Callable[
 
     def record_model(texts, k, end_tokens, sampled, source) -> "Trace":
         from real.drafters.model import ModelDrafter
-        from real.jobs.models import ModelSettings, check_models, dtype_of
+        from real.model_settings import ModelSettings, check_models, dtype_of
         from real.record.texts import record_texts_by_model
 
         check_models(ModelSettings(device=device, dtype=dtype))

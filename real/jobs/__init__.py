@@ -3,7 +3,6 @@
 from real.jobs.audit import ForcedRun, audit_run, force_recording
 from real.jobs.convert import export_drafter, export_gguf, import_gguf, quantize_drafter
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
-from real.jobs.models import RULES, ModelSettings, dtype_of, open_recording, policy_cost_of
 from real.jobs.race import RaceOutputs, RaceSettings, race_recording
 from real.jobs.record import (
     PromptSettings,
@@ -22,10 +21,10 @@ from real.jobs.train import (
     train_drafter,
     train_models,
 )
+from real.model_settings import ModelSettings, dtype_of, open_recording, policy_cost_of
 from real.train.pipeline import PromptFiles
 
 __all__ = [
-    "RULES",
     "CostRequest",
     "DrafterRequest",
     "ForcedRun",

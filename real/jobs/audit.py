@@ -18,7 +18,7 @@ from real.audit.runs import EmittedRun, load_run, recorded_run
 from real.decode.engine import engines_of
 from real.decode.plan import chain_plan
 from real.drafters import BUILTIN
-from real.jobs.models import ModelSettings, open_recording, policy_cost_of
+from real.model_settings import ModelSettings, open_recording, policy_cost_of
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet, relabel
 from real.rerun import recorded_rule

@@ -16,12 +16,12 @@ from real.decode.acceptance_predictor import PREDICTOR_NAMES
 from real.drafters import BUILTIN, eagle, medusa, model
 from real.engines.adapter import served_form
 from real.files import replace_json, replacing
-from real.jobs.models import dtype_of
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.draft_head import load_vocabulary, read_state
 from real.model.gguf import check_packages, convert, read_summary, write_gguf
 from real.model.hf_config import end_tokens
 from real.model.stored_weights import from_int8, sha256, to_int8, tokenizer_sha256, weight_files
+from real.model_settings import dtype_of
 from real.pair import load_pair
 from real.progress import Progress, quiet
 from real.provenance import versions

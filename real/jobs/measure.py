@@ -6,10 +6,10 @@ from pathlib import Path
 
 from real.decode.engine import tune_for_timing
 from real.drafters import BUILTIN
-from real.jobs.models import ModelSettings
 from real.measure import MeasureSettings, max_new_tokens, measure_table
 from real.measure.cost_table import check_offered
 from real.measure.price import BestLength, Entry, best_length, measure_several, tokens_per_round
+from real.model_settings import ModelSettings
 from real.pair import check_pair
 from real.progress import Progress, quiet, relabel
 from real.rerun import recorded_rule

@@ -31,9 +31,9 @@ from real.bench.race import PLAIN, Contestant, race
 from real.bench.race_rows import RaceRow, race_rows, race_summary
 from real.bench.saved import RaceFile
 from real.decode.engine import engines_of, models_of, tune_for_timing
-from real.jobs.models import ModelSettings, check_models, open_recording, policy_cost_of
 from real.model.prepacked import ways_of
 from real.model.stored_weights import sha256
+from real.model_settings import ModelSettings, check_models, open_recording, policy_cost_of
 from real.pair import Pair, check_drafter, check_pair
 from real.progress import Progress, quiet, relabel
 from real.provenance import argv, device_name, revision, versions

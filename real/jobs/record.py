@@ -9,8 +9,8 @@ from real.draft import check_grows
 from real.drafters import BUILTIN
 from real.drafters.sorted import SortedDrafter
 from real.files import replace_json
-from real.jobs.models import ModelSettings, open_recording
 from real.model.checkpoint import load_tokenizer
+from real.model_settings import ModelSettings, open_recording
 from real.pair import Pair
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet

@@ -10,8 +10,8 @@ from real.audit.runs import emitted_sequences, run_header, save_run
 from real.decode.engine import engines_of
 from real.decode.tree_search import BeamSearch, parse_beam
 from real.equality import Comparison, compare, rounds_of
-from real.jobs.models import ModelSettings, open_recording
 from real.measure import MeasureSettings, max_new_tokens, measure
+from real.model_settings import ModelSettings, open_recording
 from real.pair import Pair
 from real.progress import Progress, quiet, relabel
 from real.record.rows import check_history_free, record_emitted

@@ -8,8 +8,8 @@ from real.bench.saved import load_rows, save_rows
 from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.engine import tune_for_timing
-from real.jobs.models import ModelSettings, check_models, open_recording, policy_cost_of
 from real.model.stored_weights import sha256
+from real.model_settings import ModelSettings, check_models, open_recording, policy_cost_of
 from real.progress import Progress, quiet, relabel
 from real.provenance import device_name
 from real.rerun import recorded_rule

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from real.drafters import BUILTIN, trainable
-from real.jobs.models import dtype_of
 from real.model.checkpoint import load_tokenizer
+from real.model_settings import dtype_of
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.provenance import check_device

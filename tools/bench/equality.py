@@ -26,9 +26,9 @@ import transformers
 
 from real.files import replace_json
 from real.jobs.audit import audit_run
-from real.jobs.models import ModelSettings
 from real.jobs.run import RunSettings, SampledOutcome, run_recording
 from real.model.stored_weights import sha256
+from real.model_settings import ModelSettings
 
 SUMS = ("rounds", "exceptions", "failures", "tokens", "flips")
 

@@ -1,29 +1,27 @@
-"""The models of a job: which folder, drafter and checkpoint, and how they run."""
+"""The models of a command: which folder, drafter and checkpoint, and how they run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
-
-from real.decode.engine import make_passes, passes_for_trace
-from real.model.checkpoint import load_config
-from real.model.hf_config import max_context
-from real.pair import DTYPES, TINY, Pair, check_drafter, check_pair, load_pair, load_pairs
-from real.provenance import check_device
-from real.rerun import evenly_spaced
-from real.sampling import Rule
 from simspec import CostModel, Trace, load_trace, policies
 from simspec.output.terminal import print_note
 from simspec.policy_kind import DeferredPolicy
 from simspec.settings import Settings, option
 from simspec.trace.recordings import costs_of, locate
 
+if TYPE_CHECKING:  # commands declare these options without importing torch
+    import torch
+
+    from real.pair import Pair
+
+TINY = Path(__file__).parent / "tiny"
+
 
 @dataclass(frozen=True)
 class ModelSettings(Settings):
-    """Which models a command loads, and how they run."""
+    """Which models a command loads, and how they run: a group of options, without torch."""
 
     models: Annotated[
         Path | None,
@@ -44,6 +42,12 @@ class ModelSettings(Settings):
     weights: Annotated[
         Path | None, option("The drafter's folder, in place of <models>/<drafter>.")
     ] = None
+    threads: Annotated[
+        int,
+        option(
+            "Threads of torch, part of what was measured; 0: torch's own choice.", ge=0, le=1024
+        ),
+    ] = 0
 
     @property
     def folder(self) -> Path:
@@ -55,19 +59,34 @@ class ModelSettings(Settings):
         """The target's checkpoint."""
         return self.target or self.folder / "target"
 
+    def use_threads(self) -> None:
+        """Sets torch's threads, unless 0; a command does so before it loads anything."""
+        if self.threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
+
     def context(self, drafter: str) -> int:
         """Most tokens of a sequence of the target; of a smaller model that drafts too."""
+        from real.model.checkpoint import load_config
+        from real.model.hf_config import max_context
+
         paths = [self.target_path]
         if drafter == "model":
             paths.append(self.weights or self.folder / drafter)
         return min(max_context(load_config(path)) for path in paths)
 
-    def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> Pair:
+    def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> "Pair":
         """The target with this drafter, for passes of `rows` rows after `capacity` cached rows."""
+        from real.decode.engine import make_passes
+
         return self._load(drafter, make_passes(self.engine, rows, capacity))
 
-    def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list[Pair]:
+    def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list["Pair"]:
         """`load` of several drafters on one copy of the target; ValueError with `weights`."""
+        from real.decode.engine import make_passes
+        from real.pair import load_pairs
+
         if self.weights is not None:
             raise ValueError(
                 f"--weights {self.weights} names one drafter's folder, "
@@ -85,26 +104,33 @@ class ModelSettings(Settings):
 
     def load_for(
         self, trace: Trace, name: str, submitted: int = 0, capacity: int = 0, drafter: str = ""
-    ) -> Pair:
+    ) -> "Pair":
         """The pair of the recording called `name`, for drafts of `submitted` tokens.
 
         Its caches hold the recording's sequences, and others of `capacity` rows. `drafter` replaces
         the recording's.
         """
+        from real.decode.engine import passes_for_trace
+        from real.pair import check_drafter, check_pair
+
         passes = passes_for_trace(self.engine, trace, submitted, capacity)
         pair = self._load(drafter or trace.meta.drafter, passes)
         check_pair(trace, pair, name)
         check_drafter(trace, pair, name)
         return pair
 
-    def _load(self, drafter: str, passes) -> Pair:
-        return load_pair(
+    def _load(self, drafter: str, passes) -> "Pair":
+        from real import pair
+
+        return pair.load_pair(
             self.folder, drafter, self.device, self.dtype, self.target, self.weights, passes
         )
 
 
-def dtype_of(name: str) -> torch.dtype:
+def dtype_of(name: str) -> "torch.dtype":
     """The dtype of that name; ValueError where it is none of `DTYPES`."""
+    from real.pair import DTYPES
+
     if name not in DTYPES:
         raise ValueError(f"dtype {name!r} is unknown; expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
@@ -112,12 +138,17 @@ def dtype_of(name: str) -> torch.dtype:
 
 def check_models(settings: ModelSettings) -> None:
     """ValueError for a device that is not here, or an unknown dtype."""
+    from real.provenance import check_device
+
     check_device(settings.device)
     dtype_of(settings.dtype)
 
 
-RULES = {"greedy": Rule(), "coupled": Rule("coupled", 0.8, 0)}
-"""The rules of the bundled recordings."""
+def evenly_spaced(count: int, wanted: int) -> list[int]:
+    """Up to `wanted` indices of `count` prompts, evenly spaced: recordings list tasks one after
+    another."""
+    wanted = min(wanted, count)
+    return [i * count // wanted for i in range(wanted)]
 
 
 def open_recording(name: str, prompts: int = 0) -> tuple[Path, Trace]:
