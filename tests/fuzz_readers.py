@@ -46,7 +46,7 @@ from real.measure.samples import Samples
 from real.measure.sitting import Sitting, UnfinishedSitting
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.draft_head import save_draft_head
-from real.model.gguf import read_summary
+from real.model.gguf import check_gguf
 from real.model.hf_config import end_tokens
 from real.model.random_models import read_shape
 from real.pair import TINY
@@ -336,7 +336,7 @@ KINDS: dict[str, Kind] = {
     "unfinished costs": Kind(sittings, use_sitting, weight=2),
     "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),
     "race repeats": Kind(races, lambda path: RaceFile(path, SCORECARD).load(), weight=1),
-    "gguf": Kind(gguf, read_summary, weight=1),
+    "gguf": Kind(gguf, check_gguf, weight=1),
     "engine rows": Kind(engine_runs, use_engine_run, weight=6),
     "written texts": Kind(texts(texts__jsonl=WRITTEN), use_texts, weight=4),
 }

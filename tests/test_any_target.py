@@ -7,8 +7,8 @@ import torch
 from shell import command, refused
 from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
 
-from real.model.prepacked import multiplies_bfloat16
 from real.pair import load_pair
+from real.provenance import multiplies_bfloat16
 from simspec import load_trace
 
 pytestmark = pytest.mark.usefixtures("few_replicates", "bare_axes")

@@ -135,7 +135,7 @@ def test_unknown_engine_is_refused(recordings_folder, name):
         *commands[name],
         "--engine",
         "quick",
-        words="engine 'quick' is unknown; expected one of eager, prepacked, fast, strict",
+        words="engine 'quick' is unknown; expected one of eager, fast, strict",
     )
 
 

@@ -180,9 +180,9 @@ def test_thresholds_with_another_meaning_are_refused(gguf):
 
 def test_folders_are_refused_where_gguf_files_are_read(tmp_path, gguf):
     name = "llamacpp"
-    with pytest.raises(ValueError, match="simspec export-gguf"):
+    with pytest.raises(ValueError, match="convert_hf_to_gguf.py"):
         RELEASED[name].start(EngineSettings(tmp_path))
-    with pytest.raises(ValueError, match="simspec export-gguf"):
+    with pytest.raises(ValueError, match="convert_hf_to_gguf.py"):
         RELEASED[name].start(EngineSettings(gguf, ModelDraft(3, tmp_path)))
     assert RELEASED[name].start(EngineSettings(gguf))["draft"] is None
 

@@ -19,8 +19,6 @@ NOT_CAPTURED = ("hydra", "glide", "self_skip", "prompt_lookup")
 def pair_on(passes, drafter_name):
     """A toy pair on these passes."""
     target, drafter = deepcopy(toy_pair(drafter_name))
-    if passes.name == "prepacked":
-        target.decoder.float()  # toys are float64, which it refuses
     target = Target(target.decoder, drafter.taps, 64, passes)
     attach_engine(passes, target.decoder, drafter)
     return target, drafter

@@ -208,7 +208,7 @@ def test_the_bundled_drafters_are_recognized(tmp_path):
 def test_other_targets_engines_and_outputs_are_refused(world, written, tmp_path):
     _, folder, out = written["eagle"]
     asked = ("export-drafter", folder, "--target", world.target, "--out", "x", "--engine")
-    refused(tmp_path, *asked, "llamacpp", words="llamacpp loads no eagle heads")
+    refused(tmp_path, *asked, "llamacpp", words="engine is 'llamacpp', expected one of")
     refused(tmp_path, *asked, "transformers", words="transformers loads no eagle heads")
     refused(tmp_path, *asked, "sglang", words="engine is 'sglang', expected one of")
     other = qwen2_checkpoint(tmp_path / "other")

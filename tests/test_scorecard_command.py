@@ -85,7 +85,6 @@ def test_interrupted_scorecard_continues(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("real.model_settings.check_pair", lambda *arguments: None)
     bare = SimpleNamespace(target=SimpleNamespace(decoder=None), drafter=None)
     monkeypatch.setattr("real.model_settings.load_pair", lambda *arguments: bare)
-    monkeypatch.setattr("real.jobs.scorecard.tune_for_timing", lambda *arguments: None)
 
     def command(*options):
         fixed_options = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"

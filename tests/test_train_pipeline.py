@@ -13,7 +13,7 @@ from toy_lm import VOCAB, toy_decoder
 
 from real.draft.losses import next_token_loss
 from real.model.config import DecoderConfig
-from real.model.prepacked import multiplies_bfloat16
+from real.provenance import multiplies_bfloat16
 from real.train import config as config_module
 from real.train.config import TrainConfig, default_drafters, drafter_training
 from real.train.drafter_card import agreement, heldout_loss

@@ -51,7 +51,7 @@ FULL = {
     "K": "16", "budget": "128", "few": "12", "many": "20", "repeats": "5",
     "device": "cuda", "engine": "fast", "dtype": "bfloat16",
 }  # fmt: skip
-"""What the steps are told; the target is `{work}/target`, as `simspec import-model` makes it."""
+"""What the steps are told; the target is `{work}/target`, as `simspec import gguf` makes it."""
 
 TOY = FULL | {
     "prompts": "{work}/prompts.jsonl",

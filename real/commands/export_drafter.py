@@ -14,19 +14,14 @@ PANEL = "Exchange with engines"
 
 def export_drafter(
     folder: Annotated[Path, typer.Argument(help="The folder of a trained drafter.")],
-    target: Annotated[
-        Path,
-        typer.Option(
-            help="The target's checkpoint; for llamacpp its GGUF file, whose tokenizer is copied."
-        ),
-    ],
-    engine: Annotated[str, typer.Option(help="vllm, transformers or llamacpp.")],
-    out: Annotated[Path, typer.Option(help="The new folder; for llamacpp the new GGUF file.")],
+    target: Annotated[Path, typer.Option(help="The target's checkpoint.")],
+    engine: Annotated[str, typer.Option(help="vllm or transformers.")],
+    out: Annotated[Path, typer.Option(help="The new folder.")],
     as_json: Json = False,
 ) -> None:
     """Write a trained drafter in the form that a released engine loads, or say why none does.
 
-    vLLM loads model, eagle and medusa; transformers and llama.cpp load model. A draft vocabulary
+    vLLM loads model, eagle and medusa; transformers loads model. A draft vocabulary
     becomes a head of all tokens with the same best token, where the drafter has its own head.
 
     vLLM's EAGLE has no bias and no draft vocabulary: train it with --set bias=false. A draft

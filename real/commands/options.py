@@ -97,8 +97,7 @@ TopP = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        help="eager; prepacked: weights in a layout for passes of a few rows (for a CPU); "
-        "fast: padded passes, captured once (for a GPU); "
+        help="eager; fast: padded passes, captured once (for a GPU); "
         "strict: one width, so that bfloat16 output is equal under every policy."
     ),
 ]

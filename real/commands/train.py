@@ -204,8 +204,8 @@ default: the drafter's own.",
         train_models,
     )
     from real.jobs.train import PREDICTORS, split_arguments
-    from real.model.prepacked import multiplies_bfloat16
     from real.processes import launched_processes
+    from real.provenance import multiplies_bfloat16
     from real.train.drafter_card import card_lines
 
     if threads < 0:

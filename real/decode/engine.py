@@ -7,22 +7,18 @@ from real.draft import Drafter
 from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder
 from real.model.layer import DecoderLayer
-from real.model.prepacked import PACKED, PLAIN, PrepackedPasses, check_prepackable, tune, ways_of
 from real.model.runner import EAGER, EagerPasses
 from real.model.target import Target
 from simspec import Trace
 
-ENGINES = ("eager", "prepacked", "fast", "strict")
+ENGINES = ("eager", "fast", "strict")
 """
 | engine | passes |
 | --- | --- |
 | eager | any number of rows, every kernel launched from Python |
-| prepacked | the same; the target's weights in a layout for a CPU and few rows |
 | fast | padded to 1, 2 or the most rows, each captured once |
 | strict | always padded to the most rows, captured once |
 """
-
-PREPACKED = PrepackedPasses()
 
 
 def make_passes(
@@ -38,8 +34,6 @@ def make_passes(
         raise ValueError(f"engine {engine!r} is unknown; expected one of {', '.join(ENGINES)}")
     if engine == "eager":
         return EAGER
-    if engine == "prepacked":
-        return PREPACKED
     capacity = max(64, -(-(capacity + rows) // 64) * 64)  # a multiple that attention kernels prefer
     if engine == "strict":
         return CapturedPasses((rows,), capacity, compiled, smallest=capacity)
@@ -56,47 +50,15 @@ def passes_for_trace(
 
 
 def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:
-    """Gives the drafter its passes, and prepares the weights of the models for them.
-
-    ValueError for a target that the engine cannot prepare.
-    """
+    """Gives the drafter its passes; captured ones run fewer, joined projections."""
     if drafter.captures:
         drafter.passes = passes
     if passes is EAGER:
         return
-    if passes is PREPACKED:
-        check_prepackable(target)
-        tune_models(target, drafter, (PLAIN, PACKED))
-        return
-    for model in models_of(target, drafter):
-        for layer in model.modules():
+    for model in (target, *vars(drafter).values()):
+        for layer in model.modules() if isinstance(model, nn.Module) else ():
             if isinstance(layer, DecoderLayer) and not layer.fused:
                 layer.fuse_projections()
-
-
-def models_of(target: Decoder, drafter: Drafter) -> list[nn.Module]:
-    """The target and the drafter's own modules."""
-    return [target, *(m for m in vars(drafter).values() if isinstance(m, nn.Module))]
-
-
-def tune_models(
-    target: Decoder, drafter: Drafter, layouts: tuple[str, ...] = (PLAIN,)
-) -> dict[str, str]:
-    """Times which way each number of rows is multiplied fastest, and keeps it: {shape: ways}.
-
-    On engine eager a timed run does so too, in the layout that it has: a plain step is not to take
-    longer than a wider pass. Nothing changes on a GPU and in other dtypes.
-    """
-    models = models_of(target, drafter)
-    for model in models:
-        tune(model, layouts)
-    return dict(ways_of(models))
-
-
-def tune_for_timing(engine: str, target: Decoder, drafter: Drafter) -> None:
-    """`tune_models` for a timed run on engine eager; the other engines have seen to it."""
-    if engine == "eager":
-        tune_models(target, drafter)
 
 
 def engines_of(target: Target, drafter: Drafter) -> dict[str, str]:

@@ -9,9 +9,7 @@ def llamacpp_options(settings: EngineSettings) -> dict[str, Any]:
     """The "start" object; ValueError for folders, and n-grams that ngram-simple cannot match."""
     for model in (settings.model, getattr(settings.draft, "model", None)):
         if model is not None and not model.is_file():
-            raise ValueError(
-                f"{model} is no file; llama.cpp reads GGUF files: simspec export-gguf writes one"
-            )
+            raise ValueError(f"{model} is no file; expected GGUF; convert_hf_to_gguf.py writes one")
     draft = settings.draft
     if isinstance(draft, NgramDraft):
         if draft.ngram_min != draft.ngram_max:

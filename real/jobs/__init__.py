@@ -1,7 +1,7 @@
 """Whole jobs, from model folders and recordings to results: what each command does."""
 
 from real.jobs.audit import ForcedRun, audit_run, force_recording
-from real.jobs.convert import export_drafter, export_gguf, import_gguf, quantize_drafter
+from real.jobs.convert import export_drafter
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.race import RaceOutputs, RaceSettings, race_recording
 from real.jobs.record import (
@@ -44,14 +44,11 @@ __all__ = [
     "dtype_of",
     "exits_of_recording",
     "export_drafter",
-    "export_gguf",
     "force_recording",
-    "import_gguf",
     "measure_costs",
     "measure_together",
     "open_recording",
     "policy_cost_of",
-    "quantize_drafter",
     "race_recording",
     "record_prompts",
     "record_drafters",

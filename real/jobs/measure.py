@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from real.decode.engine import tune_for_timing
 from real.drafters import BUILTIN
 from real.measure import MeasureSettings, max_new_tokens, measure_table
 from real.measure.cost_table import check_offered
@@ -62,7 +61,6 @@ def measure_costs(
     pair = models.load(
         drafter, max(K, settings.tree_nodes) + 1, settings.context[-1] + max_new_tokens(K)
     )
-    tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
     table = measure_table(
         pair.target, pair.drafter, rule, K, settings, relabel(progress, f"measuring {out.stem}")
     )
@@ -88,8 +86,6 @@ def measure_together(
     rows, capacity = max(longest, settings.tree_nodes) + 1, settings.context[-1]
     names = list(dict.fromkeys(request.drafter for request in requests))
     pairs = dict(zip(names, models.load_all(names, rows, capacity + max_new_tokens(longest))))
-    for pair in pairs.values():
-        tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
     entries = []
     for request in requests:
         pair, trace = pairs[request.drafter], None

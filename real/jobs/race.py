@@ -30,8 +30,7 @@ from real.bench.hf_generate import (
 from real.bench.race import PLAIN, Contestant, race
 from real.bench.race_rows import RaceRow, race_rows, race_summary
 from real.bench.saved import RaceFile
-from real.decode.engine import engines_of, models_of, tune_for_timing
-from real.model.prepacked import ways_of
+from real.decode.engine import engines_of
 from real.model.stored_weights import sha256
 from real.model_settings import ModelSettings, check_models, open_recording, policy_cost_of
 from real.pair import Pair, check_drafter, check_pair
@@ -123,7 +122,6 @@ def race_recording(
     check_pair(trace, loaded[PLAIN], name)
     for pair in loaded.values():
         check_drafter(trace, pair, name)
-        tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
     racing = our_contestants(trace, loaded, contestants, costs, settings.seed, settings.control)
     if rivals:
         hf = HfModels.load(checkpoints, rivals)
@@ -251,11 +249,6 @@ def _about(
             for drafter, pair in loaded.items()
             if drafter != PLAIN
         },
-        "products": dict(
-            ways_of(
-                m for pair in loaded.values() for m in models_of(pair.target.decoder, pair.drafter)
-            )
-        ),
         "rule": trace.meta.rule,
         "temperature": trace.meta.temperature,
         "prompts": trace.sequences,

@@ -7,7 +7,6 @@ from pathlib import Path
 from real.bench.saved import load_rows, save_rows
 from real.bench.scorecard import Scorecard, ScorecardRow
 from real.bench.scoring import ScoreSettings, score, split_prompts
-from real.decode.engine import tune_for_timing
 from real.model.stored_weights import sha256
 from real.model_settings import ModelSettings, check_models, open_recording, policy_cost_of
 from real.progress import Progress, quiet, relabel
@@ -72,7 +71,6 @@ def score_recordings(
         if name in rows:
             continue
         pair = models.load_for(trace, name)
-        tune_for_timing(models.engine, pair.target.decoder, pair.drafter)
         rows[name] = score(
             name,
             trace.shorten(settings.budget) if settings.budget else trace,

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 
 import torch
 
-from real.decode.engine import engines_of, models_of
+from real.decode.engine import engines_of
 from real.draft import Drafter
-from real.model.prepacked import ways_of
 from real.model.target import Target
 from real.provenance import processor_name, versions
 from simspec.cost.provenance import CostOrigin
@@ -80,5 +79,4 @@ def cost_origin(target: Target, drafter: Drafter, sitting: str = "") -> CostOrig
         versions=versions(),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sitting=sitting,
-        products=ways_of(models_of(decoder, drafter)),
     )

@@ -75,30 +75,12 @@ def _decompressed(compressed: bytes, path: Path) -> bytes:
 
 SCALE = ".int8_scale"
 """Suffix of the tensor that holds a matrix's scales."""
-LEVELS = 127
-
-
-def to_int8(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights with every floating matrix W `[out, in]` as int8 and its scales.
-
-    round(W[i, j] / s[i]) with s[i] = max_j |W[i, j]| / 127, float32 `[out]`, under NAME.int8_scale.
-    Vectors and other tensors stay as they are.
-    """
-    stored: dict[str, Tensor] = {}
-    for name, value in state.items():
-        if value.ndim != 2 or not value.is_floating_point():
-            stored[name] = value
-            continue
-        scale = value.float().abs().amax(1) / LEVELS
-        divisor = torch.where(scale > 0, scale, 1.0)[:, None]
-        stored[name] = (value.float() / divisor).round().clamp(-LEVELS, LEVELS).to(torch.int8)
-        stored[name + SCALE] = scale
-    return stored
 
 
 def from_int8(state: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """The inverse of `to_int8`, in float32; states without scales are returned unchanged.
+    """Float32 weights of a state with int8 matrices; one without scales is returned unchanged.
 
+    W[i, j] is NAME[i, j] * NAME.int8_scale[i], of scales max_j |W[i, j]| / 127.
     WeightsError for scales without a matrix, of another length, negative or not finite.
     """
     scales = {name.removesuffix(SCALE): name for name in state if name.endswith(SCALE)}

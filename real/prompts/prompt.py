@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from real.tokenizer_check import check_tokenizer
 from simspec.output.names import one_note
 
 
@@ -182,10 +181,7 @@ def _own_template(path: str | Path, system: str) -> ChatTemplate | None:
 def _tokenizer(path: str | Path) -> Any:
     from transformers import AutoTokenizer
 
-    file = Path(path) / "tokenizer.json"
     try:
-        if file.is_file():
-            check_tokenizer(file.read_bytes())
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except Exception as error:  # transformers raises many types for a damaged tokenizer
         raise PromptError(

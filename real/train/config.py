@@ -12,7 +12,7 @@ from real.draft import PaperRecipe, TrainingRecipe
 from real.drafters import BUILTIN, trainable
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
-from real.model.prepacked import multiplies_bfloat16
+from real.provenance import multiplies_bfloat16
 from real.train.optimizers import TrainSchedule
 
 RECIPES = ("ours", "paper")

@@ -2,11 +2,10 @@
 
 import re
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-
-from real.model.prepacked import multiplies_bfloat16
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -60,53 +59,6 @@ def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
     return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
 
 
-class Float32Muon(torch.optim.Muon):
-    """`torch.optim.Muon` with `adjust_lr_fn` "match_rms_adamw" and products in float32.
-
-    PyTorch's multiplies in bfloat16, on a CPU without instructions for it some 30 times as slow:
-    more than all the rest of a training step. State is the same.
-    """
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        """One step along the orthogonalized momentum of every matrix that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            rate, momentum = group["lr"], group["momentum"]
-            for weight in (w for w in group["params"] if w.grad is not None):
-                state = self.state[weight]
-                buffer = state.setdefault("momentum_buffer", torch.zeros_like(weight.grad))
-                buffer.lerp_(weight.grad, 1 - momentum)
-                update = weight.grad.lerp(buffer, momentum) if group["nesterov"] else buffer
-                update = orthogonalized(
-                    update, group["ns_coefficients"], group["ns_steps"], group["eps"]
-                )
-                weight.mul_(1 - rate * group["weight_decay"])
-                weight.add_(update, alpha=-rate * 0.2 * max(weight.shape) ** 0.5)
-        return loss
-
-
-def orthogonalized(
-    x: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
-) -> Tensor:
-    """About U V^T of `x [m, n]` = U S V^T, by X <- a X + (b G + c G G) X with G = X X^T.
-
-    Newton-Schulz iterations of Muon (K. Jordan et al., kellerjordan.github.io/posts/muon), from
-    X = x / |x|. Float32 or wider.
-    """
-    a, b, c = coefficients
-    tall = x.shape[0] > x.shape[1]
-    x = x.mT if tall else x
-    x = x / x.norm().clamp(min=eps)
-    for _ in range(steps):
-        gram = x @ x.mT
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
-
-
 VOCABULARY = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
 """Names of matrices over the vocabulary: embed, embed_tokens, head, lm_head; not `heads`."""
 
@@ -116,8 +68,7 @@ def optimizers(
 ) -> list[torch.optim.Optimizer]:
     """Muon for matrices inside layers and blocks; AdamW for embeddings, heads, norms and biases.
 
-    Muon multiplies in float32 where the device emulates bfloat16. With `schedule.optimizer`
-    "adamw" that for all, and weight decay of all.
+    With `schedule.optimizer` "adamw" that for all, and weight decay of all.
     """
     if schedule.optimizer == "adamw":
         return [_adamw(list(parameters.values()), schedule, schedule.decay)]
@@ -126,12 +77,8 @@ def optimizers(
     outer = [p for p in parameters.values() if id(p) not in inner_ids]
     built: list[torch.optim.Optimizer] = []
     if inner:
-        muon = torch.optim.Muon if multiplies_bfloat16(inner[0].device) else Float32Muon
-        built.append(
-            muon(
-                inner, lr=schedule.rate, weight_decay=schedule.decay, adjust_lr_fn="match_rms_adamw"
-            )
-        )
+        given: Any = {"lr": schedule.rate, "weight_decay": schedule.decay}
+        built.append(torch.optim.Muon(inner, adjust_lr_fn="match_rms_adamw", **given))
     if outer:
         built.append(_adamw(outer, schedule, 0.0))
     return built

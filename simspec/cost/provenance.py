@@ -27,7 +27,7 @@ class CostOrigin:
     | versions | {library: version} | of Python and of the libraries that decide latency |
     | created | str | UTC, ISO 8601 |
     | sitting | str | equal in all files that one measurement wrote |
-    | products | {shape: text} | how each number of rows is multiplied, chosen when models load |
+    | products | {shape: text} | how each number of rows was multiplied; files of today have none |
 
     ValueError for values of another type.
     """

@@ -13,8 +13,8 @@ mkdir -p "$ROWS" "$OUT"
 LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
 SIX=$OUT/six_tasks.parquet # 60 prompts of tools/cut_six_tasks.py, with the draft model's tokens
 
-exported() { # a checkpoint as GGUF, once
-  [ -e "$2" ] || "$BIN/simspec" export-gguf "$1" --tokenizer-of "$GGUF" --dtype "$3" --out "$2"
+exported() { # CHECKPOINT FILE TYPE: whether llama.cpp's convert_hf_to_gguf.py has written the file
+  [ -e "$2" ] || { echo "write $1 as $3 to $2 by llama.cpp's convert_hf_to_gguf.py" >&2 && exit 2; }
 }
 recorded() { # the target's texts of six tasks, and what the draft model proposes along them, once
   [ -e "$SIX" ] && return

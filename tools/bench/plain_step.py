@@ -4,7 +4,7 @@
 
 Every repeat runs every prompt on every contestant, in random order. A step is the mean time of a
 token after the first: seconds from the first token to the last, over the tokens between. Ratios
-are over ours on engine `prepacked`, with intervals over prompts. Nothing else may run.
+are over ours on engine `eager`, with intervals over prompts. Nothing else may run.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from real.commands.engine_options import SMOLLM2, adapter_of, engine_settings, prompt_choice
-from real.decode.engine import make_passes, tune_for_timing
+from real.decode.engine import make_passes
 from real.decode.loop import decode
 from real.decode.plan import chain_plan
 from real.draft import Silent
@@ -30,7 +30,7 @@ from simspec import CostModel, load_trace, policies
 from simspec.numerics.stats import replicated
 from simspec.trace.recordings import locate
 
-OURS = ("eager", "prepacked")
+OURS = ("eager",)
 SECONDS = Callable[[Request], float]
 
 
@@ -38,7 +38,6 @@ def our_step(models: Path, engine: str) -> SECONDS:
     """Seconds of a plain step of our decode loop on this engine, for a request."""
     passes = make_passes(engine, 1, 4096)
     pair = load_pair(models, "prompt_lookup", passes=passes)
-    tune_for_timing(engine, pair.target.decoder, pair.drafter)
     plan = chain_plan(policies.fixed(0), 1, 0, CostModel.from_ratio(0.1, 1))
 
     def seconds(request: Request) -> float:
@@ -109,7 +108,7 @@ def main() -> None:
 
 def report(rows: dict[str, list[list[float]]]) -> None:
     """A line for each contestant: milliseconds of each repeat, and the ratio over ours."""
-    ours = np.array(rows["simspec prepacked"])
+    ours = np.array(rows["simspec eager"])
     for name, given in rows.items():
         times = np.array(given)
         ratio = ours.mean(0) / times.mean(0)
