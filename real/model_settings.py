@@ -44,9 +44,7 @@ class ModelSettings(Settings):
     ] = None
     threads: Annotated[
         int,
-        option(
-            "Threads of torch, part of what was measured; 0: torch's own choice.", ge=0, le=1024
-        ),
+        option("Threads of torch, part of what was measured; 0: torch's own choice.", ge=0, le=256),
     ] = 0
 
     @property

@@ -92,7 +92,7 @@ def pytest_collection_finish(session):
     if session.config.option.collectonly:
         return
     fork_waiting(session.items)
-    if "real.model_settings" in sys.modules:  # else no command of it is tested
+    if "real.pair" in sys.modules:  # else no command of it is tested
         from loaded_pairs import share_embedded
 
         share_embedded()

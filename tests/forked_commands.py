@@ -10,6 +10,7 @@ import typer.main
 from short_training import NO_TICKS, short_predictor
 
 import real.jobs
+import real.pair
 import real.record.recorder
 import real.train.pipeline
 from real.model.runner import EAGER
@@ -36,7 +37,7 @@ def keep_loaded():
     torch.set_num_threads(1)
     # torch renews its pool at the first use after a fork, and loading uses it from several threads
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-    real.model_settings.load_pair = _load
+    real.pair.load_pair = _load
     typer.main.get_command = lru_cache(typer.main.get_command)
 
 

@@ -19,7 +19,7 @@ def must_not_run(*_, **__):
 
 @pytest.fixture
 def unloadable(monkeypatch):
-    monkeypatch.setattr("real.model_settings.load_pair", must_not_run)
+    monkeypatch.setattr("real.pair.load_pair", must_not_run)
 
 
 MOST = {"medusa": 4, "hydra": 4, "lookahead": 4}

@@ -44,7 +44,7 @@ def test_measure_prints_the_engine_of_each_model(
     def load(folder, name, *rest):
         return SimpleNamespace(**dict(zip(("target", "drafter"), pair_on(rest[-1], name))))
 
-    monkeypatch.setattr("real.model_settings.load_pair", load)
+    monkeypatch.setattr("real.pair.load_pair", load)
     arguments = ["-k", 1, "--seconds", 0, "--context", 8, "--engine", "fast", "--json"]
     arguments += ["--drafter", drafter_name, "--out", tmp_path / "c.json"]
     out = StringIO()

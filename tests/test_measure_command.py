@@ -29,7 +29,7 @@ def command(*arguments):
 
 
 def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
-    monkeypatch.setattr("real.model_settings.load_pair", toy)
+    monkeypatch.setattr("real.pair.load_pair", toy)
     out = tmp_path / "c.json"
     options = "-k", 1, "--repeats", 1, "--seconds", 0.5, "--out", out
     shown = json.loads(command(*options, "--json", "--context", 8))
@@ -58,7 +58,7 @@ def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("batches", [(1,), (1, 2)])
 def test_printed_costs_load_as_a_cost_file(tmp_path, monkeypatch, batches):
-    monkeypatch.setattr("real.model_settings.load_pair", toy)
+    monkeypatch.setattr("real.pair.load_pair", toy)
     out, printed = tmp_path / "c.json", tmp_path / "printed.json"
     sizes = [argument for batch in batches for argument in ("--batch", batch)]
     printed.write_text(
@@ -91,7 +91,7 @@ def test_measure_command_errors_are_one_line_and_write_nothing(
     tmp_path, monkeypatch, capsys, arguments
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("real.model_settings.load_pair", toy)
+    monkeypatch.setattr("real.pair.load_pair", toy)
     with pytest.raises(SystemExit) as stop:
         cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
     error = capsys.readouterr().err

@@ -184,7 +184,7 @@ def toys(folder, drafters, *rest, **options):
 
 
 def test_command_writes_a_file_for_each(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("real.model_settings.load_pairs", toys)
+    monkeypatch.setattr("real.pair.load_pairs", toys)
     threads = torch.get_num_threads()
     given = ["--drafter", "model", "--drafter", "medusa", "--rule", "greedy", "--rule", "coupled"]
     sizes = ["-k", "6", "--seconds", "0", "--context", "24", "--threads", "1"]

@@ -82,9 +82,10 @@ def test_interrupted_scorecard_continues(tmp_path, monkeypatch, capsys):
         return [replace(doctored(slower(1))[0], recording=name)]
 
     monkeypatch.setattr("real.jobs.scorecard.score", scored)
-    monkeypatch.setattr("real.model_settings.check_pair", lambda *arguments: None)
+    monkeypatch.setattr("real.pair.check_pair", lambda *arguments: None)
     bare = SimpleNamespace(target=SimpleNamespace(decoder=None), drafter=None)
-    monkeypatch.setattr("real.model_settings.load_pair", lambda *arguments: bare)
+    monkeypatch.setattr("real.pair.load_pair", lambda *arguments: bare)
+    monkeypatch.setattr("real.jobs.scorecard.tune_for_timing", lambda *arguments: None)
 
     def command(*options):
         fixed_options = "--policy", "fixed:1", "--save", tmp_path / "s.json", "--json"
