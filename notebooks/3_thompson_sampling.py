@@ -27,7 +27,7 @@ from scipy.stats import beta as beta_distribution
 import simspec
 from simspec import CostModel, formulas, replay, summary
 from simspec.cost.table import CostTable
-from simspec.policies import beta_ts, cali_ts, cost_ts, fixed, model_only, sampling_only
+from simspec.policies import beta_ts, cali_ts, cost_ts, fixed
 from simspec.policies.calibrated import READINGS as CALI
 from simspec.policies.calibrated import clipped_mean, observed
 from simspec.policies.thompson import READINGS as BETA
@@ -193,7 +193,8 @@ for reading in BETA:
     drafted[reading] = [settled(beta_ts(reading), worlds[alpha]) for alpha in alphas]
     axes[0].plot(alphas, drafted[reading], "o-", ms=4, color=COLOURS[reading], label=reading)
 for reading in CALI:
-    drafted[reading] = [settled(sampling_only(reading), worlds[alpha]) for alpha in alphas]
+    policy = cali_ts(reading, side="sampling")
+    drafted[reading] = [settled(policy, worlds[alpha]) for alpha in alphas]
     axes[1].plot(
         alphas,
         drafted[reading],
@@ -265,7 +266,7 @@ axes[0].axhline(formulas.geometric_drafted(high, K), ls="--", color="black", lw=
 axes[0].set(xlabel="round", ylabel="mean draft length", title=f"Beta-TS, alpha = {high}")
 one = iid(low, 1, 1500, K, seed=5)
 for reading in CALI:
-    policy = sampling_only(reading)
+    policy = cali_ts(reading, side="sampling")
     seen = states(policy, one, replay(one, policy), CostModel.from_ratio(0.1, K))
     hat = [observed(policy.start()[0], state) for state in seen]
     axes[1].semilogx(range(1, len(hat) + 1), hat, color=COLOURS[reading], label=reading)
@@ -392,8 +393,8 @@ for each, trace in traces.items():
         cali_ts(reading, fitted[each]) for reading in CALI
     ]
     contestants += [
-        model_only(fitted[each]),
-        sampling_only(),
+        cali_ts(predictor=fitted[each], side="model"),
+        cali_ts(side="sampling"),
         cost_ts(),
         cost_ts("depth"),
         cost_ts(decay=0.9),
@@ -401,7 +402,7 @@ for each, trace in traces.items():
     labels = [f"beta_ts {reading}" for reading in BETA] + [f"cali_ts {reading}" for reading in CALI]
     labels += ["model only", "sampling only", "cost_ts", "cost_ts depth", "cost_ts decay 0.9"]
     for theta in (feature for feature, _ in trace.meta.features if feature.startswith("theta")):
-        contestants += [cali_ts(predictor=theta), model_only(theta)]
+        contestants += [cali_ts(predictor=theta), cali_ts(predictor=theta, side="model")]
         labels += [f"cali_ts {theta}", f"model only {theta}"]
     for what, cost in (("measured", measured[each]), ("c = 0.05", 0.05)):
         (result,) = score(

@@ -30,7 +30,7 @@ import simspec
 from simspec import CostModel, replay
 from simspec.cost.roofline import roofline_cost
 from simspec.cost.shapes import DEVICES, SHAPES
-from simspec.policies import cape, dynamic_tree, fixed, full_tree, medusa_tree, optimal_tree, sets
+from simspec.policies import cape, dynamic_tree, fixed, optimal_tree
 from simspec.policies.trees import static
 from simspec.policy.predictor import split_by_task
 from simspec.reports.trees import compare_trees
@@ -164,15 +164,15 @@ def draw(axis, tree, reached):
 
 acceptance = rank_acceptance(trace, indices=first)
 figure, axes = plt.subplots(1, 3, figsize=(10, 3))
-for axis, maker in zip(axes, (full_tree, medusa_tree, optimal_tree)):
-    tree = maker(16, first).resolve(trace, cost).tree
+for axis, rule in zip(axes, ("full", "medusa", "sequoia")):
+    tree = optimal_tree(16, rule, first).resolve(trace, cost).tree
     reached = [1.0]
     for parent, rank, depth in zip(tree.parent, tree.rank, tree.depth):
         reached.append(max(reached[parent] * acceptance[depth - 1, rank], 1e-4))
     draw(axis, tree, reached)
-    axis.set_title(f"{maker.__name__}: {tree.levels} levels, expected {sum(reached):.2f}")
+    axis.set_title(f"{rule}: {tree.levels} levels, expected {sum(reached):.2f}")
     print(
-        f"{maker.__name__}: {len(tree)} nodes, {tree.levels} levels, expected tokens a round "
+        f"{rule}: {len(tree)} nodes, {tree.levels} levels, expected tokens a round "
         f"{sum(reached):.3f}"
     )
 
@@ -190,7 +190,7 @@ for axis, maker in zip(axes, (full_tree, medusa_tree, optimal_tree)):
 
 # %%
 budgets = (1, 2, 4, 8, 16, 32) if FAST else (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
-makers = {"full": full_tree, "Medusa's": medusa_tree, "optimal": optimal_tree}
+rules = {"full": "full", "Medusa's": "medusa", "optimal": "sequoia"}
 flat = {each: CostModel.from_ratio(0.0, one.K, MAX_NODES) for each, one in traces.items()}
 figure, axes = plt.subplots(1, len(traces), figsize=(3.6 * len(traces), 3.4), squeeze=False)
 for axis, (each, one) in zip(axes[0], traces.items()):
@@ -199,8 +199,8 @@ for axis, (each, one) in zip(axes[0], traces.items()):
     chains = [held.rows / len(replay(held, fixed(k))) for k in range(1, one.K + 1)]
     axis.plot(range(1, one.K + 1), chains, "o-", ms=3, color="black", label="chain")
     lines = {"chain": dict(zip(range(1, one.K + 1), chains))}
-    for colour, (label, maker) in zip(COLOURS, makers.items()):
-        policies = {n: maker(n, fit).resolve(one, flat[each]) for n in budgets}
+    for colour, (label, rule) in zip(COLOURS, rules.items()):
+        policies = {n: optimal_tree(n, rule, fit).resolve(one, flat[each]) for n in budgets}
         lines[label] = {n: held.rows / len(replay_tree(held, p)) for n, p in policies.items()}
         axis.plot(*zip(*lines[label].items()), "o-", ms=3, color=colour, label=label)
     if one.order is not None:
@@ -245,7 +245,7 @@ for colour, (label, price) in zip(COLOURS, prices.items()):
     chains = [plain / price.seconds(replay(held, fixed(k))).sum() for k in range(trace.K + 1)]
     curve = []
     for n in budgets:
-        policy = optimal_tree(n, first).resolve(trace, price)
+        policy = optimal_tree(n, fit=first).resolve(trace, price)
         rounds = replay_tree(held, policy, price)
         curve.append(plain / tree_seconds(rounds, held, policy, price).sum())
     axes[1].plot(budgets, curve, "o-", ms=3, color=colour, label=label)
@@ -283,7 +283,7 @@ def nodes_and_tokens(trace, policy):
 figure, axes = plt.subplots(1, len(traces), figsize=(3.6 * len(traces), 3.2), squeeze=False)
 for axis, (each, one) in zip(axes[0], traces.items()):
     k = min(4, one.K)
-    line = np.array([nodes_and_tokens(one, sets(width, k)) for width in (0, 1, 2, 3, 5, 7)])
+    line = np.array([nodes_and_tokens(one, cape(width, k)) for width in (0, 1, 2, 3, 5, 7)])
     axis.plot(*line.T, "o-", ms=4, color="black", label="equal widths")
     x, y = nodes_and_tokens(one, cape(k=k))
     axis.plot(x, y, "D", color=COLOURS[3], label="CAPE")
@@ -311,7 +311,7 @@ budget = 16
 rows, notes = compare_trees(
     chosen, {each: costs[each] for each in chosen}, (budget,), resamples=500 if FAST else 2000
 )
-labels = ["sets:1", "cape:section", f"full_tree:{budget}", f"medusa_tree:{budget}"]
+labels = ["cape:1", "cape:section", f"optimal_tree:{budget},full", f"optimal_tree:{budget},medusa"]
 labels += [f"optimal_tree:{budget}", f"dynamic_tree:{budget}", "optimal_tree"]
 labels += ["oracle", "tree_oracle"]
 found = {(row.recording, row.policy): row for row in rows}

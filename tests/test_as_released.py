@@ -7,20 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from rule_exam import learn
+from rule_twins import learn
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 from transformers.generation.stopping_criteria import ConfidenceCriteria
 
-from simspec import CostModel, PolicyError, Stepper, replay, synthetic
-from simspec.policies import (
-    adaptive_confidence,
-    confidence,
-    draft_verify,
-    hf_heuristic,
-    make,
-    parse,
-)  # fmt: skip
-from simspec.trace.quantization import TABLES
+from simspec import CostModel, PolicyError, Stepper
+from simspec.policies import confidence, hf_heuristic, parse  # fmt: skip
 
 ROUNDS = 100_000 if os.environ.get("SIMSPEC_SLOW") else 3_000
 COST = CostModel.from_ratio(0.1, 16)
@@ -62,16 +54,11 @@ def test_both_signals_agree_on_greedy_drafts():
         )
 
 
-@pytest.mark.parametrize(
-    "factory", [lambda **o: confidence(0.4, **o), adaptive_confidence, draft_verify]
-)
-def test_signal_is_what_the_policy_reads(factory):
-    assert factory().reads == ("confidence",)
-    policy = factory(signal="probability")
-    assert policy.reads == ("probability",)
-    assert parse(policy.name) == policy
+def test_signal_is_what_the_policy_reads():
+    policy = confidence(0.4, signal="probability")
+    assert (confidence(0.4).reads, policy.reads) == (("confidence",), ("probability",))
     with pytest.raises(PolicyError, match="signal is 'theta'"):
-        factory(signal="theta")
+        confidence(0.4, signal="theta")
 
 
 def test_dropping_by_the_token_is_refused_for_drawn_drafts():
@@ -82,36 +69,6 @@ def test_dropping_by_the_token_is_refused_for_drawn_drafts():
     stepper = Stepper(refused, 4, 0, COST, (("probability", "confidence"),))
     with pytest.raises(PolicyError, match="drops a drawn token"):
         stepper.unforeseeing(True)
-
-
-def test_draft_verify_as_released_drafts_eight_tokens():
-    """Kmax also decides which rounds lower the threshold, so it is no mere cap."""
-    deep = synthetic.iid(0.9, 20, 60, 16, confidence=True)
-    released = make("draft_verify:variant=released", deep, COST)
-    free = make("draft_verify", deep, COST)
-    by_hand = draft_verify(K=8)
-    assert replay(deep, released, 0, COST) == replay(deep, by_hand, 0, COST)
-    assert replay(deep, released, 0, COST).computed.max() == 8
-    assert replay(deep, free, 0, COST).computed.max() > 8
-    shallow = synthetic.iid(0.9, 20, 60, 5, confidence=True)
-    assert make("draft_verify:variant=released", shallow, COST).K == 5
-    assert parse("draft_verify:variant=released").name == "draft_verify:variant=released"
-    with pytest.raises(PolicyError, match="variant is 'other'"):
-        draft_verify(variant="other")
-
-
-def test_draft_verify_by_probability_reads_the_drawn_token():
-    """As released where drafts are drawn. Control: by max q more drafts go on."""
-    ours, by_best = draft_verify(0.5, signal="probability"), draft_verify(0.5)
-    apart = 0
-    for _, token, q in sampled():
-        drawn = float(q[token])
-        assert goes_on(ours, drawn) == (drawn >= 0.5, True)
-        apart += goes_on(by_best, float(q.max())) != goes_on(ours, drawn)
-    assert apart > 20
-    released = draft_verify(variant="released", signal="probability")
-    assert released.reads == ("probability",)
-    assert released.name == "draft_verify:variant=released,signal=probability"
 
 
 def test_specdec_pp_as_released_stops_one_token_later():
@@ -161,24 +118,3 @@ def test_hf_heuristic_is_transformers_schedule(tokens):
         accepted = int(rng.choice([0, drafted, rng.integers(0, drafted + 1)], p=[0.3, 0.3, 0.4]))
         verified(generator, accepted, drafted)
         state = learn(policy, state, accepted, drafted, K=max(drafted, 1))
-
-
-def test_adaptive_confidence_is_transformers_fit():
-    """Thresholds equal, in sequences of 200 rounds: scikit-learn's floats decide equal losses."""
-    pytest.importorskip("sklearn")
-    rng, policy, values = np.random.default_rng(0), adaptive_confidence(), TABLES["confidence"]
-    moved = 0
-    for done in range(ROUNDS):
-        if done % 200 == 0:
-            generator, state = assistant("constant", 0.4, 8), np.array(policy.state0)
-            accuracy, levels = rng.beta(2, 1), rng.choice(values, rng.integers(3, 60))
-        drafted = int(rng.integers(1, 9))
-        shown = rng.choice(levels, drafted)
-        accepted = int(np.argmin(np.append(rng.random(drafted) < accuracy, False)))
-        before = float(state[0])
-        generator.probs.extend(map(float, shown))
-        verified(generator, accepted, drafted)
-        state = learn(policy, state, accepted, drafted, tuple((value,) for value in shown))
-        moved += before != state[0]
-        assert generator.assistant_generation_config.assistant_confidence_threshold == state[0]
-    assert moved > ROUNDS / 100

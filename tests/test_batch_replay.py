@@ -114,11 +114,10 @@ def test_one_length_for_all_is_the_lock_step_of_that_length(trace, batch, K, end
     K, rules = min(K, trace.K), BatchRules(ends, padded, captured=8)
     rounds = replay(trace, parse(f"fixed:{K}"))
     steps = policy_steps(trace, rounds, COST, batch, rules=rules)
-    for policy in (parse_batch(f"batch_schedule:1={K}"), shared(parse(f"fixed:{K}"))):
-        run = batch_replay(trace, policy, COST, batch, rules=rules)
-        assert run.steps.seconds.tolist() == steps.seconds.tolist()
-        np.testing.assert_allclose(run.steps.share, steps.share)
-        assert run.rounds == rounds.select(run.sequence, trace)
+    run = batch_replay(trace, shared(parse(f"fixed:{K}")), COST, batch, rules=rules)
+    assert run.steps.seconds.tolist() == steps.seconds.tolist()
+    np.testing.assert_allclose(run.steps.share, steps.share)
+    assert run.rounds == rounds.select(run.sequence, trace)
 
 
 @settings(deadline=None, max_examples=25)
@@ -127,28 +126,6 @@ def test_a_batch_of_one_is_the_replay_of_a_stream(trace, cost, name):
     policy = replace(policies.make(name, trace, cost), scope="stream")
     run = batch_replay(trace, shared(policy), cost, 1)
     assert run.rounds == replay(trace, policy, cost=cost)
-    slots = parse_batch("ema_slots:interval=1,delay=0,1=1/3/5/7")
-    tiers = replace(parse("ema_tiers:interval=1"), scope="stream")
-    assert batch_replay(trace, slots, cost, 1).rounds == replay(trace, tiers, cost=cost)
-
-
-def test_a_fixed_budget_verifies_so_many_tokens():
-    trace = many()
-    run = batch_replay(trace, parse_batch("top_survival:budget=1.5"), COST, 4)
-    whole = run.steps.load.computed >= 6
-    assert set(run.steps.load.drafted[whole]) == {6}
-    assert whole.mean() > 0.9
-
-
-def test_the_bandit_settles_on_the_best_length():
-    trace = synthetic.iid(0.8, 40, 60, 4, seed=1)
-    for cost, best in ((TokenCost(8.0, 0.01).cost(4), 4), (TokenCost(0.1, 1.0).cost(4), 0)):
-        rule = parse_batch("load_bandit:hold=5")
-        runs = [batch_replay(trace, rule, cost, 8, seed=seed) for seed in (0, 0, 1)]
-        last = runs[0].steps.load.drafted[len(runs[0].steps.seconds) // 2 :]
-        assert (np.round(last / 8) == best).mean() > 0.6
-        assert runs[0].rounds == runs[1].rounds
-        assert runs[0].rounds != runs[2].rounds
 
 
 def test_passes_are_padded_to_captured_sizes():
@@ -194,15 +171,6 @@ def test_shares_sum_to_the_steps_that_count():
         ("adaptive_verification:overhead=2", "overhead is 2"),
         ("adaptive_verification:depth=2", "unexpected keyword"),
         ("adaptive_verification:k=9", "here recording and costs reach 4"),
-        ("top_survival:budget=x", "budget is 'x'"),
-        ("dspark:probes=8/4", "ascending rows"),
-        ("dspark:form=table", "expected one of sum, sps"),
-        ("batch_schedule", "nothing is given"),
-        ("batch_schedule:0=3", "numbers of requests"),
-        ("batch_schedule:1=x", "1 is 'x'"),
-        ("ema_slots:one=1/3", "batch sizes such as"),
-        ("ema_slots:1=3/1", "expected ascending lengths"),
-        ("load_bandit:hold=0", "hold is 0"),
     ],
 )
 def test_wrong_policies_are_one_line(text, words):
@@ -233,7 +201,7 @@ def test_what_cannot_run_is_one_line(monkeypatch):
     with pytest.raises(PolicyError, match="shared:confidence:0.5 reads 'confidence'"):
         shared(parse("confidence:0.5"))
     with pytest.raises(PolicyError, match="prices|reach"):
-        batch_replay(trace, parse_batch("batch_schedule:1=4"), CostModel.from_ratio(0.1, 3), 2)
+        batch_replay(trace, shared(parse("fixed:4")), CostModel.from_ratio(0.1, 3), 2)
     monkeypatch.setattr(loop, "MOST_ROUNDS", 100)
     with pytest.raises(ValueError, match="take a smaller batch"):
         batch_replay(trace, adaptive, COST, 2)
@@ -245,5 +213,5 @@ def test_what_cannot_run_is_one_line(monkeypatch):
     )  # fmt: skip
     with pytest.raises(PolicyError, match="in distribution only"):
         batch_replay(drawn, adaptive, COST, 2)
-    runs = [batch_replay(drawn, parse_batch("batch_schedule:1=3"), COST, 2, seed=s) for s in (1, 2)]
+    runs = [batch_replay(drawn, shared(parse("fixed:3")), COST, 2, seed=s) for s in (1, 2)]
     assert runs[0].rounds != runs[1].rounds

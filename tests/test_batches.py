@@ -189,11 +189,25 @@ def test_command_shows_policies_of_a_whole_batch(tmp_path):
     )).rows).split("'") if "of " in line)  # fmt: skip
     speed = 8 * len(plain.seconds) / plain.seconds.sum() * found["value"]
     assert tokens.startswith(f"{speed:.0f} [")
-    both = ("batch", "t.parquet", "blind.parquet", *options[2:], "--policy", "top_survival")
+    both = (
+        "batch",
+        "t.parquet",
+        "blind.parquet",
+        *options[2:],
+        "--policy",
+        "adaptive_verification",
+    )
     out, error = simspec(*both, cwd=tmp_path)
-    assert "blind.parquet: top_survival is left out: feature 'confidence'" in error
+    assert "blind.parquet: adaptive_verification is left out: feature 'confidence'" in error
     refused(tmp_path, "batch", "blind.parquet", *both[3:], words="'confidence' is not in this")
-    refused(tmp_path, "sweep", "t.parquet", "--policy", "dspark", words="simspec batch --policy")
+    refused(
+        tmp_path,
+        "sweep",
+        "t.parquet",
+        "--policy",
+        "adaptive_verification",
+        words="simspec batch --policy",
+    )
 
 
 def test_trees_are_refused():
@@ -213,7 +227,7 @@ def test_trees_are_refused():
         (("--cost", "absent.json"), "absent.json: not a cost model"),
         (("--draft-row", "-1"), "node is -1"),
         (("--captured", "-1"), "captured is -1"),
-        (("--policy", "dspark:lag=0"), "lag is 0"),
+        (("--policy", "adaptive_verification:lag=-1"), "lag is -1"),
         (("--policy", "shared:confidence:0.5"), "decides before drafting"),
         (("--policy", "shared:nothing"), "no policy is named"),
     ],

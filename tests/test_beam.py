@@ -17,7 +17,8 @@ from real.record.rows import assemble
 from real.record.settings import describe
 from real.rerun import prompts_of, rule_of
 from simspec import TraceError, load_trace
-from simspec.policies import BUILTIN, beams
+from simspec.policies import BUILTIN
+from simspec.policies.trees import dynamic_tree
 from simspec.tree.outcomes import outcomes
 from simspec.tree.replay import replay_tree
 
@@ -62,24 +63,26 @@ def test_replayed_beams_equal_the_engine(name, rule, tmp_path):
         )
         for s, p in enumerate(prompts)
     ]
-    replayed = replay_tree(trace, beams())
+    replayed = replay_tree(trace, dynamic_tree("beams"))
     assert rounds_of(trace, ran) == replayed
-    assert compare(trace, beams(), replayed, ran).exact
+    assert compare(trace, dynamic_tree("beams"), replayed, ran).exact
     assert (replayed.drafted <= 12).all()
     assert replayed.accepted.max() >= 2
     assert (replayed.computed <= 4).all()
     trace.save(tmp_path / "t.parquet")
-    whole, cuts = outcomes(trace, beams()).accepted, trace.offset
+    whole, cuts = outcomes(trace, dynamic_tree("beams")).accepted, trace.offset
     part = np.concatenate([whole[cuts[s] : cuts[s + 1]] for s in (2, 0)])
     assert load_trace(tmp_path / "t.parquet") == trace
-    assert np.array_equal(outcomes(trace.select([2, 0]), beams()).accepted, part)
+    assert np.array_equal(outcomes(trace.select([2, 0]), dynamic_tree("beams")).accepted, part)
     wrong = replace(
         trace,
         beam=np.where(np.arange(2) == 0, np.maximum(trace.beam, 1) - 1, trace.beam).astype(
             np.uint8
         ),
     )
-    assert rounds_of(trace, ran) != replay_tree(wrong, beams())  # the control: one node fewer
+    assert rounds_of(trace, ran) != replay_tree(
+        wrong, dynamic_tree("beams")
+    )  # the control: one node fewer
 
 
 def test_beam_is_no_deeper_than_its_recorded_tree():
@@ -92,7 +95,7 @@ def test_beam_is_no_deeper_than_its_recorded_tree():
 def test_missing_columns_are_named():
     trace, _, _ = recording("model", "greedy")
     with pytest.raises(TraceError, match="records no beam search"):
-        replay_tree(replace(trace, beam=None), beams())
+        replay_tree(replace(trace, beam=None), dynamic_tree("beams"))
     for column, words in (
         (np.array([5, 6]), "beam, row 0"),
         (np.array([2, 13]), "beam, row 0"),
@@ -104,4 +107,4 @@ def test_missing_columns_are_named():
             replace(trace, beam=beam)
     with pytest.raises(TraceError, match="without order"):
         replace(trace, order=None, meta=replace(trace.meta, tree=()))
-    assert "beams" not in BUILTIN
+    assert "dynamic_tree" not in BUILTIN

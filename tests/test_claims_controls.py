@@ -18,7 +18,7 @@ from simspec.papers.s2d import cascades
 from simspec.papers.thompson import EESD_ACCEPTANCE, SYNTHETIC, VANILLA_ACCEPTANCE, raised
 from simspec.papers.trees import BLIND, beam_search, one_size, sizes_by_confidence, tree_attention
 from simspec.policies.fixed import fixed
-from simspec.policies.trees import cape, sets
+from simspec.policies.trees import cape
 from simspec.reports.cascades import default_thresholds
 from simspec.reports.transport import iid_rate
 from simspec.reports.tree_rows import NODES, ROUNDS, SECONDS, prompt_figures
@@ -67,7 +67,7 @@ def test_one_size_submits_as_many_nodes_as_capes_sizes(price, size, share):
     assert nodes[1] == pytest.approx(nodes[0], rel=0.01)
     assert 1 < mean < 7
     # the known truth: against two sizes in a known mixture, that mixture is found
-    small, large = (prompt_figures(ours.trace, sets(k, 5), cost) for k in (size, size + 1))
+    small, large = (prompt_figures(ours.trace, cape(k, 5), cost) for k in (size, size + 1))
     mixed = small + share * (large - small)
     theirs, mean = one_size(ours.trace, cost, mixed)
     assert mean == pytest.approx(size + share)
@@ -85,7 +85,7 @@ def test_sizes_of_a_confidence_that_tells_nothing_do_not_win():
     def of_four(inputs, price):
         four, by_confidence = (
             prompt_figures(blind.trace, policy, price.of(blind.cost))[:, SECONDS]
-            for policy in (sets(4, 5), cape("section", 5))
+            for policy in (cape(4, 5), cape("section", 5))
         )
         return [observe("x", blind.source, "", np.stack((four, by_confidence), -1), excess)]
 

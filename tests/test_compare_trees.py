@@ -12,8 +12,7 @@ from tree_strategies import ordered, ranked
 from simspec import CostModel, DeferredPolicy, load_trace, policies, synthetic
 from simspec.output.table import json_data
 from simspec.policies import fixed
-from simspec.policies.fitted_trees import optimal_tree
-from simspec.policies.trees import sets
+from simspec.policies.trees import cape, optimal_tree
 from simspec.replay.metrics import summary
 from simspec.replay.replay import replay
 from simspec.reports.trees import compare_trees, frame, tables
@@ -72,9 +71,9 @@ def test_row_follows_from_definitions():
     assert best.chosen == f"k={int(np.argmin(times))}, in hindsight"
     assert best.speedup.value == pytest.approx(trace.rows / min(times))
     assert best.gain.value == 0
-    rounds = replay_tree(trace, sets(3, 2))
-    seconds = tree_seconds(rounds, trace, sets(3, 2), COST)
-    line = rows["sets:3"]
+    rounds = replay_tree(trace, cape(3, 2))
+    seconds = tree_seconds(rounds, trace, cape(3, 2), COST)
+    line = rows["cape:3"]
     assert line.chosen == "k=2"
     assert line.tau.value == pytest.approx(trace.rows / len(rounds))
     assert line.nodes.value == pytest.approx(rounds.drafted.mean())
@@ -96,11 +95,9 @@ def test_row_follows_from_definitions():
         assert np.isnan(rows[policy].depth_gain.value)
     assert rows["tree_oracle"].clairvoyant
     assert rows["tree_oracle"].speedup.value >= rows["dynamic_tree:8"].speedup.value
-    assert {
-        f"{family}:{n}"
-        for family in ("full_tree", "medusa_tree", "optimal_tree", "dynamic_tree")
-        for n in (4, 8)
-    } <= set(rows)
+    assert {f"{family}:{n}" for family in ("optimal_tree", "dynamic_tree") for n in (4, 8)} <= set(
+        rows
+    )
 
 
 def test_settings_are_cross_fitted():
@@ -109,7 +106,7 @@ def test_settings_are_cross_fitted():
     even, odd = np.arange(0, 12, 2), np.arange(1, 12, 2)
     rounds = tokens = chains = 0
     for fit, rest in ((even, odd), (odd, even)):
-        policy = optimal_tree(8, fit)(trace, COST)
+        policy = optimal_tree(8, fit=fit)(trace, COST)
         part = trace.select(rest)
         chains += len(replay(part, fixed(policy.tree.levels)))
         rounds, tokens = rounds + len(replay_tree(part, policy)), tokens + part.rows
@@ -117,16 +114,16 @@ def test_settings_are_cross_fitted():
     assert line.tau.value == pytest.approx(tokens / rounds)
     assert line.depth_gain.value == pytest.approx(tokens / rounds - tokens / chains)
     lengths = np.stack([
-        [len(replay_tree(trace, sets(1, k)).select([s])) for s in range(12)] for k in range(1, 5)
+        [len(replay_tree(trace, cape(1, k)).select([s])) for s in range(12)] for k in range(1, 5)
     ])  # fmt: skip
     seconds = np.empty((4, 12))
     for k in range(1, 5):
-        rounds_of_k = replay_tree(trace, sets(1, k))
+        rounds_of_k = replay_tree(trace, cape(1, k))
         seconds[k - 1] = np.add.reduceat(
-            tree_seconds(rounds_of_k, trace, sets(1, k), COST), rounds_of_k.offset[:-1]
+            tree_seconds(rounds_of_k, trace, cape(1, k), COST), rounds_of_k.offset[:-1]
         )
     chosen = [int(seconds[:, half].sum(axis=1).argmin()) for half in (even, odd)]
-    line = rows_of(trace)[0]["sets:1"]
+    line = rows_of(trace)[0]["cape:1"]
     assert line.tau.value == pytest.approx(
         trace.rows / (lengths[chosen[0], odd].sum() + lengths[chosen[1], even].sum())
     )
@@ -141,12 +138,12 @@ def test_unservable_policies_are_left_out_with_a_note():
     )
     assert "dynamic_tree:4" not in rows
     assert notes == [
-        "x: without beams: this trace records no beam search: record it with one",
+        "x: without dynamic_tree:beams: this trace records no beam search: record it with one",
         dynamic,
     ]
     rows, notes = rows_of(synthetic.iid(0.5, 9, 20, 4))
     assert set(rows) == {"plain", "best chain", "oracle"}
-    assert "without none, sets:1" in notes[0]
+    assert "without none, cape:1" in notes[0]
     lines, notes = compare_trees(
         {"x": recording(4)},
         CostModel([0, 0.1, 0.2, 0.3, 0.4], [1, 1.1, 1.2, 1.3, 1.4], [0], 0, 1),
@@ -199,12 +196,12 @@ def test_trees_command_prints_json_csv_and_markdown(files, capsys):
     names = [line["policy"] for line in data["trees"]]
     assert {
         "none",
-        "sets:7",
+        "cape:7",
         "cape:section",
         "cape:appendix",
         "optimal_tree:8",
         "dynamic_tree:4",
-        "beams",
+        "dynamic_tree:beams",
         "tree_oracle",
     } <= set(names)
     assert len(pandas.read_csv(files / "t.csv")) == len(names)
@@ -238,7 +235,7 @@ def test_trees_command_prints_json_csv_and_markdown(files, capsys):
         (("--policy", "static:{}/many.json"), "64 nodes are over budget"),
         (("--policy", "static:{}/absent.json"), "not a draft tree"),
         (("--policy", "static:9x9"), "over budget"),
-        (("--policy", "sets:2,k=5"), "drafts chains of 5, here drafts reach 4"),
+        (("--policy", "cape:2,k=5"), "drafts chains of 5, here drafts reach 4"),
         (("--nodes", "0"), "a budget of 0 nodes, expected 1 to 63"),
         (("--nodes", "64"), "a budget of 64 nodes, expected 1 to 63"),
         (("-k", "5"), "k is 5, expected a chain of 1 to 4"),
@@ -302,6 +299,6 @@ def test_tree_beyond_the_priced_nodes_is_left_out_with_a_note():
     cost = CostModel.from_json(path.with_suffix(".cost.json"))
     cost = replace(cost, verify=cost.verify[:33], precision=None)
     rows, notes = compare_trees({"x": trace}, cost, (8,), resamples=100)
-    assert "beams" not in {row.policy for row in rows}
+    assert "dynamic_tree:beams" not in {row.policy for row in rows}
     assert "dynamic_tree:8" in {row.policy for row in rows}
-    assert "x: without beams: cost 'early_exit-greedy' prices 32 nodes" in notes[-1]
+    assert "x: without dynamic_tree:beams: cost 'early_exit-greedy' prices 32 nodes" in notes[-1]

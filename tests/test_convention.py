@@ -26,7 +26,7 @@ OWN_RULE = {
     "transformers": "vllm:1,2",
     "transformers_ngram": "transformers:1,2",
 }
-POLICIES = ("fixed:6", "fixed:2", "fixed:0", "beta_ts", "hf_heuristic:3", "sampling_only")
+POLICIES = ("fixed:6", "fixed:2", "fixed:0", "beta_ts", "hf_heuristic:3", "cali_ts:side=sampling")
 
 
 def world(seed, sequences=3):
@@ -126,7 +126,9 @@ def test_control_a_phantom_round_is_noticed():
         assert clipped([(1, K, 0), *run[1:]], len(text)) != passes.sequence(s)
 
 
-@given(traces(), st.sampled_from(["fixed:1", "beta_ts", "sampling_only"]), st.integers(0, 9))
+@given(
+    traces(), st.sampled_from(["fixed:1", "beta_ts", "cali_ts:side=sampling"]), st.integers(0, 9)
+)
 def test_simspec_convention_is_replay(trace, text, seed):
     policy = make(text, trace, CostModel.from_ratio(0.1, trace.K))
     rounds = replay(trace, policy, seed)

@@ -14,7 +14,7 @@ from strategies import costs
 from simspec import CostModel, DeferredPolicy, PolicyError, replay, synthetic
 from simspec.numerics.rng import beta_draw
 from simspec.policies import cost_ts, fixed, make, oracle, parse
-from simspec.policies.cost_aware import planned
+from simspec.policies.thompson import planned
 
 COUNTS = st.lists(st.integers(0, 40), min_size=12, max_size=12)
 OUTCOMES = st.lists(

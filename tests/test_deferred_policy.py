@@ -11,9 +11,12 @@ from simspec.tree.tree import MAX_NODES
 TRACE, COST = synthetic.iid(0.6, 2, 12, 4), CostModel.from_ratio(0.1, 4, MAX_NODES)
 CHAINS = (
     *("fixed:2", "beta_ts", "oracle", "greedy_oracle", "cost_ts"),
-    *("throughput_aware", "goodput", "ucb", "exp3"),
+    *("goodput", "ucb", "exp3"),
 )
-FITTED_TREES = ("optimal_tree", "optimal_tree:16", "medusa_tree:8", "full_tree:8", "tree_oracle")
+FITTED_TREES = (
+    "optimal_tree", "optimal_tree:16", "optimal_tree:8,medusa", "optimal_tree:8,full",
+    "tree_oracle",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("text", CHAINS)

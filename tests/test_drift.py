@@ -114,16 +114,9 @@ def test_learning_starts_anew_at_a_switch_and_carried_state_pays_for_it():
     assert even.after_switch[0] == pytest.approx(even.after_text[0], abs=0.05)
 
 
-def test_a_switch_for_good_is_one_long_spell_unless_state_is_reset():
-    found = one(two_tasks(0.95, 0.0), "kill_switch:4,window=5,threshold=0.3", orders=2)
-    assert found.idle > 0.5
-    assert found.longest_idle > 300
-    assert found.reset.value > found.blocks.value
-
-
 def test_reset_is_the_usual_replay():
     trace = two_tasks(0.9, 0.2)
-    policy = make("in_a_row:3,scope=sequence", trace, COST)
+    policy = make("two_thresholds:attempts=2,scope=sequence", trace, COST)
     expected = trace.rows / COST.seconds(replay(trace, policy, 0, COST)).sum()
     assert one(trace, policy).reset.value == pytest.approx(expected)
 

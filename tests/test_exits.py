@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import EXAM, traces
 
 from simspec import replay, synthetic
-from simspec.policies import adaedl, confidence, draft_verify, entropy, product
+from simspec.policies import adaedl, confidence, entropy, product
 from simspec.trace.quantization import ENTROPY, LOG_ODDS, TABLES
 
 UNIT = st.floats(0, 1)
@@ -120,7 +120,6 @@ def _adapted(outcomes, threshold, target, step, K):
     return thresholds
 
 
-@pytest.mark.parametrize("factory", [draft_verify, adaedl])
 @settings(deadline=None, max_examples=60)
 @given(
     outcomes=st.lists(
@@ -130,8 +129,8 @@ def _adapted(outcomes, threshold, target, step, K):
     target=UNIT,
     step=st.floats(0, 0.5),
 )
-def test_thresholds_follow_recent_acceptance(factory, outcomes, threshold, target, step):
-    policy = factory(threshold, target, step)
+def test_thresholds_follow_recent_acceptance(outcomes, threshold, target, step):
+    policy = adaedl(threshold, target, step)
     params, state = policy.start()
     expected = _adapted(outcomes, threshold, target, step, 5)
     for (k, a), wanted in zip(outcomes, expected):
@@ -143,8 +142,8 @@ def test_adaptive_exits_by_hand():
     """At th 0.8 a full draft accepted leaves m at 0.5 < 0.9, so th rises by 0.1 x 0.01; from m =
     0.9 on th falls unless k = K.
     """
-    params, state = draft_verify().start()
-    observe, shown = draft_verify().compiled()[1], np.full((8, 1), np.nan)
+    params, state = adaedl().start()
+    observe, shown = adaedl().compiled()[1], np.full((8, 1), np.nan)
     for expected in (0.801, 0.802, 0.803, 0.803):  # m = 0.5, 0.75, 0.875, 0.9375
         observe(params, state, 8, 8, 8, shown, 0.0)
         assert state[0] == pytest.approx(expected, abs=1e-12)
@@ -160,15 +159,6 @@ def test_adaptive_exits_by_hand():
             )
             is go
         )
-    go_on = draft_verify().compiled()[0]
-    answers = [go_on(params, np.array([0.8, 0.0]), 1, np.array([[c]]), 0.5) for c in (0.79, 0.81)]
-    assert [(bool(go), bool(keep)) for go, keep in answers] == [(False, True), (True, True)]
-
-
-def test_adaptive_thresholds_have_sequence_scope_by_default():
-    for factory in (draft_verify, adaedl):
-        assert factory().scope == "sequence"
-        assert factory(scope="stream").scope == "stream"
 
 
 DROPPING = [
@@ -203,8 +193,9 @@ def test_control_learning_policies_depend_on_acceptance():
     them (it drops nothing, so it may).
     """
     trace = synthetic.iid(0.9, 1, 200, 4, confidence=True)
+    trace = replace(trace, meta=replace(trace.meta, features=(("entropy", "entropy"),)))
     other = replace(trace, run=np.zeros_like(trace.run))
-    replays = [replay(recording, draft_verify(0.9, step=1.0)) for recording in (trace, other)]
+    replays = [replay(recording, adaedl(0.9, step=1.0)) for recording in (trace, other)]
     drafts = [dict(zip(r.row.tolist(), r.computed.tolist())) for r in replays]
     assert any(drafts[0][row] != drafts[1][row] for row in drafts[0].keys() & drafts[1].keys())
     exclusive = {policy.name for policy in EXAM if policy.name.endswith("inclusive=false")}

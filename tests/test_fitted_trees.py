@@ -7,7 +7,7 @@ import pytest
 from tree_strategies import ranked
 
 from simspec import CostModel, synthetic
-from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
+from simspec.policies.trees import RULES, optimal_tree
 from simspec.tree.search import rank_acceptance
 
 COST = CostModel([0, 0.01, 0.02], 1 + 0.01 * np.arange(9), [0.0], 0.0, 1.0)
@@ -32,18 +32,18 @@ def test_medusa_counts_every_row_and_sequoia_the_reached_ones():
     reached = rank_acceptance(trace)[1]
     assert every[0] == pytest.approx(0.6, abs=0.01)
     assert reached[0] == 0
-    assert medusa_tree(2).resolve(trace, COST).tree.paths == ((0,), (0, 0))
+    assert optimal_tree(2, "medusa").resolve(trace, COST).tree.paths == ((0,), (0, 0))
     assert optimal_tree(2).resolve(trace, COST).tree.paths == ((0,), (0, 1))
 
 
-@pytest.mark.parametrize("policy", [medusa_tree, optimal_tree, full_tree])
-def test_trees_are_fitted_on_the_sequences_that_are_named(policy):
+@pytest.mark.parametrize("rule", RULES)
+def test_trees_are_fitted_on_the_sequences_that_are_named(rule):
     """Sequence 0 accepts chains, sequence 1 second choices."""
     chains = ranked(synthetic.iid(1.0, 1, 200, 2), 1)
     rank = chains.rank.copy()
     second = replace(chains, run=np.zeros_like(chains.run), rank=np.maximum(rank, 1))
     both = joined(chains, second)
-    trees = [policy(2, fit=[s]).resolve(both, COST).tree.paths for s in (0, 1)]
+    trees = [optimal_tree(2, rule, [s]).resolve(both, COST).tree.paths for s in (0, 1)]
     assert trees[0] == ((0,), (0, 0))
     assert trees[1] != trees[0]
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from shell import run
 
 from simspec import CostModel, load_trace, replay, synthetic
-from simspec.policies import cali_ts, model_only, sampling_only
+from simspec.policies import cali_ts
 from simspec.policies.calibrated import DEFAULTS, theta_weight
 from simspec.policy.predictor import split_by_task
 from simspec.reports import hybrid_search
@@ -48,9 +48,9 @@ def test_rounds_are_what_theta_is_worth(sigma_s, rounds):
 def test_weights_of_the_limits_are_the_ablations(trace):
     """Weight 1 in every round is the model alone where sigma_M is small, weight 0 sampling."""
     model = cali_ts(predictor="theta", sigma_m=1e-6, sigma_s=1e6)
-    assert replay(trace, model, 5) == replay(trace, model_only("theta"), 5)
+    assert replay(trace, model, 5) == replay(trace, cali_ts(side="model"), 5)
     sampled = cali_ts(predictor="theta", sigma_m=1e6, sigma_s=1e-6, theta0=0.5)
-    alone = sampling_only(sigma_s=1e-6, theta0=0.5)
+    alone = cali_ts(side="sampling", sigma_s=1e-6, theta0=0.5)
     first = replay(trace, sampled, 5), replay(trace, alone, 5)
     assert first[0] != replay(trace, model, 5)
     apart = abs(first[0].computed.sum() - first[1].computed.sum())

@@ -229,7 +229,7 @@ def test_run_command_compares_its_tokens(capsys):
     assert shown["speedup_simulated"] is None
 
 
-@pytest.mark.parametrize("policy", ["oracle", "medusa_tree:4"])
+@pytest.mark.parametrize("policy", ["oracle", "optimal_tree:4,medusa"])
 def test_policies_that_know_recorded_drafts_are_refused(policy, capsys):
     options = ["--drafter", "lookahead", "--policy", policy]
     code, _, err = run(capsys, "run", "tiny-model-greedy", *options)

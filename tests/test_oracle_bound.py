@@ -13,8 +13,7 @@ from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
 from simspec.policies import BUILTIN, CLAIRVOYANT, make
-from simspec.policies.greedy_oracle import greedy_oracle
-from simspec.policies.oracle import oracle
+from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import observe_nothing
 from simspec.replay.sweep import check_policy
 from simspec.reports.reachable import fitted_rule
@@ -27,7 +26,6 @@ MORE = {
     "cost_ts": ("depth", "greedy=true,decay=0.5"),
     "entropy": ("2,inclusive=false",),
     "goodput": ("released", "shortest=1"),
-    "in_a_row": ("1,0,3", "2,wasteful=true"),
     "product": ("0.6,theta,shortest=1,inclusive=false",),
     "ucb": ("released",),
 }

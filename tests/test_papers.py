@@ -27,7 +27,7 @@ from simspec.papers.table import Figure, at, hm, learned, speedup, tasks_of
 from simspec.policies.calibrated import cali_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
-from simspec.policies.trees import beams
+from simspec.policies.trees import dynamic_tree
 from simspec.replay.lock_step import BatchRules
 from simspec.reports.batches import BatchPlan, batch_rows
 from simspec.reports.cascades import compare_thresholds
@@ -205,7 +205,7 @@ def test_speculation_of_beams_is_timed_and_replayed(few):
     rows = {row[0]: dict(zip(table.headings, row)) for row in table.rows}
     (searched,) = (r for r in few.recordings.further("glide", "beam8") if r.rule == "coupled")
     row = rows["tiny-glide-coupled"]
-    rounds = replay_tree(searched.trace, beams())
+    rounds = replay_tree(searched.trace, dynamic_tree("beams"))
     tokens = searched.trace.rows / len(rounds)
     assert row["tokens: Beam 8"].estimate.value == pytest.approx(tokens)
     assert float(row["GLIDE"]) < float(row["Beam 4"]) < float(row["Beam 8"])

@@ -186,7 +186,7 @@ def test_a_policy_is_listed_swept_tuned_and_documented(simspec, scratch):
 def test_a_policy_enters_the_exam(simspec):
     code, out, error = simspec(
         "-o", "addopts=", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "accepted_plus",
-        "tests/test_policy_names.py", "tests/test_tuning.py", "tests/test_simulate.py",
+        "tests/policies/test_policy_names.py", "tests/test_tuning.py", "tests/test_simulate.py",
         "tests/test_equality.py", module="pytest",
     )  # fmt: skip
     assert code == 0, out + error

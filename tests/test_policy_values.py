@@ -5,7 +5,7 @@ import pytest
 
 from simspec import CostModel, synthetic
 from simspec.policies import cali_ts, confidence, cost_ts, entropy, product
-from simspec.policies.cost_aware import planned
+from simspec.policies.thompson import planned
 
 SHOWN = 0.5
 

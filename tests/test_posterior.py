@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from posterior_states import state_after, threshold
 from scipy import integrate, stats
 
-from simspec.policies import beta_ts, cali_ts, model_only, sampling_only
+from simspec.policies import beta_ts, cali_ts
 from simspec.policies.calibrated import READINGS as CALIBRATED
 from simspec.policies.calibrated import clipped_mean
 from simspec.policies.thompson import READINGS
@@ -122,19 +122,20 @@ def test_cali_posterior_weighs_by_precision(reading, rounds, theta0, theta_m, si
     assert threshold(policy, state, (theta_m,)) == pytest.approx(
         clipped_mean(mean, sigma), abs=1e-9
     )
-    bare = sampling_only(reading, sigma_s, theta0 / 8)
+    bare = cali_ts(reading, sigma_s=sigma_s, theta0=theta0 / 8, side="sampling")
     expected = clipped_mean(hat, sigma_s / math.sqrt(max(len(rounds), 1)))
     assert threshold(bare, state_after(bare, bare.state0, rounds)) == pytest.approx(
         expected, abs=1e-9
     )
-    assert threshold(model_only(), (0, 0, 0), (theta_m,)) == pytest.approx(theta_m, abs=1e-15)
+    alone = threshold(cali_ts(side="model"), (0, 0, 0), (theta_m,))
+    assert alone == pytest.approx(theta_m, abs=1e-15)
 
 
 @pytest.mark.parametrize("reading", CALIBRATED)
 @settings(deadline=None, max_examples=40)
 @given(rounds=ROUNDS, theta0=UNIT)
 def test_theta_hat_stays_a_probability(reading, rounds, theta0):
-    policy = sampling_only(reading, sigma_s=1e-6, theta0=theta0)
+    policy = cali_ts(reading, side="sampling", sigma_s=1e-6, theta0=theta0)
     state = state_after(policy, policy.state0, rounds)
     assert 0 <= (theta0 + state[0]) / (1 + state[1]) <= 1
     assert 0 <= state[0] <= state[1]
@@ -147,7 +148,7 @@ def test_limits_of_the_three_readings():
     rounds = [(1, 1)] + [(1, 0)] * 9
     ends = {reading: float(naive.theta_hat(reading, 0.5, rounds * 300)) for reading in CALIBRATED}
     for reading, end in ends.items():
-        policy = sampling_only(reading, sigma_s=1e-6, theta0=0.5)
+        policy = cali_ts(reading, side="sampling", sigma_s=1e-6, theta0=0.5)
         assert threshold(policy, state_after(policy, policy.state0, rounds * 300)) == pytest.approx(
             end, abs=1e-6
         )

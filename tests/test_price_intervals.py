@@ -154,7 +154,7 @@ def test_any_rounds_are_priced_as_the_cost_model_prices_them(drafts):
     np.testing.assert_allclose(replicate_seconds(rounds, cost), np.stack(wanted, -1), rtol=1e-12)
 
 
-@pytest.mark.parametrize("text", ["fixed:0", "fixed:3", "beta_ts", "confidence:0.4", "kill_switch"])
+@pytest.mark.parametrize("text", ["fixed:0", "fixed:3", "beta_ts", "confidence:0.4", "adaedl"])
 def test_policies_rounds_are_priced_as_the_cost_model_prices_them(text):
     trace, cost = costs()
     policy = policies.parse(text)

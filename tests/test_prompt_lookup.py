@@ -175,7 +175,7 @@ def test_runs_are_lossless_and_equal_their_replays(rule, match):
         "beta_ts",
         "cost_ts",
         "hf_heuristic:3",
-        "sampling_only",
+        "cali_ts:side=sampling",
         "oracle",
     ):
         policy = policy_from(text, trace, cost)

@@ -10,7 +10,7 @@ from strategies import costs, traces
 
 from simspec import CostModel, replay, synthetic
 from simspec.policies.fixed import fixed
-from simspec.policies.oracle import oracle
+from simspec.policies.oracles import oracle
 from simspec.reports import reachable as module
 from simspec.reports.reachable import cell, reachable, running_acceptance
 

@@ -274,7 +274,7 @@ def test_candidates_are_sglangs_own_policy(tmp_path):
         ("max_concurrency: 32", [(1, 32, (4,), "fixed:4"), (33, None, (0,), "fixed:0")]),
         (
             "acceptance_rate_window_size: 50\n  acceptance_rate_threshold: 0.4",
-            [(1, None, (4,), "kill_switch:k=4,window=50,threshold=0.4")],
+            [(1, None, (4,), "fixed:4")],
         ),
         ("acceptance_rate_threshold: 0.4", [(1, None, (4,), "fixed:4")]),
     ],

@@ -158,8 +158,10 @@ def test_recordings_of_the_rejection_rule_hold_orders(tmp_path):
     trace = record(target, drafter, settings, prompts, files, meta)
     assert load_trace(tmp_path / "t.parquet") == trace
     assert rule_of_raises(trace)
-    table = sweep(trace, ["dynamic_tree:8", "beams"], 0.1, replicates=2, progress=False)
-    assert table.policy.tolist() == ["dynamic_tree:8"] * 2 + ["beams"] * 2
+    table = sweep(
+        trace, ["dynamic_tree:8", "dynamic_tree:beams"], 0.1, replicates=2, progress=False
+    )
+    assert table.policy.tolist() == ["dynamic_tree:8"] * 2 + ["dynamic_tree:beams"] * 2
     assert (table.groupby("policy").committed_per_round.nunique() == 1).all()
     assert (table.committed_per_round > 1).all()
     with pytest.raises(TraceError, match="whose nodes are not drawn"):

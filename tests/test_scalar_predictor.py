@@ -7,7 +7,7 @@ import pytest
 from posterior_states import threshold
 
 from simspec import CostModel, Policy, PolicyError, replay, synthetic
-from simspec.policies import cali_ts, make, model_only, parse
+from simspec.policies import cali_ts, make, parse
 from simspec.policy.predictor import (
     ScalarPredictor,
     brier,
@@ -23,10 +23,10 @@ def test_policy_probability_equals_numpy():
     scalar = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     confidence, entropy = np.meshgrid([0.0, 1e-9, 0.2, 0.5, 0.99, 1.0], [0.0, 0.7, 9.0])
     for c, h in zip(confidence.ravel(), entropy.ravel()):
-        assert threshold(model_only(scalar), (0,), (c, h)) == pytest.approx(
+        assert threshold(cali_ts(predictor=scalar, side="model"), (0,), (c, h)) == pytest.approx(
             float(scalar.probability(c, h, 0)), abs=1e-12
         )
-    policy, shown = model_only(scalar), np.tile([0.6, 1.1], (16, 1))
+    policy, shown = cali_ts(predictor=scalar, side="model"), np.tile([0.6, 1.1], (16, 1))
     for slot in (1, 5, 11, 12, 16):  # the depth is capped at 10
         draws = float(scalar.probability(0.6, 1.1, slot - 1))
         answers = [
@@ -36,19 +36,19 @@ def test_policy_probability_equals_numpy():
         assert [bool(answer) for answer in answers] == [True, False]
 
 
-@pytest.mark.parametrize("factory", [cali_ts, model_only])
-def test_policies_read_the_token_just_drafted(factory):
+@pytest.mark.parametrize("side", ["both", "model"])
+def test_policies_read_the_token_just_drafted(side):
     """With nothing verified yet and a sure predictor the probability at slot j is theta_M of
     token j - 1, whatever the other tokens' features.
     """
     scalar = ScalarPredictor(0.3, 0.9, -0.4, 0.2)
     shown = np.stack((np.linspace(0.1, 0.9, 9), np.linspace(2.0, 0.1, 9)), axis=1)
-    sure = {"sigma_m": 1e-6} if factory is cali_ts else {}
+    sure = {"sigma_m": 1e-6} if side == "both" else {}
     for predictor, probabilities in (
         (scalar, scalar.probability(*shown.T, np.arange(9))),
         ("theta", shown[:, 0]),
     ):
-        policy = factory(predictor=predictor, **sure)
+        policy = cali_ts(predictor=predictor, side=side, **sure)
         go_on, (params, state) = policy.compiled()[0], policy.start()
         for slot in range(1, 10):
             features = np.where(np.arange(9)[:, None] < slot, shown, np.nan)

@@ -25,7 +25,7 @@ def test_phase_costs_equal_their_cost_model():
         assert PRICE.seconds(rounds, policy.reads).sum(1) == pytest.approx(
             model.seconds(rounds), rel=1e-12
         )
-    rounds = replay(trace, policies.make("sampling_only", trace, PRICE.cost_model()))
+    rounds = replay(trace, policies.make("cali_ts:side=sampling", trace, PRICE.cost_model()))
     slow = PRICE.drafting[rounds.computed] + np.where(
         rounds.computed > 0, PRICE.catch_up[np.minimum(backlogs(rounds), 2)], 0
     )

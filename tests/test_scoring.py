@@ -124,7 +124,7 @@ def test_predictors_of_another_recording_are_refused():
     bare = SimpleNamespace(name="model", has_logits=True, predictors={"theta": other})
     pair = SimpleNamespace(target=target, drafter=bare)
     with pytest.raises(ValueError, match="reads 'theta' by predictor ffff"):
-        score("toy", trace, pair, ["model_only"], toy_cost(), ScoreSettings(2, 1))
+        score("toy", trace, pair, ["cali_ts:side=model"], toy_cost(), ScoreSettings(2, 1))
 
 
 def test_measured_speedup_is_over_measured_plain_decoding():

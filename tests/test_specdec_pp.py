@@ -2,11 +2,11 @@
 
 from functools import partial
 
-import field_rules as twins
 import pytest
+import rule_twins as twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rule_exam import LONG, THRESHOLD, same
+from rule_twins import LONG, THRESHOLD, same
 from strategies import SCALAR, costs
 
 from simspec import CostModel, PolicyError, load_trace, replay, synthetic

@@ -20,8 +20,8 @@ SLOW = os.environ.get("SIMSPEC_SLOW")
 BUDGET = 72  # else new tokens at most; recorded are up to 96
 DRAFTERS = [d for d in ("eagle", "early_exit", "medusa") if f"tiny-{d}-greedy" in recordings()]
 POLICIES = (
-    "static:4x2x1", "cape:section", "dynamic_tree:16", "beams",
-    "cape:appendix,k=4", "static:2x2x2", "sets:3,k=4",
+    "static:4x2x1", "cape:section", "dynamic_tree:16", "dynamic_tree:beams",
+    "cape:appendix,k=4", "static:2x2x2", "cape:3,k=4",
     "optimal_tree:12", "static:8", "dynamic_tree:40",
 )  # fmt: skip
 
@@ -47,7 +47,9 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     exam = [(texts, POLICIES)] if SLOW else few
     for chosen, names in exam:
         part = trace.select(chosen)
-        if not SLOW and names != ("beams",):  # a search's nodes are those of the recorded budget
+        if not SLOW and names != (
+            "dynamic_tree:beams",
+        ):  # a search's nodes are those of the recorded budget
             part = part.shorten(BUDGET)
         chosen = [policies.make(name, part, cost) for name in names]
         with_plain = names == exam[0][1]  # the others' texts are compared with the recorded ones

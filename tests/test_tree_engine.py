@@ -37,10 +37,10 @@ def test_cape_and_set_runs_equal_their_replays(drafter, rule):
             "cape:section",
             "cape:appendix",
             "cape:section,k=3",
-            "sets:0",
-            "sets:2",
-            "sets:7,k=5",
-            "sets:20,k=4",
+            "cape:0",
+            "cape:2",
+            "cape:7,k=5",
+            "cape:20,k=4",
         ]
     ):
         rounds, _ = examined(

@@ -63,9 +63,9 @@ def test_sweep_groups_trees_by_task_and_prompt():
         "static:3x2",
         "cape:section,k=3",
         "cape:appendix",
-        "sets:2,k=2",
-        "full_tree:6",
-        "medusa_tree:6",
+        "cape:2,k=2",
+        "optimal_tree:6,full",
+        "optimal_tree:6,medusa",
         "optimal_tree:6",
         "optimal_tree",
         "dynamic_tree:5",
@@ -93,8 +93,8 @@ def test_sweep_groups_trees_by_task_and_prompt():
 
 def test_trees_are_scored():
     trace = example()
-    (result,) = score.score({"x": trace}, ["static:2x1", "sets:2,k=2"], 0.1, resamples=100)
-    assert [row["policy"] for row in result["policies"]] == ["static:2x1", "sets:2,k=2"]
+    (result,) = score.score({"x": trace}, ["static:2x1", "cape:2,k=2"], 0.1, resamples=100)
+    assert [row["policy"] for row in result["policies"]] == ["static:2x1", "cape:2,k=2"]
     assert all(row["low"] < row["share"] < row["high"] for row in result["policies"])
 
 
@@ -102,7 +102,7 @@ def test_only_cape_pays_for_confidence():
     trace = example()
     dear = replace(NODES, feature=0.5)
     speed = [
-        sweep(trace, ["sets:1,k=2", "cape:section,k=2"], cost, 1, progress=False).speedup.tolist()
+        sweep(trace, ["cape:1,k=2", "cape:section,k=2"], cost, 1, progress=False).speedup.tolist()
         for cost in (NODES, dear)
     ]
     assert speed[0][0] == speed[1][0]

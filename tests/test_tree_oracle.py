@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_strategies import ordered, prices, recordings
 
-from simspec.policies.tree_oracle import tree_oracle
-from simspec.policies.trees import dynamic_tree
+from simspec.policies.trees import dynamic_tree, tree_oracle
 from simspec.tree.outcomes import outcomes
 from simspec.tree.policy import TreePolicy
 from simspec.tree.replay import replay_tree, tree_seconds

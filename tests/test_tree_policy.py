@@ -1,6 +1,7 @@
 """Tree policies: names, refusals, and the orders of dynamic trees in recordings."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,9 +9,7 @@ from tree_strategies import NODES, example, ordered
 
 from simspec import CostModel, PolicyError, TraceError, load_trace, replay, sweep, synthetic
 from simspec.policies import TREES, make, parse
-from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
-from simspec.policies.tree_oracle import tree_oracle
-from simspec.policies.trees import dynamic_tree, sets, static
+from simspec.policies.trees import RULES, cape, dynamic_tree, optimal_tree, static, tree_oracle
 from simspec.published import FOLDER
 from simspec.replay.sweep import supported_policies
 from simspec.tree.outcomes import outcomes
@@ -26,25 +25,32 @@ def test_names_parse_back_to_their_policy():
         "static:3",
         "cape:section",
         "cape:appendix,k=2",
-        "sets:0,k=3",
-        "sets:7",
+        "cape:0,k=3",
+        "cape:7",
         "dynamic_tree:8",
     ):
         policy = parse(text)
         assert policy.name == text
         assert make(policy.name, trace, NODES) == policy
         assert make(policy, trace, NODES) is policy
-    for text in ("medusa_tree:6", "optimal_tree:6", "full_tree:6", "optimal_tree", "tree_oracle"):
+    for text in (
+        "optimal_tree:6,medusa",
+        "optimal_tree:6",
+        "optimal_tree:6,full",
+        "optimal_tree",
+        "tree_oracle",
+    ):
         assert make(text, trace, NODES).name == text
     assert parse("tree_oracle") is tree_oracle
-    assert {"static", "cape", "sets", "tree_oracle"} <= set(TREES)
+    assert {"static", "cape", "tree_oracle"} <= set(TREES)
 
 
 def test_trees_fitted_on_some_prompts_use_only_those():
     trace = example()
-    for maker in (full_tree, medusa_tree, optimal_tree):
-        assert maker(8, [0, 2, 4])(trace, NODES) == maker(8)(trace.select([0, 2, 4]), NODES)
-        assert len(maker(8)(trace, NODES).tree) == 8
+    for rule in RULES:
+        made = partial(optimal_tree, 8, rule)
+        assert made(fit=[0, 2, 4])(trace, NODES) == made()(trace.select([0, 2, 4]), NODES)
+        assert len(made()(trace, NODES).tree) == 8
 
 
 @pytest.mark.parametrize(
@@ -74,13 +80,12 @@ def test_published_trees_are_found_by_name_and_as_files(name, nodes_by_depth):
         ("dynamic_tree:64", "nodes is 64, expected an integer in 0..63"),
         ("dynamic_tree:x", "nodes is 'x'"),
         ("optimal_tree:64", "nodes is 64"),
-        ("medusa_tree:-1", "nodes is -1"),
-        ("full_tree:0", "nodes is 0"),
+        ("optimal_tree:-1,medusa", "nodes is -1"),
+        ("optimal_tree:0,full", "nodes is 0"),
         ("cape:other", "expected section or appendix"),
-        ("cape:3", "expected section or appendix"),
         ("cape:section,k=33", "k is 33, expected an integer in 0..32"),
-        ("sets:32", "width is 32"),
-        ("sets:2.5", "width is 2.5"),
+        ("cape:32", "width is 32"),
+        ("cape:2.5", "width is 2.5"),
         ("tree_oracle:3", "takes no arguments"),
         ("optimal_tre:8", "did you mean optimal_tree?"),
     ],
@@ -108,16 +113,16 @@ def test_missing_columns_are_named():
         (plain, "optimal_tree:4", TraceError, "records no rank"),
         (trace, "dynamic_tree:4", TraceError, "records no order"),
         (bare, "cape:section", TraceError, "'confidence' is not in this trace"),
-        (silent, "sets:2", TraceError, "ranks only the one token"),
+        (silent, "cape:2", TraceError, "ranks only the one token"),
         (rejection, "static:2", TraceError, "rejection rule"),
         (trace, "static:1x1x1x1x1", TreeError, "5 levels are too deep, here drafts reach 4"),
-        (trace, "sets:2,k=5", PolicyError, "drafts chains of 5, here drafts reach 4"),
+        (trace, "cape:2,k=5", PolicyError, "drafts chains of 5, here drafts reach 4"),
     ):
         with pytest.raises(error, match=words):
             replay_tree(given_trace, make(text, given_trace, NODES))
         with pytest.raises(error, match=words):
             sweep(given_trace, [text], 0.1, progress=False)
-    assert len(replay_tree(bare, sets(2))) > 0
+    assert len(replay_tree(bare, cape(2))) > 0
     with pytest.raises(PolicyError, match="planned for 360 rows, the trace has 27"):
         outcomes(silent, tree_oracle(trace, NODES))
     kept, notes = supported_policies(
@@ -129,7 +134,8 @@ def test_missing_columns_are_named():
 
 def test_unpriced_trees_are_refused():
     trace, short = example(), CostModel.from_ratio(0.1, 4)
-    for text in ("static:4x2", "medusa_tree:9", "optimal_tree:9", "full_tree:9", "sets:7"):
+    fitted = ("optimal_tree:9,medusa", "optimal_tree:9", "optimal_tree:9,full")
+    for text in ("static:4x2", *fitted, "cape:7"):
         with pytest.raises(ValueError, match="prices 4 .* measure with more rows"):
             sweep(trace, [text], short, progress=False)
     with pytest.raises(ValueError, match="prices 2 levels"):

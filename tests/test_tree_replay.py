@@ -10,7 +10,7 @@ from tree_strategies import ordered, prices, recordings, scores, shapes
 
 from simspec import CostModel, Rounds, committed, replay, summary, synthetic
 from simspec.policies import fixed
-from simspec.policies.trees import cape, dynamic_tree, sets
+from simspec.policies.trees import cape, dynamic_tree
 from simspec.trace.quantization import LOG_ODDS
 from simspec.tree.outcomes import Outcome, outcomes, sibling_counts
 from simspec.tree.policy import TreePolicy
@@ -64,7 +64,7 @@ def test_cape_equals_its_chain_and_sets(trace, table, k, cost):
             else naive_tree.cape_width(LOG_ODDS[trace.feature[row, slot, column]], table)
         )
 
-    policy = cape(table, k) if isinstance(table, str) else sets(table, k)
+    policy = cape(table, k)
     equal(
         trace,
         policy,
@@ -99,7 +99,7 @@ def test_tree_without_branches_equals_the_fixed_chain(trace, k):
     the chain whatever cuts it.
     """
     k = min(k, trace.K)
-    assert replay_tree(trace, sets(0, k)) == replay(trace, fixed(k))
+    assert replay_tree(trace, cape(0, k)) == replay(trace, fixed(k))
     whole = replace(trace, depth=np.full(trace.rows, trace.K, np.uint8), run=_runs(trace))
     assert replay_tree(whole, TreePolicy("chain", "static", tree=chain_tree(k))) == replay(
         whole, fixed(k)
@@ -115,9 +115,9 @@ def _runs(trace):
 @settings(max_examples=60)
 @given(recordings(optional=False), st.integers(0, 6), prices())
 def test_sets_of_width_zero_cost_the_same_as_the_chain(trace, k, cost):
-    rounds = replay_tree(trace, sets(0, min(k, trace.K)))
+    rounds = replay_tree(trace, cape(0, min(k, trace.K)))
     assert (
-        tree_seconds(rounds, trace, sets(0, min(k, trace.K)), cost).tolist()
+        tree_seconds(rounds, trace, cape(0, min(k, trace.K)), cost).tolist()
         == cost.seconds(rounds).tolist()
     )
 

@@ -55,7 +55,7 @@ def test_spaces_hold_arguments_of_policies_and_their_defaults(name):
 def test_every_policy_with_numbers_is_tuned():
     chains = {name: kind for name, kind in KINDS.items() if kind.group != "trees"}
     untuned = {name for name, kind in chains.items() if not kind.space}
-    assert untuned == {*CLAIRVOYANT, "model_only"} & set(chains)
+    assert untuned == set(CLAIRVOYANT) & set(chains)
 
 
 def test_fixed_length_is_the_best_of_all_on_the_prompts_tuned_on():
@@ -77,7 +77,7 @@ def test_fixed_length_is_the_best_of_all_on_the_prompts_tuned_on():
     assert row.held_out.default.prompts == 12
 
 
-@pytest.mark.parametrize("policy", ["beta_ts", "in_a_row:scope=sequence", "hf_heuristic"])
+@pytest.mark.parametrize("policy", ["beta_ts", "two_thresholds:scope=sequence", "hf_heuristic"])
 def test_nothing_is_lost_on_the_prompts_tuned_on_and_seeds_repeat(policy):
     trace = synthetic.iid(0.6, 20, 30, 6, 1)
     found = tune({"t": trace}, policy, {"t": COST}, QUICK)

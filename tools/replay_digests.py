@@ -3,7 +3,7 @@
 For each bundled recording and each policy below, one SHA-256 over the rounds and their seconds.
 Compared with tests/goldens/replay_digests.json, which the commit tagged before-the-cut wrote: equal
 digests say that replays are the same, bit for bit. A policy that a recording lacks the features for
-has none. Only public names are imported, so that the tool runs on older checkouts too.
+has none.
 """
 
 import argparse
@@ -14,22 +14,33 @@ from pathlib import Path
 import numpy as np
 
 import simspec
+from simspec.replay.batch_replay import batch_replay
 
 ROOT = Path(__file__).parents[1]
 FROZEN = ROOT / "tests" / "goldens" / "replay_digests.json"
 CHAINS = (
-    "fixed:0", "fixed:1", "fixed:3", "beta_ts:acceptance", "beta_ts:censored", "beta_ts:printed",
-    "beta_ts:printed_with_correction", "cali_ts:draft_share", "cali_ts:validated",
-    "cali_ts:literal,predictor=confidence", "cost_ts", "cost_ts:depth,decay=0.75,scope=stream",
-    "cost_ts:greedy=true", "confidence:0.5", "confidence:0.7,inclusive=false", "entropy",
-    "product",
-    "two_thresholds:0.4/0.3", "specdec_pp", "adaedl", "hf_heuristic", "ema_tiers",
-    "goodput:window=2", "adaptive_verification", "ucb", "exp3", "tapout", "greedy_oracle", "oracle",
+    "adaedl", "beta_ts:acceptance", "beta_ts:censored", "beta_ts:printed",
+    "beta_ts:printed_with_correction", "beta_ts:scope=stream,alpha0=2,beta0=0.5",
+    "cali_ts:draft_share", "cali_ts:draft_share,side=sampling",
+    "cali_ts:literal,predictor=confidence", "cali_ts:side=model,predictor=confidence",
+    "cali_ts:validated",
+    "cali_ts:validated,predictor=scalar/0.2/0.6/-0.3/0.1,sigma_m=0.2,sigma_s=0.7,theta0=0.8,scope=stream",
+    "confidence:0.5", "confidence:0.7,inclusive=false", "cost_ts",
+    "cost_ts:depth,decay=0.75,scope=stream", "cost_ts:greedy=true", "ema_tiers",
+    "ema_tiers:weight=0.9,interval=2,warmup=0,scope=sequence,ceiling=1.5,lag=true", "entropy",
+    "entropy:2,inclusive=false", "exp3", "exp3:0/2/5,2,scope=stream", "fixed:0", "fixed:1",
+    "fixed:3", "goodput:released,window=2,shortest=1,scope=sequence", "goodput:window=2",
+    "greedy_oracle", "hf_heuristic", "hf_heuristic:3,transient=true", "oracle", "product",
+    "product:0.8,inclusive=false", "specdec_pp",
+    "specdec_pp:0.5,predictor=confidence,variant=released", "two_thresholds:attempts=4", "ucb",
+    "ucb:released,0/1/3,scope=stream",
 )  # fmt: skip
 TREES = (
-    "static:2x1", "optimal_tree:4", "medusa_tree:4", "cape", "sets:2", "dynamic_tree:4",
-    "tree_oracle:4",
+    "cape", "cape:2", "cape:appendix,k=3", "dynamic_tree:4", "dynamic_tree:beams", "optimal_tree",
+    "optimal_tree:4", "optimal_tree:4,full", "optimal_tree:4,medusa", "static:2x1",
+    "static:eagle-25", "tree_oracle",
 )  # fmt: skip
+BATCHES = ("adaptive_verification:interval=2",)
 
 
 def digest(trace: simspec.Trace, text: str) -> str | None:
@@ -37,8 +48,11 @@ def digest(trace: simspec.Trace, text: str) -> str | None:
     cost = simspec.CostModel.from_ratio(0.1, trace.K)
     found = hashlib.sha256()
     try:
-        policy = simspec.policies.make(text, trace, cost)
-        if isinstance(policy, simspec.TreePolicy):
+        batch_policy = simspec.policies.parse_batch(text)
+        policy = batch_policy or simspec.policies.make(text, trace, cost)
+        if batch_policy:
+            rounds = batch_replay(trace, batch_policy, cost, 4).rounds
+        elif isinstance(policy, simspec.TreePolicy):
             rounds = simspec.replay_tree(trace, policy)
         else:
             rounds = simspec.replay(trace, policy, 3, cost)
@@ -56,7 +70,7 @@ def digest(trace: simspec.Trace, text: str) -> str | None:
 def digests(path: Path) -> dict[str, str]:
     """The digest of each policy that the recording can be replayed with."""
     trace = simspec.load_trace(path)
-    found = {text: digest(trace, text) for text in (*CHAINS, *TREES)}
+    found = {text: digest(trace, text) for text in (*CHAINS, *TREES, *BATCHES)}
     return {text: value for text, value in found.items() if value}
 
 

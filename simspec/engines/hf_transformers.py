@@ -19,8 +19,8 @@ from simspec.engines.import_kinds import BatchTier, EngineSettings, adaptive_tie
 from simspec.engines.request import ExportFormat, Request, Settings, confidence_threshold
 from simspec.engines.source import ImportFormat, ImportOptions, Source
 from simspec.policies import parse
-from simspec.policies.adaptive import hf_heuristic
-from simspec.policies.confidence import confidence
+from simspec.policies.engines import hf_heuristic
+from simspec.policies.thresholds import confidence
 from simspec.policy.policy import Policy
 
 KIND = "GenerationConfig"

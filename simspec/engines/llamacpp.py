@@ -39,7 +39,7 @@ from simspec.engines.import_kinds import (
 from simspec.engines.prometheus import counted_rounds
 from simspec.engines.request import MEASURED, ExportFormat, Request, Settings, confidence_threshold
 from simspec.engines.source import ImportFormat, ImportOptions, Source
-from simspec.policies.confidence import confidence
+from simspec.policies.thresholds import confidence
 
 KIND = "llama.cpp flags"
 TYPE, MODEL = "--spec-type", "--model-draft"

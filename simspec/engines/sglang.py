@@ -24,7 +24,7 @@ from simspec.engines.flags import flag_integer, flag_line, read_flags
 from simspec.engines.import_kinds import BatchTier, EngineSettings, constant_length, fixed_tier
 from simspec.engines.request import ExportFormat, Request, Settings
 from simspec.engines.source import ImportFormat, ImportOptions, Source
-from simspec.policies.ema_tiers import ema_tiers
+from simspec.policies.engines import ema_tiers
 
 KIND = "SGLang flags"
 ALGORITHM = "--speculative-algorithm"

@@ -46,7 +46,6 @@ from simspec.engines.import_kinds import (
 from simspec.engines.prometheus import by_position, read_counters, total
 from simspec.engines.request import ExportFormat, Request, Settings
 from simspec.engines.source import ImportFormat, ImportOptions, Source
-from simspec.policies.kill_switch import kill_switch
 
 KIND = "TensorRT-LLM config"
 ROOT, LENGTH, SCHEDULE = "speculative_config", "max_draft_len", "draft_len_schedule"
@@ -198,10 +197,6 @@ def _check_schedule(schedule: Any, longest: int, upper: bool) -> None:
         )
 
 
-LONGEST_WINDOW = 10_000
-"""Rounds of a `kill_switch` policy."""
-
-
 def import_config(source: Source, options: ImportOptions) -> EngineSettings:
     """Draft lengths of `speculative_config`, whose bounds `options.engine_version` explains."""
     version = options.engine_version
@@ -216,10 +211,6 @@ def import_config(source: Source, options: ImportOptions) -> EngineSettings:
         upper = schedule is not None and upper_bounds(version)
     tiers = (fixed_tier(1, None, length),) if schedule is None else _tiers(schedule, upper)
     if window is None and threshold is None:
-        return EngineSettings(origin_of(source), method, tiers)
-    if schedule is None and window in range(1, LONGEST_WINDOW + 1) and threshold is not None:
-        policy = kill_switch(length, window, threshold).name
-        tiers = (BatchTier(1, None, (length,), policy),)
         return EngineSettings(origin_of(source), method, tiers)
     note = "drafting also ends for good at a low acceptance rate, which the policies leave out"
     return EngineSettings(origin_of(source), method, tiers, (note,))

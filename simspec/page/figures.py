@@ -16,7 +16,7 @@ from simspec.evaluate.evaluation import evaluate, priced_recordings
 from simspec.numerics.stats import MIN_PROMPTS, Estimate
 from simspec.policies import make
 from simspec.policies.fixed import fixed
-from simspec.policies.oracle import oracle
+from simspec.policies.oracles import oracle
 from simspec.policy.predictor import examples, reliability
 from simspec.replay.replay import replay
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds, corrected

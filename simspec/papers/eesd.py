@@ -23,10 +23,10 @@ from simspec.papers.table import (
     speed_headings,
     speedup,
 )
-from simspec.policies.calibrated import cali_ts, model_only, sampling_only
-from simspec.policies.fitted_trees import optimal_tree
+from simspec.policies.calibrated import cali_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
+from simspec.policies.trees import optimal_tree
 from simspec.policy.policy import Policy
 from simspec.reports.tree_rows import fit_tree, priced_seconds
 
@@ -64,8 +64,8 @@ def table_4(inputs: Inputs) -> Table:
         ("w/o TS", "early_exit-n1-x1", full, fixed(K)),
         ("EESD (Beta-TS)", RECORDING, recorded, beta),
         ("EESD (Cali-TS)", RECORDING, recorded, cali_ts(predictor="theta", K=K)),
-        ("w/o Sampling-Prediction", RECORDING, recorded, model_only("theta", K)),
-        ("w/o Model-Prediction", RECORDING, recorded, sampling_only(K=K)),
+        ("w/o Sampling-Prediction", RECORDING, recorded, cali_ts(K=K, side="model")),
+        ("w/o Model-Prediction", RECORDING, recorded, cali_ts(K=K, side="sampling")),
         ("w/o TS", RECORDING, recorded, fixed(K)),
     ]
     rows = [

@@ -15,7 +15,7 @@ from simspec.papers.evidence import Array
 from simspec.papers.recorded import MEASURED, Recorded
 from simspec.papers.table import MISSING, Cell, Figure, card_of, figure, learned, speedup, tasks_of
 from simspec.policies.fixed import fixed
-from simspec.policies.trees import beams, cape
+from simspec.policies.trees import cape, dynamic_tree
 from simspec.policy.policy import Policy
 from simspec.replay.lock_step import plain_steps, policy_steps
 from simspec.reports.tree_rows import ROUNDS, TOKENS, prompt_figures
@@ -86,7 +86,7 @@ def table_3(inputs: Inputs) -> Table:
         own = recorded.target == "tiny"
         found = [searched.get((w, recorded.rule)) if own else None for w in BEAMS]
         tokens = [
-            "-" if beam is None else _tokens(beam, beams(), inputs) for beam in found
+            "-" if beam is None else _tokens(beam, dynamic_tree("beams"), inputs) for beam in found
         ]  # fmt: skip
         ends = [_tokens(recorded, policy, inputs) for policy in (fixed(GAMMA), cape(k=GAMMA))]
         rows.append(

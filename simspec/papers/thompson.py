@@ -10,7 +10,7 @@ from simspec.evaluate.evaluation import halves
 from simspec.papers.claim import EESD, Claim, Inputs
 from simspec.papers.evidence import Array, Effect, excess, observe
 from simspec.papers.recorded import MEASURED, TRAINED, Price, Recorded, by_prompt
-from simspec.policies.calibrated import cali_ts, model_only, sampling_only
+from simspec.policies.calibrated import cali_ts
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
 from simspec.policy.policy import Policy
@@ -115,7 +115,7 @@ def sampling_against_model(inputs: Inputs, price: Price) -> list[Effect]:
     found = []
     for recorded in _informed(inputs):
         sampled = recorded.seconds(
-            sampling_only(K=_longest(recorded)), price, inputs.seed, inputs.draws
+            cali_ts(K=_longest(recorded), side="sampling"), price, inputs.seed, inputs.draws
         )
         modelled = _calibrated(recorded, inputs, price, "model")
         found.append(_paired(part, recorded, inputs, price, (modelled, sampled)))
@@ -222,7 +222,7 @@ def _calibrated(
 
     def policy(predictor: str | ScalarPredictor) -> Policy:
         if kind == "model":
-            return model_only(predictor, K)
+            return cali_ts(predictor=predictor, K=K, side="model")
         return cali_ts(predictor=predictor, K=K)
 
     def seconds(made: Policy) -> Array:

@@ -11,9 +11,8 @@ from simspec.numerics.stats import difference
 from simspec.papers.claim import EAGLE, EESD, GLIDE, Claim, Inputs
 from simspec.papers.evidence import POSITIVE, Array, Effect, excess, observe
 from simspec.papers.recorded import TRAINED, Price, Recorded
-from simspec.policies.fitted_trees import optimal_tree
 from simspec.policies.fixed import fixed
-from simspec.policies.trees import beams, cape, sets
+from simspec.policies.trees import cape, dynamic_tree, optimal_tree
 from simspec.policy.policy import Policy
 from simspec.policy_kind import DeferredPolicy
 from simspec.reports.tree_rows import NODES as NODES_SUBMITTED
@@ -56,7 +55,7 @@ def tree_or_chain(fit: Sequences) -> DeferredPolicy:
     A tree drafts all of its levels even where the output ends before them. A chain stops there, so
     a tree of one branch would lose to itself.
     """
-    fitted = optimal_tree(None, fit)
+    fitted = optimal_tree(fit=fit)
 
     def make(trace: Trace, cost: CostModel) -> Policy | TreePolicy:
         policy = fitted.resolve(trace, cost)
@@ -106,7 +105,7 @@ def one_size(trace: Trace, cost: CostModel, ours: Array) -> tuple[Array, float]:
     Each prompt draws one of two neighbouring whole sizes. On the other half of the prompts its
     expected nodes over its expected rounds are those of `ours`; the figures are expectations.
     """
-    by_size = np.stack([prompt_figures(trace, sets(size, GAMMA), cost) for size in SIZES])
+    by_size = np.stack([prompt_figures(trace, cape(size, GAMMA), cost) for size in SIZES])
     figures, mean = np.empty_like(ours), 0.0
     for fit, rest in halves(trace):
         nodes, rounds = (by_size[:, fit, i].sum(axis=1) for i in (NODES_SUBMITTED, ROUNDS))
@@ -126,7 +125,10 @@ def beam_search(inputs: Inputs, price: Price) -> list[Effect]:
     searched = [r for r in inputs.recordings.of("glide", "eagle") if r.trace.beam is not None]
     for recorded in [*inputs.recordings.further("glide", BEAM), *searched]:
         levels = min(recorded.trace.meta.tree[1], recorded.trace.K)  # type: ignore[misc]
-        seconds = _seconds(recorded, beams(), price), recorded.seconds(fixed(levels), price)
+        seconds = (
+            _seconds(recorded, dynamic_tree("beams"), price),
+            recorded.seconds(fixed(levels), price),
+        )
         part = "time of beam search over that of a chain of its depth, less 1"
         if recorded.rule == "coupled":
             recorded = replace(recorded, excluded=recorded.excluded or BLIND)

@@ -1,4 +1,4 @@
-"""The built-in policies, one mechanism a file, and their text form.
+"""The built-in policies, one family a file, and their text form.
 
 A new policy is one file here, which declares it in `POLICIES`, see `simspec.policy_kind`.
 """
@@ -9,31 +9,15 @@ from typing import Any
 
 from simspec.cost.model import CostModel
 from simspec.plugins import plugins
-from simspec.policies.adaedl import adaedl
-from simspec.policies.adaptive import hf_heuristic
-from simspec.policies.adaptive_confidence import adaptive_confidence
-from simspec.policies.calibrated import cali_ts, model_only, sampling_only
-from simspec.policies.confidence import confidence
-from simspec.policies.cost_aware import cost_ts
-from simspec.policies.draft_verify import draft_verify
-from simspec.policies.ema_tiers import ema_tiers
-from simspec.policies.entropy import entropy
-from simspec.policies.exp3 import exp3
-from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
+from simspec.policies.adaptive_verification import adaptive_verification
+from simspec.policies.bandits import exp3, ucb
+from simspec.policies.calibrated import cali_ts
+from simspec.policies.engines import ema_tiers, goodput, hf_heuristic, two_thresholds
 from simspec.policies.fixed import fixed
-from simspec.policies.goodput import goodput
-from simspec.policies.greedy_oracle import greedy_oracle
-from simspec.policies.in_a_row import in_a_row
-from simspec.policies.kill_switch import kill_switch
-from simspec.policies.oracle import oracle
-from simspec.policies.product import product
-from simspec.policies.specdec_pp import specdec_pp
-from simspec.policies.tapout import tapout
-from simspec.policies.thompson import beta_ts
-from simspec.policies.throughput_aware import throughput_aware
-from simspec.policies.tree_oracle import tree_oracle
-from simspec.policies.trees import beams, cape, dynamic_tree, sets, static
-from simspec.policies.ucb import ucb
+from simspec.policies.oracles import greedy_oracle, oracle
+from simspec.policies.thompson import beta_ts, cost_ts
+from simspec.policies.thresholds import adaedl, confidence, entropy, product, specdec_pp
+from simspec.policies.trees import cape, dynamic_tree, optimal_tree, static, tree_oracle
 from simspec.policy.batch import BatchPolicy
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import GROUPS, DeferredPolicy, PolicyKind
@@ -41,47 +25,12 @@ from simspec.trace.trace import Trace
 from simspec.tree.policy import TreePolicy
 
 __all__ = [
-    "BUILTIN",
-    "CLAIRVOYANT",
-    "PolicyError",
-    "TREES",
-    "adaedl",
-    "adaptive_confidence",
-    "beams",
-    "beta_ts",
-    "cali_ts",
-    "cape",
-    "confidence",
-    "cost_ts",
-    "draft_verify",
-    "dynamic_tree",
-    "ema_tiers",
-    "entropy",
-    "exp3",
-    "fixed",
-    "full_tree",
-    "goodput",
-    "greedy_oracle",
-    "hf_heuristic",
-    "in_a_row",
-    "kill_switch",
-    "make",
-    "medusa_tree",
-    "model_only",
-    "optimal_tree",
-    "oracle",
-    "parse",
-    "product",
-    "read_arguments",
-    "sampling_only",
-    "sets",
-    "specdec_pp",
-    "static",
-    "tapout",
-    "throughput_aware",
-    "tree_oracle",
-    "ucb",
-]
+    "BUILTIN", "CLAIRVOYANT", "PolicyError", "TREES",
+    "adaedl", "adaptive_verification", "beta_ts", "cali_ts", "cape", "confidence", "cost_ts",
+    "dynamic_tree", "ema_tiers", "entropy", "exp3", "fixed", "goodput", "greedy_oracle",
+    "hf_heuristic", "make", "optimal_tree", "oracle", "parse", "product", "read_arguments",
+    "specdec_pp", "static", "tree_oracle", "two_thresholds", "ucb",
+]  # fmt: skip
 
 
 def _declared(under: str) -> dict[str, PolicyKind]:
@@ -114,7 +63,7 @@ CLAIRVOYANT = tuple(name for name, kind in KINDS.items() if kind.clairvoyant)
 def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
     """The policy written as name[:arg,...], each arg a value or key=value.
 
-    Examples: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, sets:3,k=5. A built-in policy's own
+    Examples: fixed:3, beta_ts:censored,alpha0=2, static:4x2x1, cape:3,k=5. A built-in policy's own
     name reads back as itself. Policies that need the trace and the costs (the oracles, cost_ts,
     trees fitted to ranks) are a DeferredPolicy, see `make`. PolicyError, one line, for an unknown
     name, with the nearest known one, or for arguments that the policy does not take; TreeError for

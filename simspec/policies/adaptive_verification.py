@@ -1,4 +1,4 @@
-"""Verified drafts chosen for the whole batch: vLLM's adaptive verification, and a fixed budget."""
+"""vLLM's adaptive verification: which drafted tokens of a whole batch are verified."""
 
 from functools import partial
 from typing import Any
@@ -144,7 +144,8 @@ def adaptive_verification(
     Source: vLLM 0.32, v1/worker/gpu/spec_decode/adaptive_verification.py, pull requests 47808 and
     52228, `enable_adaptive_verification`. Compared by execution: tests/engines.
     """
-    _check_k("adaptive_verification", k)
+    if k is not None:
+        check_integer("adaptive_verification", "k", k, 0, 255)
     check_integer("adaptive_verification", "lag", lag, 0, 16)
     check_integer("adaptive_verification", "interval", interval, 1, 10**6)
     check_number("adaptive_verification", "damping", damping, 1e-9, 1e9)
@@ -158,44 +159,11 @@ def adaptive_verification(
     return BatchPolicy(name, partial(_Adaptive, settings), k, ("confidence",))
 
 
-class _TopSurvival(BatchRule):
-    def __init__(self, budget: float, start: BatchStart) -> None:
-        super().__init__(start)
-        self.budget = budget
-
-    def submit(self, step: BatchStep) -> Integers:
-        budget = min(round(self.budget * len(step.slot)), int(step.computed.sum()))
-        return admit(survival(step.confidence, step.computed), budget)
-
-
-def top_survival(budget: float = 2.0, k: int | None = None) -> BatchPolicy:
-    """The tokens of largest product of confidences along their drafts, `budget` a request.
-
-    `budget` times the requests are verified, rounded, whoever drafted them: some requests get none.
-    Confidences are those of the drafts at hand, as recorded. A baseline of ours. PolicyError for
-    values outside their ranges.
-    """
-    check_number("top_survival", "budget", budget, 0, 255)
-    _check_k("top_survival", k)
-    name = policy_name("top_survival", {"budget": budget, "k": k}, top_survival)
-    return BatchPolicy(name, partial(_TopSurvival, budget), k, ("confidence",))
-
-
-def _check_k(policy: str, k: int | None) -> None:
-    if k is not None:
-        check_integer(policy, "k", k, 0, 255)
-
-
 BATCH_POLICIES = (
     PolicyKind(
         adaptive_verification, "batches", "vLLM 0.32", "max q of all drafts, and a table of costs",
         "verify the tokens of most expected tokens a second",
         "all K drafted; confidences one draft old", "as released, but requests in prefill",
         examples=("adaptive_verification", "adaptive_verification:k=2,interval=3,overhead=true"),
-    ),
-    PolicyKind(
-        top_survival, "batches", "ours", "max q of all drafts",
-        "verify the tokens of largest survival, a fixed number in all", "2 a request",
-        examples=("top_survival", "top_survival:budget=0.5,k=3"),
     ),
 )  # fmt: skip

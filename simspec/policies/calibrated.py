@@ -95,6 +95,9 @@ def _observe(
     state[1] += trials
 
 
+SIDES = {"both": _draft_more, "model": _draft_more_by_model, "sampling": _draft_more_by_sample}
+
+
 def cali_ts(
     reading: str = _READING,
     predictor: str | os.PathLike[str] | ScalarPredictor = "theta",
@@ -103,6 +106,7 @@ def cali_ts(
     theta0: float | None = None,
     scope: str = "sequence",
     K: int | None = None,
+    side: str = "both",
 ) -> Policy:
     """Cali-TS (EESD Alg. 3, Eqs. 5-10): continue with probability theta ~ N(mu, sigma^2), clipped
     to [0, 1].
@@ -137,11 +141,21 @@ def cali_ts(
     `simspec hybrid` reports on the other half. Choose anew where costs differ: `draft_share` wins
     where a draft step costs a third of a target step.
 
+    | side | EESD Table 4 | continues with probability |
+    | --- | --- | --- |
+    | both | Cali-TS | theta |
+    | model | without the sampling side | theta_M |
+    | sampling | without the predictor | theta ~ N(theta-hat, sigma_S^2 / n), clipped |
+
+    `sampling` is the limit sigma_M -> infinity, which has no mean before the first round: n = 1 is
+    used there, around theta_0.
+
     predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, its JSON file, or
     its weights as 'scalar/bias/confidence/entropy/depth'; a scalar predictor reads 'confidence' and
-    'entropy'. PolicyError for an unknown reading, a sigma outside [1e-6, 1e6], theta0 outside [0,
-    1], or a file that holds no predictor.
+    'entropy'. PolicyError for an unknown reading or side, a sigma outside [1e-6, 1e6], theta0
+    outside [0, 1], or a file that holds no predictor.
     """
+    check_option("cali_ts", "side", side, tuple(SIDES))
     label, reads, weights = head_arguments("cali_ts", predictor)
     defaults = _SCALAR if weights[0] else _RECORDED
     constants = [
@@ -150,57 +164,14 @@ def cali_ts(
     ]
     params = (*_posterior("cali_ts", reading, *constants), *weights)
     settings = {
-        "reading": reading,
-        "predictor": label,
-        "sigma_m": sigma_m,
-        "sigma_s": sigma_s,
-        "theta0": theta0,
-        "scope": scope,
-        "K": K,
-    }
+        "reading": reading, "predictor": label, "sigma_m": sigma_m, "sigma_s": sigma_s,
+        "theta0": theta0, "scope": scope, "K": K, "side": side,
+    }  # fmt: skip
     name = policy_name("cali_ts", settings, cali_ts)
     return Policy(
-        name, _draft_more, _observe, params, (0.0,) * 3, K=K, reads=reads, scope=scope, random=True
-    )
-
-
-def model_only(
-    predictor: str | os.PathLike[str] | ScalarPredictor = "theta", K: int | None = None
-) -> Policy:
-    """Cali-TS without its sampling side (EESD Table 4): continue with probability theta_M;
-    predictor as in `cali_ts`.
-    """
-    label, reads, weights = head_arguments("model_only", predictor)
-    name = policy_name("model_only", {"predictor": label, "K": K}, model_only)
-    return Policy(
-        name,
-        _draft_more_by_model,
-        observe_nothing,
-        (0.0,) * 4 + weights,
-        K=K,
-        reads=reads,
-        random=True,
-    )
-
-
-def sampling_only(
-    reading: str = _READING,
-    sigma_s: float = 0.25,
-    theta0: float = 0.5,
-    scope: str = "sequence",
-    K: int | None = None,
-) -> Policy:
-    """Cali-TS without its predictor (EESD Table 4): theta ~ N(theta-hat, sigma_S^2 / n).
-
-    It is the limit sigma_M -> infinity, which has no mean before the first round: n = 1 is used
-    there, around theta_0. Arguments and errors as in `cali_ts`.
-    """
-    params = _posterior("sampling_only", reading, 1.0, sigma_s, theta0)
-    settings = {"reading": reading, "sigma_s": sigma_s, "theta0": theta0, "scope": scope, "K": K}
-    name = policy_name("sampling_only", settings, sampling_only)
-    return Policy(
-        name, _draft_more_by_sample, _observe, params, (0.0,) * 3, K=K, scope=scope, random=True
-    )
+        name, SIDES[side], observe_nothing if side == "model" else _observe, params, (0.0,) * 3, K,
+        () if side == "sampling" else reads, scope, random=True,
+    )  # fmt: skip
 
 
 def _posterior(
@@ -224,23 +195,13 @@ POLICIES = (
             "theta0=0.8,scope=stream",
             "cali_ts:literal,predictor=confidence,sigma_m=2",
             "cali_ts:draft_share,predictor=scalar/0.1/0.7/-0.2/0.1,sigma_m=0.5,sigma_s=0.2",
+            "cali_ts:side=model,predictor=scalar/0.2/0.6/-0.3/0.1",
+            "cali_ts:side=model,predictor=confidence", "cali_ts:side=sampling",
+            "cali_ts:draft_share,side=sampling,sigma_s=0.4",
         ),
         space={
             "reading": Option(READINGS), "sigma_m": Real(0.01, 10, log=True),
             "sigma_s": Real(0.01, 10, log=True), "theta0": SHARE,
-        },
-    ),
-    PolicyKind(
-        model_only, "features", "EESD, Algorithm 3", "acceptance predictor",
-        "continue with its probability", "recorded `theta`", "paper",
-        examples=("model_only:scalar/0.2/0.6/-0.3/0.1", "model_only:confidence"),
-    ),
-    PolicyKind(
-        sampling_only, "outcomes", "EESD", "acceptance rate", "continue with its noisy mean",
-        "sigmas of our choice", "paper; sigmas unpublished",
-        examples=("sampling_only:draft_share,sigma_s=0.4", "sampling_only"),
-        space={
-            "reading": Option(READINGS), "sigma_s": Real(0.01, 10, log=True), "theta0": SHARE,
         },
     ),
 )  # fmt: skip

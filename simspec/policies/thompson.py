@@ -1,8 +1,23 @@
-"""Thompson sampling of the continuation, Beta prior (EESD, Algorithm 2)."""
+"""Thompson sampling: of the continuation (EESD, Algorithm 2), and of the length at given costs."""
 
-from simspec.policy.arguments import changed_settings, check_option
+from functools import partial
+from typing import Any
+
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
+from simspec.numerics.rng import beta_draw
+from simspec.policy.arguments import (
+    changed_settings,
+    check_flag,
+    check_integer,
+    check_number,
+    check_option,
+    check_scope,
+    policy_name,
+)  # fmt: skip
 from simspec.policy.policy import Array, Go, Policy, PolicyError
-from simspec.policy_kind import PRIOR, SCOPE, Option, PolicyKind
+from simspec.policy_kind import FLAG, PRIOR, SCOPE, DeferredPolicy, Option, PolicyKind, Real
+from simspec.trace.trace import Trace
 
 READINGS = ("acceptance", "censored", "printed", "printed_with_correction")
 
@@ -76,6 +91,139 @@ def beta_ts(
     return Policy(name, _draft_more, _observe, params, state0, K=K, scope=scope, random=True)
 
 
+VARIANTS = ("shared", "depth")
+_HEAD = 8
+
+# params: 1 for the variant depth, 1 for greedy, decay, alpha0, beta0, K, entries of catch_up,
+# overhead, then draft[0..K], verify[0..K], catch_up. state: the round's k, the backlog, then per
+# posterior accepted and rejected trials beyond the prior.
+
+
+@cached_njit
+def planned(params: Array, state: Array, u: float) -> int:
+    """The k in 0..K of most committed tokens per second at the acceptance sampled with u; ties go
+    to the shorter draft.
+    """
+    K, width = int(params[5]), int(params[6])
+    catch_up = params[_HEAD + 2 * (K + 1) + min(int(state[1]), width - 1)]
+    tokens, reach, alpha = 1.0, 1.0, 0.0
+    choice, best_tokens, best_seconds = 0, 1.0, params[7] + params[_HEAD + K + 1]
+    for k in range(1, K + 1):
+        if k == 1 or params[0] == 1.0:
+            index = 2 * k if params[0] == 1.0 else 2
+            a, b = params[3] + state[index], params[4] + state[index + 1]
+            alpha = a / (a + b) if params[1] == 1.0 else beta_draw(u, k - 1, a, b)
+        reach *= alpha
+        tokens += reach
+        seconds = params[7] + catch_up + params[_HEAD + k] + params[_HEAD + K + 1 + k]
+        # Multiplied out, so that free rounds divide by nothing; the margin keeps ties ties in any
+        # rounding.
+        if tokens * best_seconds > best_tokens * seconds * (1.0 + 1e-12):
+            choice, best_tokens, best_seconds = k, tokens, seconds
+    return choice
+
+
+def _planned_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    if slot == 0:
+        state[0] = planned(params, state, u)
+    return slot < state[0], True
+
+
+def _planned_observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
+    # The backlog, as in simspec.cost.rounds.next_backlog.
+    if computed == 0:
+        state[1] += 1.0
+    else:
+        state[1] = 1.0 if accepted == computed else 0.0
+    if params[2] < 1.0:
+        for i in range(2, len(state)):
+            state[i] *= params[2]
+    for j in range(1, min(accepted + 1, drafted) + 1):
+        index = 2 * j if params[0] == 1.0 else 2
+        state[index if j <= accepted else index + 1] += 1.0
+
+
+def cost_ts(
+    variant: str = "shared",
+    alpha0: float = 1.0,
+    beta0: float = 1.0,
+    decay: float = 1.0,
+    greedy: bool = False,
+    scope: str = "sequence",
+    K: int | None = None,
+) -> DeferredPolicy:
+    """Cost-aware Thompson sampling, planned at the costs of (trace, cost); ours, not from a paper.
+
+    Before each round alpha ~ Beta(alpha0 + accepted, beta0 + rejected) is sampled. The draft length
+    k in 0..K is that of the largest committed / seconds:
+
+    committed = 1 + alpha + ... + alpha^k = (1 - alpha^(k+1)) / (1 - alpha) (Leviathan et al., GLIDE
+    5.1) seconds = overhead + draft[k] + verify[k] + catch_up[backlog] (the last for k >= 1)
+
+    | variant | one posterior, or one per depth                                                 |
+    | ------- | ------------------------------------------------------------------------------- |
+    | shared  | accepted += a, trials += min(a + 1, k)                                          |
+    | depth   | committed = 1 + sum_j prod_{i<=j} alpha_i, depth j tried iff j <= min(k, a + 1) |
+
+    Nothing is counted after the first rejected token. The samples of `depth` come from one draw,
+    see `beta_draw`. A round of k = 0 updates nothing, so a rule that uses a mean could stay at 0.
+    Sampling leaves it, since the posterior keeps all of (0, 1) in its support. decay < 1 multiplies
+    the counts at every round, so that it leaves 0 sooner. greedy uses the posterior mean (the
+    goodput rule of serving engines; it needs decay < 1 to leave k = 0). With scope 'stream' the
+    backlog carries over to the next sequence. PolicyError for values outside their ranges, and when
+    resolved for a cost model shorter than K (default: the trace's).
+    """
+    check_option("cost_ts", "variant", variant, VARIANTS)
+    check_number("cost_ts", "alpha0", alpha0, 1e-3, 1e6)
+    check_number("cost_ts", "beta0", beta0, 1e-3, 1e6)
+    if isinstance(decay, (str, bool)) or not 0 < decay <= 1:
+        raise PolicyError(f"cost_ts: decay is {decay!r}, expected a number in (0, 1]")
+    check_flag("cost_ts", "greedy", greedy)
+    if K is not None:
+        check_integer("cost_ts", "K", K, 0, 255)
+    check_scope("cost_ts", scope)
+    settings = {
+        "variant": variant,
+        "alpha0": alpha0,
+        "beta0": beta0,
+        "decay": decay,
+        "greedy": greedy,
+        "scope": scope,
+        "K": K,
+    }
+    name = policy_name("cost_ts", settings, cost_ts)
+    return DeferredPolicy(name, partial(_plan, name, settings))
+
+
+def _plan(name: str, settings: dict[str, Any], trace: Trace, cost: CostModel) -> Policy:
+    """The policy with the costs among its parameters."""
+    variant, greedy, K = settings["variant"], settings["greedy"], settings["K"]
+    longest = trace.K if K is None else K
+    if longest > cost.K:
+        raise PolicyError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: "
+            "measure further"
+        )
+    params = (
+        variant == "depth", greedy, settings["decay"], settings["alpha0"], settings["beta0"],
+        longest, len(cost.catch_up), cost.overhead,
+        *cost.draft[: longest + 1], *cost.verify[: longest + 1], *cost.catch_up,
+    )  # fmt: skip
+    state0 = (0.0,) * (2 + 2 * (max(longest, 1) if variant == "depth" else 1))
+    return Policy(
+        name, _planned_more, _planned_observe, params, state0,
+        K=K, scope=settings["scope"], random=not greedy,
+    )  # fmt: skip
+
+
 POLICIES = (
     PolicyKind(
         beta_ts, "outcomes", "EESD, Algorithm 2", "Beta posterior", "continue with its mean",
@@ -85,5 +233,17 @@ POLICIES = (
             "beta_ts:scope=stream,alpha0=2,beta0=0.5",
         ),
         space={"reading": Option(READINGS), "alpha0": PRIOR, "beta0": PRIOR, "scope": SCOPE},
+    ),
+    PolicyKind(
+        cost_ts, "costs", "ours", "Beta posterior", "the length of the best sampled throughput",
+        "shared posterior",
+        examples=(
+            "cost_ts", "cost_ts:depth,alpha0=2,decay=0.75,scope=stream",
+            "cost_ts:greedy=true,decay=0.5",
+        ),
+        space={
+            "variant": Option(VARIANTS), "alpha0": PRIOR, "beta0": PRIOR, "decay": Real(0.3, 1.0),
+            "greedy": FLAG, "scope": SCOPE,
+        },
     ),
 )  # fmt: skip

@@ -1,11 +1,35 @@
-"""Policies that submit trees of a given shape, dynamic trees, beams and CAPE's sets."""
+"""Trees: of a given shape, dynamic ones and beams, CAPE, fitted to ranks, and the best choice."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from simspec.policy.policy import PolicyError
-from simspec.policy_kind import PolicyKind
+import numpy as np
+
+from simspec.cost.model import CostModel
+from simspec.numerics.compile import cached_njit
+from simspec.policy.arguments import check_integer, check_option
+from simspec.policy.policy import Array, PolicyError
+from simspec.policy_kind import DeferredPolicy, PolicyKind
+from simspec.trace.trace import Trace
+from simspec.tree.outcomes import Outcome, outcomes
 from simspec.tree.policy import TreePolicy
-from simspec.tree.tree import PUBLISHED, load_tree, published_tree, tree_of_widths
+from simspec.tree.search import (
+    best_tree,
+    fastest_tree,
+    medusa_like,
+    rank_acceptance,
+    sequoia_trees,
+)  # fmt: skip
+from simspec.tree.tree import (
+    MAX_NODES,
+    PUBLISHED,
+    Tree,
+    chain_tree,
+    load_tree,
+    published_tree,
+    tree_of_widths,
+)  # fmt: skip
 
 
 def static(shape: str | int) -> TreePolicy:
@@ -27,44 +51,189 @@ def static(shape: str | int) -> TreePolicy:
     return TreePolicy(name, "static", tree=tree_of_widths(widths))
 
 
-def dynamic_tree(nodes: int) -> TreePolicy:
+def dynamic_tree(nodes: int | str) -> TreePolicy:
     """The first `nodes` of the recorded dynamic tree in the order of cumulative confidence
-    (EAGLE-2).
+    (EAGLE-2); 'beams': the final hypotheses of the recorded beam search, as one tree (the
+    comparison of GLIDE Table 3).
     """
-    return TreePolicy(f"dynamic_tree:{nodes}", "dynamic", nodes=nodes)
+    if nodes == "beams":
+        return TreePolicy("dynamic_tree:beams", "beam")
+    return TreePolicy(f"dynamic_tree:{nodes}", "dynamic", nodes=nodes)  # type: ignore[arg-type]
 
 
-def beams() -> TreePolicy:
-    """The final hypotheses of the recorded beam search, as one tree (the comparison of GLIDE Table
-    3).
-    """
-    return TreePolicy("beams", "beam")
-
-
-def cape(sets: str = "section", k: int | None = None) -> TreePolicy:
+def cape(sets: str | int = "section", k: int | None = None) -> TreePolicy:
     """CAPE (GLIDE section 4.2): a chain of k tokens, each with siblings by its confidence, see
-    `sibling_counts`.
+    `sibling_counts`; a number instead of a table of widths: as many siblings everywhere, CAPE's
+    baseline.
 
     At most 32 tokens are submitted: the whole chain, then the sets from the first slot on, each by
     rank. k None: the trace's K, at most 32.
     """
-    if not isinstance(sets, str):
-        raise PolicyError(
-            f"cape: the table of widths is {sets!r}, expected section or appendix "
-            f"(of one width: sets:{sets})"
-        )
-    return TreePolicy(_name(f"cape:{sets}", k), "cape", k=k, sets=sets)
+    name = f"cape:{sets}" if k is None else f"cape:{sets},k={k}"
+    return TreePolicy(name, "cape", k=k, sets=sets)
 
 
-def sets(width: int, k: int | None = None) -> TreePolicy:
-    """A chain of k tokens with `width` siblings each, at most 32 submitted: the baseline of
-    CAPE.
+Fit = Sequence[int] | np.ndarray | None
+"""Indices of the sequences that a tree is fitted to; None: all of the trace. Report on others."""
+
+
+RULES = ("sequoia", "medusa", "full")
+
+
+def optimal_tree(
+    nodes: int | None = None, rule: str = "sequoia", fit: Fit = None
+) -> DeferredPolicy:
+    """The tree of that many nodes at the depth of the best rate; None: of the best number too.
+
+    | rule | tree |
+    | --- | --- |
+    | sequoia | of the most expected tokens, see `rank_acceptance` and `best_tree` |
+    | medusa | `medusa_like` from each depth's rank accuracies over all rows |
+    | full | the full tree of at most that many nodes, widths not growing by level |
+
+    Rules other than sequoia need `nodes`. PolicyError for values outside these.
     """
-    return TreePolicy(_name(f"sets:{width}", k), "cape", k=k, sets=width)
+    check_option("optimal_tree", "rule", rule, RULES)
+    if nodes is not None or rule != "sequoia":
+        check_integer("optimal_tree", "nodes", nodes, int(rule == "full"), MAX_NODES)
+    stated = [*([] if nodes is None else [str(nodes)]), *([] if rule == "sequoia" else [rule])]
+    name = ":".join(["optimal_tree", *([",".join(stated)] if stated else [])])
+    return DeferredPolicy(name, partial(_fitted, name, nodes, rule, fit), submits=MAX_NODES)
 
 
-def _name(policy: str, k: int | None) -> str:
-    return policy if k is None else f"{policy},k={k}"
+def _fitted(
+    name: str, nodes: int | None, rule: str, fit: Fit, trace: Trace, cost: CostModel
+) -> TreePolicy:
+    acceptance = rank_acceptance(trace, indices=fit, reached=rule != "medusa")
+    if nodes is None:
+        return TreePolicy(name, "static", tree=best_tree(acceptance, cost))
+    if nodes > cost.nodes:
+        raise PolicyError(
+            f"cost {cost.name!r} prices {cost.nodes} submitted tokens, "
+            f"{name} submits {nodes}: measure with more rows"
+        )
+    if rule == "sequoia":
+        tree = best_tree(acceptance, cost, nodes, nodes) if nodes else Tree()
+        return TreePolicy(name, "static", tree=tree)
+    deepest = min(trace.K, cost.K)
+    trees: Iterable[Tree] = (
+        medusa_like(acceptance[:depth], nodes) for depth in range(1, deepest + 1)
+    )
+    if rule == "full":
+        trees = _full_trees(nodes, deepest, acceptance.shape[1])
+    return TreePolicy(name, "static", tree=fastest_tree(trees, acceptance, cost, nodes))
+
+
+def _full_trees(nodes: int, deepest: int, ranks: int) -> Iterator[Tree]:
+    def shapes(widths: tuple[int, ...], last: int, used: int) -> Iterator[Tree]:
+        if widths:
+            yield tree_of_widths(widths)
+        if len(widths) == deepest:
+            return
+        for width in range(1, (widths[-1] if widths else ranks) + 1):
+            if used + last * width <= nodes:
+                yield from shapes((*widths, width), last * width, used + last * width)
+
+    return shapes((), 1, 0)
+
+
+def _planned_trees(trace: Trace, cost: CostModel) -> TreePolicy:
+    # Of all trees with the same accepted tokens at a row only the cheapest can be part of a best
+    # schedule.
+    seconds = np.full((trace.K + 2, trace.rows), np.inf)
+    outcome = np.zeros((len(Outcome._fields), trace.K + 2, trace.rows), np.int64)
+    seconds[0] = cost.overhead + cost.verify[0]
+    for option in _options(trace, cost):
+        result = outcomes(trace, option)
+        price = _price(option.name, result, cost)
+        cheaper = np.flatnonzero(
+            (result.levels > 0) & (price < seconds[result.accepted + 1, np.arange(trace.rows)])
+        )
+        seconds[result.accepted[cheaper] + 1, cheaper] = price[cheaper]
+        outcome[:, result.accepted[cheaper] + 1, cheaper] = np.stack(result)[:, cheaper]
+    choice = np.zeros((trace.rows, len(cost.catch_up)), np.int64)
+    value = np.zeros((int(np.diff(trace.offset).max()) + 1, len(cost.catch_up)))
+    _best_choice(trace.offset, seconds, cost.catch_up, choice, value)
+    return TreePolicy("tree_oracle", "planned", plan=(choice, Outcome(*outcome)))
+
+
+tree_oracle = DeferredPolicy("tree_oracle", _planned_trees, submits=MAX_NODES, clairvoyant=True)
+"""The clairvoyant choice of a tree at each row, of least modelled time, over (row t, backlog b).
+
+V[t, b] = min of
+- overhead + verify[0] + V[t + 1, min(b + 1, B)]
+- overhead + draft[levels] + node (rows - levels) + verify[nodes] + catch_up[b] + V[t + a + 1,
+min(a, B)], over the trees
+
+with a the tree's accepted tokens at t, and V = 0 after the end. The trees are chains,
+`sequoia_trees` of this trace's own ranks cut at every depth, and, where `order` is recorded, its
+first 1 .. 63 nodes; all within what the costs price. It is a lower bound on the time of any
+schedule over these trees only. Ties go to plain decoding, then to fewer accepted tokens.
+"""
+
+
+def _options(trace: Trace, cost: CostModel) -> list[TreePolicy]:
+    budget = min(MAX_NODES, cost.nodes)
+    depths = range(1, min(trace.K, cost.K) + 1)
+    shapes = [chain_tree(k) for k in range(1, min(trace.K, cost.K, cost.nodes) + 1)]
+    shapes += [
+        tree.cut(depth)
+        for tree in sequoia_trees(rank_acceptance(trace), budget)
+        for depth in depths
+    ]
+    options = [_static(tree) for tree in dict.fromkeys(shapes) if len(tree)]
+    if trace.order is not None:
+        options += [
+            TreePolicy(f"dynamic_tree:{nodes}", "dynamic", nodes=nodes)
+            for nodes in range(1, budget + 1)
+        ]
+    return options
+
+
+def _static(tree: Tree) -> TreePolicy:
+    return TreePolicy("tree_oracle", "static", tree=tree)
+
+
+def _price(name: str, outcome: Outcome, cost: CostModel) -> np.ndarray:
+    """float64[N]: seconds of the round at each row, catch-up apart; PolicyError for unpriced
+    levels.
+    """
+    deepest = int(outcome.levels.max())
+    if deepest > cost.K:
+        raise PolicyError(
+            f"cost {cost.name!r} prices {cost.K} levels, {name} has {deepest}: measure further"
+        )
+    price: np.ndarray = (
+        cost.overhead
+        + cost.draft[outcome.levels]
+        + cost.node * (outcome.rows - outcome.levels)
+        + cost.verify[outcome.nodes]
+    )
+    return price
+
+
+@cached_njit
+def _best_choice(
+    offset: Array, seconds: Array, catch_up: Array, choice: Array, value: Array
+) -> None:
+    width = catch_up.shape[0]
+    for s in range(offset.shape[0] - 1):
+        n = offset[s + 1] - offset[s]
+        value[n] = 0.0
+        for pos in range(n - 1, -1, -1):
+            t = offset[s] + pos
+            for b in range(width):
+                best_time = seconds[0, t] + value[pos + 1, min(b + 1, width - 1)]
+                for a in range(seconds.shape[0] - 1):
+                    time = (
+                        seconds[a + 1, t]
+                        + catch_up[b]
+                        + value[min(pos + a + 1, n), min(a, width - 1)]
+                    )
+                    if time < best_time:
+                        best_time = time
+                        choice[t, b] = a + 1
+                value[pos, b] = best_time
 
 
 POLICIES = (
@@ -74,21 +243,24 @@ POLICIES = (
         examples=("static:2x1", "static:eagle-25"),
     ),
     PolicyKind(
-        dynamic_tree, "trees", "EAGLE-2", "products of q",
-        "the first nodes by cumulative confidence", "nodes are required",
-        examples=("dynamic_tree:4",),
-    ),
-    PolicyKind(
-        beams, "trees", "GLIDE, Table 3", "beam search", "the final hypotheses as one tree",
-        examples=("beams",),
+        dynamic_tree, "trees", "EAGLE-2; GLIDE, Table 3", "products of q",
+        "the first nodes by cumulative confidence; `beams`: a beam search's final hypotheses",
+        "nodes are required", examples=("dynamic_tree:4", "dynamic_tree:beams"),
     ),
     PolicyKind(
         cape, "trees", "GLIDE, section 4.2", "max q",
-        "a chain, each token with siblings by its confidence", "widths of the section",
-        examples=("cape", "cape:appendix,k=3"),
+        "a chain, each token with siblings by its confidence; a number: as many everywhere",
+        "widths of the section", examples=("cape", "cape:appendix,k=3", "cape:3", "cape:2,k=5"),
     ),
     PolicyKind(
-        sets, "trees", "GLIDE", "none", "a chain with equally many siblings",
-        "the width is required", examples=("sets:3", "sets:2,k=5"),
+        optimal_tree, "trees", "Sequoia; Medusa, Appendix", "acceptance by rank, costs",
+        "the best tree by dynamic programming; `medusa`: the nodes of greatest accuracy; `full`: "
+        "the best full tree, widths not growing",
+        "the best number of nodes",
+        examples=("optimal_tree", "optimal_tree:4", "optimal_tree:4,medusa", "optimal_tree:4,full"),
+    ),
+    PolicyKind(
+        tree_oracle, "trees", "ours", "the recorded tokens",
+        "the choice of trees of least time, knowing the future", examples=("tree_oracle",),
     ),
 )  # fmt: skip

@@ -11,8 +11,7 @@ from simspec import policies as built_in
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import fingerprint
 from simspec.output.names import printable
-from simspec.policies.greedy_oracle import greedy_oracle
-from simspec.policies.oracle import oracle
+from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.cluster import check_cluster

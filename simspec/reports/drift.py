@@ -20,8 +20,8 @@ from simspec.trace.rounds import committed
 from simspec.trace.trace import Trace
 
 DEFAULT_POLICIES = (
-    "beta_ts", "cost_ts", "cost_ts:decay=0.95", "ema_tiers", "goodput", "throughput_aware",
-    "ucb", "exp3", "hf_heuristic", "draft_verify",
+    "beta_ts", "cost_ts", "cost_ts:decay=0.95", "ema_tiers", "goodput", "ucb", "exp3",
+    "hf_heuristic",
 )  # fmt: skip
 STARTS = (0, 8, 16, 32, 64, 128)
 """Rounds since a switch at which the bins of the regret begin."""

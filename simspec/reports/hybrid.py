@@ -8,7 +8,7 @@ from simspec.cost.model import CostModel
 from simspec.evaluate.evaluation import evaluate, priced_recordings
 from simspec.numerics.stats import Estimate
 from simspec.output.table import Table
-from simspec.policies.calibrated import DEFAULTS, cali_ts, sampling_only
+from simspec.policies.calibrated import DEFAULTS, cali_ts
 from simspec.policies.thompson import beta_ts
 from simspec.policy.predictor import fit_predictor, split_by_task
 from simspec.reports.hybrid_search import (
@@ -66,7 +66,7 @@ def gains(
         for head in heads:
             fit, report = split_by_task(trace)
             predictor: Any = fit_predictor(trace, fit) if head == FITTED else head
-            policies = [cali_ts(predictor=predictor), beta_ts(), sampling_only()]
+            policies = [cali_ts(predictor=predictor), beta_ts(), cali_ts(side="sampling")]
             held = trace.select(report)
             for (price, features), priced in _prices(cost, trace).items():
                 found = evaluate(held, policies, priced, replicates, seed)
@@ -114,7 +114,7 @@ def gain_table(found: Sequence[Gain]) -> Table:
     """Gains of Cali-TS over its parts."""
     headings = (
         "recording", "predictor", "price", "features", "cali_ts", "over beta_ts",
-        "over sampling_only",
+        "over side=sampling",
     )  # fmt: skip
     rows = [
         (
@@ -146,7 +146,7 @@ def choice_table(choices: Sequence[ConstantsSearch]) -> Table:
                 weight = weights(constants.sigma_m, constants.sigma_s)
             rows.append(
                 (
-                    choice.predictor or "sampling_only", label,
+                    choice.predictor or "side=sampling", label,
                     "-" if sampling else f"{constants.sigma_m:g}",
                     f"{constants.sigma_s:g}", f"{constants.theta0:g}", constants.reading,
                     *("-" if sampling else f"{weight[n]:.3f}" for n in (1, 10)),

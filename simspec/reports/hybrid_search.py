@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.policies.calibrated import READINGS, cali_ts, sampling_only, theta_weight
+from simspec.policies.calibrated import READINGS, cali_ts, theta_weight
 from simspec.policy.policy import Policy
 from simspec.policy.predictor import fit_predictor, split_by_task
 from simspec.replay.replay import replay
@@ -51,7 +51,7 @@ class Constants:
     def policy(self, predictor: Any) -> Policy:
         """Cali-TS with these constants, or its sampling side."""
         if not self.rounds:
-            return sampling_only(self.reading, self.sigma_s, self.theta0)
+            return cali_ts(self.reading, sigma_s=self.sigma_s, theta0=self.theta0, side="sampling")
         return cali_ts(self.reading, predictor, self.sigma_m, self.sigma_s, self.theta0)
 
     def steps(self) -> float:

@@ -14,7 +14,7 @@ from simspec.evaluate.evaluation import Evaluation, evaluate, priced_recordings
 from simspec.numerics.stats import MIN_PROMPTS, bootstrap, stacked
 from simspec.output.table import Table
 from simspec.policies.fixed import fixed
-from simspec.policies.oracle import oracle
+from simspec.policies.oracles import oracle
 from simspec.policy.policy import Policy
 from simspec.replay.replay import prepare
 from simspec.reports.reachable import reachable
@@ -23,9 +23,9 @@ from simspec.trace.trace import Trace
 
 # A policy that reads a feature which a recording lacks is left out there: a dash in the table.
 DEFAULT_POLICIES = (
-    "beta_ts", "beta_ts:censored", "cali_ts", "model_only", "sampling_only", "cost_ts",
-    "cost_ts:depth", "confidence:0.3", "confidence:0.5", "confidence:0.7", "entropy", "product",
-    "adaedl", "draft_verify", "hf_heuristic",
+    "beta_ts", "beta_ts:censored", "cali_ts", "cali_ts:side=model", "cali_ts:side=sampling",
+    "cost_ts", "cost_ts:depth", "confidence:0.3", "confidence:0.5", "confidence:0.7", "entropy",
+    "product", "adaedl", "hf_heuristic",
 )  # fmt: skip
 
 Array = NDArray[np.float64]

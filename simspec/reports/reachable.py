@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from simspec.cost.model import CostModel
 from simspec.evaluate.evaluation import halves
 from simspec.numerics.compile import cached_njit
-from simspec.policies.cost_aware import cost_ts
 from simspec.policies.fixed import fixed
+from simspec.policies.thompson import cost_ts
 from simspec.policy.policy import Array, Go, Policy
-from simspec.policy.threshold import averaged
 from simspec.replay.replay import replay
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.quantization import decode, table
@@ -188,8 +187,8 @@ def _cell_of_all(slot: int, history: Array, product: Array, last: Array) -> Arra
 def after_round(history: float, drafted: int, accepted: int) -> float:
     """The running acceptance after a round: accepted over tried tokens, averaged."""
     if drafted == 0:
-        return averaged(history, 0.5, DRIFT)
-    return averaged(history, accepted / min(accepted + 1, drafted), WEIGHT)
+        return (1.0 - DRIFT) * history + DRIFT * 0.5
+    return (1.0 - WEIGHT) * history + WEIGHT * (accepted / min(accepted + 1, drafted))
 
 
 @cached_njit

@@ -13,11 +13,9 @@ from simspec.cost.model import CostModel
 from simspec.evaluate.evaluation import priced_recordings
 from simspec.numerics.stats import MIN_PROMPTS
 from simspec.output.table import Table
-from simspec.policies.fitted_trees import full_tree, medusa_tree, optimal_tree
 from simspec.policies.fixed import fixed
-from simspec.policies.oracle import oracle
-from simspec.policies.tree_oracle import tree_oracle
-from simspec.policies.trees import beams, cape, dynamic_tree, sets
+from simspec.policies.oracles import oracle
+from simspec.policies.trees import RULES, cape, dynamic_tree, optimal_tree, tree_oracle
 from simspec.policy.policy import PolicyError
 from simspec.reports.tree_rows import (
     SECONDS,
@@ -74,15 +72,16 @@ class Candidates:
 
         attempts: list[tuple[str, int, Attempt]] = []
         for width in SETS:
-            attempts.append((f"sets:{width}" if width else "none", 0, length(partial(sets, width))))
+            attempts.append((f"cape:{width}" if width else "none", 0, length(partial(cape, width))))
         for source in ("section", "appendix"):
             attempts.append((f"cape:{source}", 0, length(partial(cape, source))))
-        attempts.append(("beams", 0, whole(beams())))
+        attempts.append(("dynamic_tree:beams", 0, whole(dynamic_tree("beams"))))
         for n in self.nodes:
-            for maker in (full_tree, medusa_tree, optimal_tree):
-                attempts.append((f"{maker.__name__}:{n}", n, tree(partial(maker, n))))
+            for rule in reversed(RULES):
+                name = optimal_tree(n, rule).name
+                attempts.append((name, n, tree(partial(optimal_tree, n, rule))))
             attempts.append((f"dynamic_tree:{n}", n, whole(dynamic_tree(n))))
-        attempts.append(("optimal_tree", 0, tree(partial(optimal_tree, None))))
+        attempts.append(("optimal_tree", 0, tree(partial(optimal_tree, None, RULES[0]))))
         attempts += [(name, 0, whole(policy)) for name, policy in self.policies]
         return [*attempts, ("oracle", 0, whole(oracle)), ("tree_oracle", 0, whole(tree_oracle))]
 

@@ -16,7 +16,7 @@ COST = CostModel.from_ratio(0.05, K).to_dict()
 DRAFT = ROOT / "models" / "smollm2" / "draft"
 BLIND = (
     "beta_ts:acceptance", "beta_ts:acceptance,scope=stream", "cost_ts", "goodput", "ema_tiers",
-    "kill_switch", "fixed:2",
+    "fixed:2",
 )  # fmt: skip
 SEEING = ("confidence:0.4", "cali_ts:validated,predictor=confidence", "cost_ts")
 

@@ -106,8 +106,8 @@ for step in $STEPS; do
     policies) # policies inside vLLM by simspec's proposer: all that read no features, and exits of a hosted draft model
       recorded
       blind=(-k 0 -k 8 --cost "$OUT/vllm-ngram.cost.json")
-      for policy in beta_ts beta_ts:censored beta_ts:scope=stream sampling_only ema_tiers hf_heuristic in_a_row \
-        kill_switch fixed:3 cost_ts exp3 goodput throughput_aware ucb; do
+      for policy in beta_ts beta_ts:censored beta_ts:scope=stream cali_ts:side=sampling ema_tiers \
+        hf_heuristic fixed:3 cost_ts exp3 goodput ucb; do
         blind+=(--policy "$policy")
       done
       seeing=(-k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence)

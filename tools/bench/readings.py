@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from simspec import CostModel, load_trace, replay
-from simspec.policies import beta_ts, cali_ts, make, model_only, sampling_only
+from simspec.policies import beta_ts, cali_ts, make
 from simspec.policies.calibrated import READINGS
 from simspec.policy.predictor import brier, examples, fit_predictor, reliability, split_by_task
 
@@ -161,10 +161,13 @@ def reported(half, wins) -> dict:
             )
             named |= {
                 cali: cali_ts(predictor=theta, **setting),
-                f"model_only {predictor}": model_only(theta),
+                f"model_only {predictor}": cali_ts(predictor=theta, side="model"),
             }
-            named[f"sampling_only {predictor}"] = sampling_only(
-                setting["reading"], setting["sigma_s"], setting["theta0"]
+            named[f"sampling_only {predictor}"] = cali_ts(
+                setting["reading"],
+                sigma_s=setting["sigma_s"],
+                theta0=setting["theta0"],
+                side="sampling",
             )
             pairs += [
                 (cali, other)

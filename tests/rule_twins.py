@@ -1,12 +1,28 @@
-"""Slow twins of the field's draft-length rules, from their definitions: lists and fractions.
+"""Slow twins of draft-length rules, from their definitions: lists and fractions; and their exam.
 
-They import nothing of the package and share no logic with it. `play` walks a recording with one.
+The twins import nothing of the package's policies and share no logic with them. `play` walks a
+recording with one, `same` compares a replay with it.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import naive
+import numpy as np
+from hypothesis import strategies as st
+from strategies import traces
+
+from simspec import replay, synthetic
+from simspec.trace.quantization import TABLES
+
+KINDS = ("iid", "drifting", "jumps", "all", "none", "cut")
+SEED = st.integers(0, 2**64 - 1)
+SCOPE = st.sampled_from(["sequence", "stream"])
+LONG = traces(max_rows=60, max_sequences=3, optional=False)
+LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True).map(sorted)
+# No sum of a few shares meets one of these: a tie would hang on rounding.
+THRESHOLD = st.integers(0, 1009).map(lambda n: (n + 0.123) / 1011)
 
 
 def play(trace, policy, make, cost, seed, columns=()):
@@ -85,43 +101,6 @@ class EmaTiers(Lengths):
         return k
 
 
-class ThroughputAware(Lengths):
-    def __init__(self, geometric, lengths, start, window, interval, cost):
-        self.geometric, self.lengths, self.k = geometric, lengths, start
-        self.window, self.interval, self.cost = window, interval, cost
-        self.seen, self.rounds = [[] for _ in range(max(lengths))], 0
-
-    def learn(self, shown, accepted, seconds):
-        for j in range(len(shown)):
-            self.seen[j].append(j < accepted)
-        self.rounds += 1
-        if self.rounds % self.interval or any(
-            len(self.seen[j]) < self.window for j in range(self.k)
-        ):
-            return
-        rates = []
-        for j in range(max(self.lengths)):
-            last = self.seen[j][-self.window :]
-            if last:
-                rates.append(sum(last) / len(last))
-            elif j == 1:
-                rates.append(rates[0] * rates[0] if self.geometric else rates[0])
-            elif rates[0] <= 0:
-                rates.append(0.0)
-            else:
-                rates.append(
-                    min(rates[-1], rates[-1] * (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)))
-                )
-        scores = []
-        for k in self.lengths:
-            scores.append((1.0 + sum(rates[:k], 0.0)) / seconds_of(self.cost, k))
-        best = self.lengths[scores.index(max(scores))]
-        if best < self.k:
-            for j in range(best, max(self.lengths)):
-                self.seen[j] = []
-        self.k = best
-
-
 class Goodput(Lengths):
     def __init__(self, prices, weight, prior, window, cooldown, shortest):
         self.prices, self.weight, self.window = prices, weight, window
@@ -160,35 +139,6 @@ class Goodput(Lengths):
                 share = sum(a > j for a in reached) / len(reached)
                 self.rates[j] += self.weight * (share - self.rates[j])
         self.recent, self.learned = [], True
-
-
-class KillSwitch(Lengths):
-    def __init__(self, k, window, threshold):
-        self.k, self.window, self.threshold, self.shares = k, window, threshold, []
-
-    def learn(self, shown, accepted, seconds):
-        if not shown:
-            return
-        self.shares.append(Fraction(accepted, len(shown)))
-        last = self.shares[-self.window :]
-        if len(last) == self.window and sum(last) / self.window < Fraction(self.threshold):
-            self.k = 0
-
-
-class InARow(Lengths):
-    def __init__(self, n, shortest, longest, bias):
-        self.n, self.shortest, self.longest, self.bias = n, shortest, longest, bias
-        self.k, self.streak = shortest, []
-
-    def learn(self, shown, accepted, seconds):
-        success = accepted >= self.k - self.bias
-        self.streak = [*self.streak, success] if success in self.streak else [success]
-        if len(self.streak) == self.n:
-            self.streak = []
-            if success and self.k < self.longest:
-                self.k += 1
-            elif not success and self.k > self.shortest:
-                self.k -= 1
 
 
 def reward(cost, arms, accepted, seconds):
@@ -251,68 +201,6 @@ class Exp3(Lengths):
         self.t += 1
 
 
-class AdaptiveConfidence:
-    def __init__(self, threshold, weight, samples):
-        self.threshold, self.weight, self.samples = threshold, weight, samples
-        self.history = []
-
-    def begin(self, u):
-        pass
-
-    def more(self, shown):
-        return not shown or shown[-1][0] >= self.threshold
-
-    def learn(self, shown, accepted, seconds):
-        self.history += [(q[0], True) for q in shown[:accepted]]
-        self.history += [(q[0], False) for q in shown[accepted : accepted + 1]]
-        right = [q for q, match in self.history if match]
-        wrong = [q for q, match in self.history if not match]
-        if len(self.history) <= self.samples or not right or not wrong:
-            return
-        losses = {}
-        for t in {q for q, _ in self.history}:
-            false_positives = sum(q >= t for q in wrong) / len(wrong)
-            true_positives = sum(q >= t for q in right) / len(right)
-            losses[t] = false_positives + self.weight * (1.0 - true_positives)
-        self.threshold = max(t for t in losses if losses[t] == min(losses.values()))
-
-
-class TapOut:
-    def __init__(self, confidence, exploration, blend, K):
-        self.rules = [
-            lambda q, H: q >= confidence,
-            lambda q, H: math.sqrt(0.15 * H) <= 0.3,
-            lambda q, H: 1 - math.sqrt(0.2 * H) >= self.level,
-        ]
-        self.exploration, self.blend, self.K = exploration, blend, K
-        self.level, self.average, self.history = 0.8, 0.0, []
-
-    def begin(self, u):
-        bounds = []
-        for i in range(3):
-            rewards = [r for rule, r in self.history if rule == i]
-            bonus = self.exploration * math.log(max(len(self.history), 1))
-            bounds.append(
-                math.fsum(rewards) / len(rewards) + math.sqrt(bonus / len(rewards))
-                if rewards
-                else math.inf
-            )
-        self.rule = next(i for i in range(3) if bounds[i] >= max(bounds) - 1e-12)
-
-    def more(self, shown):
-        return not shown or self.rules[self.rule](*shown[-1])
-
-    def learn(self, shown, accepted, seconds):
-        if not shown:
-            return
-        share = accepted / len(shown)
-        if self.rule == 2:
-            self.average = (self.average + share) / 2
-            step = 0.01 if self.average < 0.9 else -0.01 if len(shown) < self.K else 0.0
-            self.level = 0.9 * self.level + 0.1 * (self.level + step)
-        self.history.append((self.rule, self.blend * accepted / self.K + (1 - self.blend) * share))
-
-
 class SpecDecPP:
     """released: the last token is not judged yet when the next one is decided on."""
 
@@ -346,3 +234,104 @@ class SpecDecPP:
         judged = shown[: len(shown) - 1] if self.released else shown
         all_accepted = math.prod(self.accepted(i, values) for i, values in enumerate(judged))
         return 1 - all_accepted <= self.threshold
+
+
+def stream(kind, rows=3000, K=12, seed=0):
+    """A recording of one long sequence; `cut`: many drafts are shorter than a rule meant."""
+    rng, at = np.random.default_rng(seed), np.arange(rows)
+    alpha = {
+        "iid": np.full(rows, 0.75),
+        "drifting": 0.97 - 0.9 * at / rows,
+        "jumps": np.where(at // 120 % 2, 0.1, 0.96),
+        "all": np.ones(rows),
+        "none": np.zeros(rows),
+        "cut": np.full(rows, 0.9),
+    }[kind]
+    misses = rng.random((rows, K)) >= alpha[:, None]
+    depth = rng.integers(0, K + 1, rows) if kind == "cut" else np.full(rows, K)
+    run = np.where(misses.any(1), misses.argmax(1), K)
+    run = np.minimum(np.minimum(run, depth), rows - at)
+    trace = synthetic.iid(0.5, 1, rows, K)
+    parts = {"rank": None} if trace.rank is not None else {}
+    return replace(trace, depth=depth.astype(np.uint8), run=run.astype(np.uint8), **parts)
+
+
+class LaggingEmaTiers(EmaTiers):
+    """SGLang's slot; with `lag`, the tier of a round was decided one round earlier."""
+
+    def __init__(self, tiers, start, ceiling, lag, *rest):
+        super().__init__(tiers, start, *rest)
+        self.ceiling, self.decided, self.lag = ceiling, start, lag
+
+    def learn(self, shown, accepted, seconds):
+        before = self.k = self.decided
+        super().learn(shown, accepted, seconds)
+        self.decided = self.k
+        if self.lag:
+            self.k = before
+
+    def moved(self):
+        before = self.k
+        target = super().moved()
+        if before == 0 or self.ceiling == 0 or target > before:
+            return target
+        most = max(1, math.ceil(self.average * self.ceiling))
+        allowed = [tier for tier in self.tiers if tier <= min(most, target)]
+        return max(allowed, default=min(self.tiers))
+
+
+class TwoThresholds(Lengths):
+    def __init__(self, low, high, attempts, start, lo, hi, K):
+        self.low, self.high, self.attempts = Fraction(str(low)), Fraction(str(high)), attempts
+        self.k, self.lo, self.hi, self.drafts = start, lo, min(hi, K), []
+
+    def learn(self, shown, accepted, seconds):
+        self.drafts += [(len(shown), accepted)] if shown else []
+        if len(self.drafts) < self.attempts:
+            return
+        share = Fraction(sum(a for _, a in self.drafts), sum(d for d, _ in self.drafts))
+        if share > self.high and self.k < self.hi:
+            self.k += 1
+        elif share < self.low and self.k > self.lo:
+            self.k -= 1
+        self.drafts = []
+
+
+def text(lengths):
+    return "/".join(map(str, lengths))
+
+
+def same(trace, policy, make_twin, cost, seed=0, features=()):
+    """Asserts that a replay makes the rounds of the twin."""
+    names = [name for name, _ in trace.meta.features]
+    grids = dict(trace.meta.features)
+    columns = [(names.index(name), TABLES[grids[name]]) for name in features]
+    rounds = replay(trace, policy, seed, cost)
+    flat = list(zip(rounds.row.tolist(), rounds.drafted.tolist(), rounds.accepted.tolist()))
+    walked = [flat[a:b] for a, b in zip(rounds.offset[:-1], rounds.offset[1:])]
+    assert walked == play(trace, policy, make_twin, cost, seed, columns)
+
+
+def learn(policy, state, accepted, drafted, features=(), cost=1.0, K=16):
+    """The state after a round, by the policy's own function."""
+    shown = np.full((K, len(policy.reads)), np.nan)
+    for slot, values in enumerate(features):
+        shown[slot] = values
+    state = np.array(state, dtype=float)
+    policy.compiled()[1](np.array(policy.params), state, drafted, drafted, accepted, shown, cost)
+    return state
+
+
+def drafts(policy, outcomes, K=16):
+    """Draft lengths before each round of `outcomes` (accepted tokens) and after the last."""
+    more, _ = policy.compiled()
+    params, state = policy.start()
+    lengths = []
+    for accepted in [*outcomes, None]:
+        slot = 0
+        while slot < K and more(params, state, slot, np.full((K, 0), np.nan), 0.5)[0]:
+            slot += 1
+        lengths.append(slot)
+        if accepted is not None:
+            state = learn(policy, state, min(accepted, slot), slot, K=K)
+    return lengths

@@ -1,19 +1,19 @@
-"""Bandits over lengths and rules: against their slow twins, by hand, and what they draw."""
+"""Bandits over lengths: against their slow twins, by hand, and what they draw."""
 
 import math
 from functools import partial
 
-import field_rules as twins
 import numpy as np
 import pytest
+import rule_twins as twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rule_exam import LENGTHS, LONG, SCOPE, SEED, drafts, learn, same, text
+from rule_twins import LENGTHS, LONG, SCOPE, SEED, drafts, learn, same, text
 from strategies import costs
 
 from simspec import CostModel, synthetic
-from simspec.policies import exp3, tapout, ucb
-from simspec.policies.exp3 import drawn_arm
+from simspec.policies import exp3, ucb
+from simspec.policies.bandits import drawn_arm
 
 
 @settings(max_examples=60)
@@ -95,27 +95,3 @@ def test_exp3_by_hand():
     assert drawn_arm(params, state, 0.3) == (0, pytest.approx(0.44815, abs=1e-5))
     eta = math.sqrt(math.log(2) / 4)
     assert drawn_arm(params, state, 0.3)[1] == pytest.approx(1 / (1 + math.exp(0.5 * eta)))
-
-
-@settings(max_examples=60)
-@given(LONG, st.sampled_from([0.3, 0.8]), st.sampled_from([0.0, 2.0]), SCOPE, costs())
-def test_tapout_equals_its_twin(trace, threshold, exploration, scope, cost):
-    policy = tapout(threshold, exploration, 0.5, scope)
-    twin = partial(twins.TapOut, threshold, exploration, 0.5, trace.K)
-    same(trace, policy, twin, cost, features=("confidence", "entropy"))
-
-
-def test_tapout_by_hand():
-    """Each rule once; then the one of the best reward, since all have one pull."""
-    policy, more = tapout(), tapout().compiled()[0]
-    params, state = policy.start()
-    shown = np.full((4, 2), np.nan)
-    shown[0] = 0.79, 0.55  # below 0.8; sqrt(0.0825) = 0.287; 1 - sqrt(0.11) = 0.668 < 0.8
-    answers = []
-    for accepted in (0, 1, 0, 0):
-        more(params, state, 0, shown, 0.5)
-        answers.append((int(state[0]), bool(more(params, state, 1, shown, 0.5)[0])))
-        state = learn(policy, state, accepted, 1, ((0.79, 0.55),), K=4)
-    assert answers == [(0, False), (1, True), (2, False), (1, True)]
-    assert state[4:].tolist() == [1, 0, 2, 0.5 * 0.25 + 0.5, 1, 0]
-    assert state[2:4].tolist() == pytest.approx([0.801, 0.0])  # of the one round of its own

@@ -1,12 +1,17 @@
 """Names of policies: parsed, read back, and refused in one line."""
 
+import re
+
+import numpy as np
 import pytest
+from documents import ROOT, TABLES, printed_by, stale_tables
 from strategies import EXAM
 from strategies import PLANNED_COST as PRICES
 from strategies import PLANNED_TRACE as TRACE
 
-from simspec import PolicyError, policies
+from simspec import CostModel, PolicyError, policies, synthetic
 from simspec.policies import (
+    BATCH_KINDS,
     BUILTIN,
     KINDS,
     beta_ts,
@@ -98,7 +103,6 @@ def test_parse():
         "product:2",
         "product:0.3,predictor=entropy",
         "product:0.3,shortest=0",
-        "draft_verify:2",
         "adaedl:g=0",
         "adaedl:g=x",
         "cali_ts:posterior",
@@ -111,10 +115,13 @@ def test_parse():
         "cali_ts:predictor=3",
         "cali_ts:predictor=absent.json",
         "cali_ts:predictor=a-b",
-        "model_only:a b",
-        "model_only:none",
-        "sampling_only:theta0=-1",
-        "sampling_only:predictor=theta",
+        "cali_ts:side=model,predictor=a b",
+        "cali_ts:side=none",
+        "cali_ts:side=sampling,theta0=-1",
+        "optimal_tree:medusa",
+        "optimal_tree:4,best",
+        "cape:wide",
+        "dynamic_tree:beam",
         "cost_ts:mean",
         "cost_ts:alpha0=0",
         "cost_ts:decay=0",
@@ -157,3 +164,53 @@ def test_make_refuses_other_objects(thing):
     with pytest.raises(PolicyError, match="is no policy: expected a Policy, text"):
         make(thing, TRACE, PRICES)
     assert make(oracle, TRACE, PRICES).name == make("oracle", TRACE, PRICES).name == "oracle"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"ema_tiers:{bad}" for bad in (
+            "3/1", "a/b", "1//3", "1/1", "256", "1.5", "true", "start=2", "start=1.0", "weight=2",
+            "interval=0", "warmup=-1", "down=x", "up=999", "scope=prompt", "ceiling=-1", "lag=2",
+        )),
+        *(f"goodput:{bad}" for bad in (
+            "clock", "weight=-1", "prior=2", "window=0", "cooldown=-1", "shortest=256", "c=-1",
+            "scope=x",
+        )),
+        *(f"two_thresholds:{bad}" for bad in (
+            "2", "high=-1", "low=0.9", "attempts=0", "start=0", "start=3,longest=2", "scope=x",
+        )),
+        *(f"ucb:{bad}" for bad in ("ucb2", "arms=4/3", "arms=5/6", "exploration=-1", "scope=x")),
+        *(f"exp3:{bad}" for bad in ("4/3", "5", "rate=-1", "rate=x", "scope=x")),
+    ],
+)  # fmt: skip
+def test_invalid_rules_are_refused_in_one_line(text):
+    with pytest.raises(PolicyError) as caught:
+        make(text, synthetic.iid(0.5, 1, 8, 4), CostModel.from_ratio(0.1, 4))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["ucb", "exp3", "goodput"])
+def test_planned_rules_refuse_costs_that_they_cannot_divide_by(text):
+    trace = synthetic.iid(0.5, 1, 8, 4)
+    with pytest.raises(PolicyError, match="prices drafts up to 2, .* plans up to .: measure"):
+        make(text, trace, CostModel.from_ratio(0.1, 2))
+    with pytest.raises(PolicyError, match="a round of 0 drafted tokens is free"):
+        make(text, trace, CostModel(np.arange(5.0), np.zeros(5), [0.0], 0.0, 1.0))
+
+
+def named(text):
+    """Policies in the first column of tables."""
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`(\w+)[:`]", row.split("|")[1])}
+
+
+@pytest.mark.docs
+def test_tables_of_the_policies_page_have_a_row_for_every_policy():
+    page = ROOT / "docs" / "policies.md"
+    declared = KINDS | BATCH_KINDS
+    assert {kind.group for kind in declared.values()} == {
+        command.split()[2] for command in TABLES["commands"](page)
+    }
+    assert named(printed_by("policies", "--markdown")) == set(declared)
+    assert stale_tables(page, "policies") == []

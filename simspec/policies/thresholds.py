@@ -1,0 +1,325 @@
+"""Stop at a token that looks bad: confidence, entropy (SVIP), SpecDec++ and AdaEDL."""
+
+import math
+import os
+from functools import partial
+
+from simspec.cost.model import CostModel
+from simspec.policy.arguments import (
+    changed_settings,
+    check_flag,
+    check_integer,
+    check_number,
+    check_option,
+    policy_name,
+    threshold_name,
+)  # fmt: skip
+from simspec.policy.policy import Array, Go, Policy, PolicyError, observe_nothing
+from simspec.policy.predictor import (
+    READS,
+    ScalarPredictor,
+    fit_predictor,
+    head_arguments,
+    predicted,
+    split_by_task,
+)  # fmt: skip
+from simspec.policy_kind import FLAG, SCOPE, SHARE, DeferredPolicy, Option, PolicyKind, Real
+from simspec.trace.trace import Trace
+
+SIGNALS = ("confidence", "probability")
+
+
+def _confident(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    if slot == 0:
+        return True, True
+    return features[slot - 1, 0] >= params[0], params[1] > 0.0
+
+
+def confidence(
+    threshold: float, inclusive: bool = True, K: int | None = None, signal: str = "confidence"
+) -> Policy:
+    """Stop after a token whose confidence, the drafter's top probability, is below the threshold.
+
+    inclusive submits that token too (the assistant threshold of HuggingFace transformers, S2D's
+    last exit). Otherwise it is dropped: computed but wasted, as in llama.cpp. Dropping depends on q
+    alone and stays lossless. PolicyError for a threshold outside [0, 1] or an unknown signal.
+
+    llama.cpp's p_min compares max q over the sum of the ten largest q, which recordings do not
+    hold: p_min up to 0.1 never stops there, and at one number it drafts at least as long as here.
+
+    | signal      | reads                                                                      |
+    | ----------- | -------------------------------------------------------------------------- |
+    | confidence  | max q                                                                      |
+    | probability | q of the drafted token: as released in transformers, where drafts are drawn |
+
+    Both are the same where drafts are greedy. `probability` is refused for drawn drafts where it
+    drops the token, see `Policy`. Source: ConfidenceCriteria, transformers,
+    generation/stopping_criteria.py at 5.23.
+    """
+    check_number("confidence", "threshold", threshold, 0, 1)
+    check_flag("confidence", "inclusive", inclusive)
+    check_option("confidence", "signal", signal, SIGNALS)
+    changed = changed_settings({"inclusive": inclusive, "K": K, "signal": signal}, confidence)
+    name = threshold_name("confidence", threshold, changed)
+    params = (threshold, inclusive)
+    anticipates = signal == "probability" and not inclusive
+    return Policy(
+        name, _confident, observe_nothing, params, K=K, reads=(signal,), anticipates=anticipates
+    )
+
+
+def _certain(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    if slot == 0:
+        return True, True
+    return features[slot - 1, 0] <= params[0], params[1] > 0.0
+
+
+def entropy(threshold: float = 0.6, inclusive: bool = True, K: int | None = None) -> Policy:
+    """SVIP: stop after a token at which q's entropy H, in nats, is above the threshold.
+
+    Published as sqrt(0.15 H) > 0.3, that is H > 0.6, with a cap of 40; the token is submitted
+    (inclusive). Reads 'entropy'. PolicyError for a threshold outside [0, 100].
+    """
+    check_number("entropy", "threshold", threshold, 0, 100)
+    check_flag("entropy", "inclusive", inclusive)
+    changed = changed_settings({"inclusive": inclusive, "K": K}, entropy)
+    name = threshold_name("entropy", threshold, changed)
+    params = (threshold, inclusive)
+    return Policy(name, _certain, observe_nothing, params, K=K, reads=("entropy",))
+
+
+def _likely(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    # Read before any branch: otherwise numba counts references on each side of it, half of the
+    # time.
+    threshold, keep, shortest, before, probability = (
+        params[0],
+        params[1],
+        params[2],
+        state[0],
+        features[max(slot - 1, 0), 0],
+    )
+    product = 1.0 if slot == 0 else before * min(max(probability, 0.0), 1.0)
+    state[0] = product
+    return slot < max(shortest, 1.0) or 1.0 - product <= threshold, keep > 0.0 or slot == 0
+
+
+def product(
+    threshold: float = 0.3,
+    predictor: str = "confidence",
+    shortest: int = 2,
+    inclusive: bool = True,
+    K: int | None = None,
+) -> Policy:
+    """SpecDec++: stop once 1 - P_1 P_2 ... P_i, the predicted probability of a rejection, is above
+    the threshold.
+
+    P_i is a recorded probability of acceptance: the drafter's confidence in place of the paper's
+    trained head, or another feature by name, such as 'theta'. Published: threshold 0.3 (0.7
+    elsewhere), 2 to 20 tokens. At least `shortest` tokens are drafted. The running product is kept
+    in the state, and set to 1 at slot 0. PolicyError for a threshold outside [0, 1] or shortest or
+    K outside 1..255.
+    """
+    check_number("product", "threshold", threshold, 0, 1)
+    check_integer("product", "shortest", shortest, 1, 255)
+    check_flag("product", "inclusive", inclusive)
+    if K is not None:
+        check_integer("product", "K", K, 1, 255)
+    if not (isinstance(predictor, str) and predictor.isidentifier()) or predictor == "entropy":
+        raise PolicyError(
+            f"product: predictor is {predictor!r}, "
+            "expected the name of a recorded probability such as theta"
+        )
+    settings = {"predictor": predictor, "shortest": shortest, "inclusive": inclusive, "K": K}
+    name = threshold_name("product", threshold, changed_settings(settings, product))
+    params = (threshold, inclusive, shortest)
+    return Policy(name, _likely, observe_nothing, params, (1.0,), K, (predictor,))
+
+
+VARIANTS = ("paper", "released")
+FITTED = "fitted"
+
+# params: threshold, 1 as released, shortest, longest, then those of `head_arguments`.
+# state: the product of the judged tokens' probabilities.
+
+
+def _head_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    judged = slot - int(params[1])
+    if judged <= 0:
+        state[0] = 1.0
+    else:
+        state[0] *= min(max(predicted(params, features, judged - 1), 0.0), 1.0)
+    if slot < params[2]:
+        return True, True
+    return slot < params[3] and 1.0 - state[0] <= params[0], True
+
+
+def specdec_pp(
+    threshold: float = 0.3,
+    variant: str = "paper",
+    predictor: str | os.PathLike[str] | ScalarPredictor = "theta",
+    shortest: int = 2,
+    longest: int = 20,
+) -> DeferredPolicy:
+    """SpecDec++ (arXiv 2405.19715): stop once 1 - P_1 ... P_i > threshold, P_i of a trained head.
+
+    | variant | tokens judged before token i + 1 is drafted |
+    | --- | --- |
+    | paper | 1 .. i |
+    | released | 1 .. i - 1: the head reads the state after a token, known one token later |
+
+    The token that triggers the stop is submitted. Published: threshold 0.3 (0.7 elsewhere), 2 to 20
+    tokens. The published head reads the drafter's hidden state, which recordings do not hold.
+
+    | predictor | P_i |
+    | --- | --- |
+    | theta, or another feature | a recorded probability, such as that of a trained head |
+    | fitted | a `ScalarPredictor` of confidence, entropy and depth, see below |
+    | as in `cali_ts` | a scalar predictor, its JSON file or its weights |
+
+    `fitted` learns from every second prompt of each task of the recording that is replayed.
+    `product` takes the drafter's confidence for P_i. PolicyError for a threshold outside [0, 1], an
+    unknown variant, or lengths outside 1..255; when resolved, ValueError where nothing can be
+    fitted.
+    """
+    check_number("specdec_pp", "threshold", threshold, 0, 1)
+    check_option("specdec_pp", "variant", variant, VARIANTS)
+    check_integer("specdec_pp", "shortest", shortest, 1, 255)
+    check_integer("specdec_pp", "longest", longest, 1, 255)
+    if shortest > longest:
+        raise PolicyError(f"specdec_pp: shortest is {shortest}, expected at most longest {longest}")
+    label = FITTED
+    reads: tuple[str, ...] = READS
+    head: tuple[float, ...] | None = None
+    if predictor != FITTED:
+        label, reads, head = head_arguments("specdec_pp", predictor)
+    settings = {
+        "threshold": threshold, "variant": variant, "predictor": label, "shortest": shortest,
+        "longest": longest,
+    }  # fmt: skip
+    name = policy_name("specdec_pp", settings, specdec_pp)
+    limits = (threshold, float(variant == "released"), float(shortest), float(longest))
+    return DeferredPolicy(name, partial(_resolved, name, limits, reads, head), reads)
+
+
+def _resolved(
+    name: str,
+    limits: tuple[float, ...],
+    reads: tuple[str, ...],
+    head: tuple[float, ...] | None,
+    trace: Trace,
+    cost: CostModel,
+) -> Policy:
+    if head is None:
+        head = (1.0, *fit_predictor(trace, split_by_task(trace)[0]).weights)
+    return Policy(name, _head_more, observe_nothing, (*limits, *head), (1.0,), reads=reads)
+
+
+# state: the threshold, the average of accepted / drafted. params: g, target, step.
+
+
+def _bound_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+    if slot == 0:
+        return True, True
+    return 1.0 - math.sqrt(params[0] * features[slot - 1, 0]) >= state[0], True
+
+
+def _bound_observe(
+    params: Array,
+    state: Array,
+    computed: int,
+    drafted: int,
+    accepted: int,
+    features: Array,
+    cost: float,
+) -> None:
+    if drafted == 0:
+        return
+    state[1] = (1.0 - 0.5) * state[1] + 0.5 * (accepted / drafted)
+    wanted = state[0]
+    if state[1] < params[1]:
+        wanted += params[2]
+    elif drafted < len(features):
+        wanted -= params[2]
+    state[0] = (1.0 - 0.1) * state[0] + 0.1 * wanted
+
+
+def adaedl(
+    threshold: float = 0.8,
+    target: float = 0.9,
+    step: float = 0.01,
+    g: float = 0.2,
+    scope: str = "sequence",
+    K: int | None = None,
+) -> Policy:
+    """AdaEDL: stop after a token at which 1 - sqrt(g H), a bound on its acceptance, is below
+    lambda.
+
+    H is q's entropy in nats. After a round m = 0.5 m + 0.5 accepted / drafted, from 0; lambda' =
+    lambda + step if m < target, else lambda - step, else lambda where the draft was K long; lambda
+    = 0.9 lambda + 0.1 lambda', the rule of Draft & Verify (Zhang et al., arXiv 2309.08168). A round
+    without a draft changes nothing. The paper is reported to use g = 0.2; its first lambda and its
+    target were unavailable, so those of Draft & Verify are used, unverified. Reads 'entropy'.
+    PolicyError for a threshold, target or step outside [0, 1] or g outside [1e-6, 10].
+    """
+    check_number("adaedl", "g", g, 1e-6, 10)
+    settings = {"threshold": threshold, "target": target, "step": step, "scope": scope, "K": K}
+    for key in ("threshold", "target", "step"):
+        check_number("adaedl", key, settings[key], 0, 1)
+    return Policy(
+        policy_name("adaedl", settings | {"g": g}, adaedl), _bound_more, _bound_observe,
+        (g, target, step), (threshold, 0.0), K, ("entropy",), scope,
+    )  # fmt: skip
+
+
+POLICIES = (
+    PolicyKind(
+        confidence, "features", "transformers, llama.cpp", "max q", "stop below T",
+        "T is required; 0.4 in transformers",
+        "as released where drafts are greedy; `signal=probability` reads q of the drafted token, "
+        "as released where they are drawn; `inclusive=false` drops the token, as llama.cpp does, "
+        "whose `p_min` divides max q by the ten largest q, which recordings do not hold",
+        examples=("confidence:0.7", "confidence:0.7,inclusive=false"),
+        space={"threshold": SHARE, "inclusive": FLAG},
+        required={"threshold": 0.4},
+    ),
+    PolicyKind(
+        entropy, "features", "SVIP", "entropy of q", "stop above 0.6 nats", "0.6", "as released",
+        examples=("entropy", "entropy:2,inclusive=false"),
+        space={"threshold": Real(0.02, 6, log=True), "inclusive": FLAG},
+    ),
+    PolicyKind(
+        product, "features", "SpecDec++; tail pruning", "product of max q, or of a predictor",
+        "stop once 1 - product exceeds a threshold", "0.3, at least 2 tokens",
+        "corrected: judged at once; see below. Tail pruning is `product:0.9,shortest=1`, with 0.05 "
+        "to 0.2 of the product published",
+        examples=(
+            "product:0.3", "product:0.6,theta,shortest=1,inclusive=false",
+            "product:0.8,inclusive=false",
+        ),
+        space={"threshold": SHARE, "shortest": Option((1, 2, 3, 4)), "inclusive": FLAG},
+    ),
+    PolicyKind(
+        specdec_pp, "features", "SpecDec++", "a trained acceptance head",
+        "stop once 1 - product exceeds a threshold",
+        "0.3, 2 to 20 tokens, recorded `theta`; or `predictor=fitted`",
+        "`paper` (default), or `released`: judged one token later. Recordings hold no hidden "
+        "states: a head is recorded, or fitted to scalars",
+        examples=(
+            "specdec_pp:0.5,released,theta",
+            "specdec_pp:0.6,predictor=scalar/0.2/0.6/-0.3/0.1,shortest=1,longest=4",
+        ),
+        space={
+            "threshold": SHARE, "variant": Option(VARIANTS), "shortest": Option((1, 2, 3, 4)),
+        },
+    ),
+    PolicyKind(
+        adaedl, "features", "AdaEDL", "entropy of q, acceptance",
+        "stop where 1 - sqrt(0.2 H) is below a threshold that follows acceptance",
+        "0.8, target 0.9, step 0.01, of Draft & Verify", "unverified",
+        examples=("adaedl:0.5,step=0.3,scope=stream", "adaedl:0.4"),
+        space={
+            "threshold": SHARE, "target": SHARE, "step": Real(0.001, 0.3, log=True),
+            "g": Real(0.02, 1, log=True), "scope": SCOPE,
+        },
+    ),
+)  # fmt: skip

@@ -1,0 +1,179 @@
+"""Rules of serving engines: each against its slow twin, and by hand."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import rule_twins as twins
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rule_twins import LENGTHS, LONG, SCOPE, drafts, learn, same, text
+from strategies import costs
+
+from simspec import CostModel, replay, synthetic
+from simspec.policies import ema_tiers, goodput, two_thresholds
+
+K = 12
+STREAMS = {kind: twins.stream(kind, K=K) for kind in twins.KINDS}
+COST = CostModel(np.arange(K + 1) / 16, 1 + np.arange(K + 1) / 64, [0.0], 0.0, 1.0)
+
+
+def rules(K):
+    """(policy, its twin) with the settings of a server, and some in which it moves often."""
+    for low, high, attempts, start, lo, hi in ((0.4, 0.8, 128, 3, 1, 255), (0.3, 0.6, 5, 2, 2, 4)):
+        policy = two_thresholds(low, high, attempts, start, lo, hi)
+        yield policy, partial(twins.TwoThresholds, low, high, attempts, start, lo, hi, K)
+    for tiers, start, ceiling, lag in (
+        ((1, 3, 5, 7), 5, 0, True), ((1, 3, 5, 7), 5, 1.5, False), ((0, 1, 3), 1, 1.25, True),
+        ((2, 4, 8), 8, 0.5, False),
+    ):  # fmt: skip
+        rest = (0.2, 5, 10, -0.25, 0.0)
+        policy = ema_tiers(text(tiers), start, *rest, ceiling=ceiling, lag=lag)
+        yield policy, partial(twins.LaggingEmaTiers, tiers, start, ceiling, lag, *rest)
+
+
+@pytest.mark.parametrize("kind", twins.KINDS)
+def test_rules_equal_their_twins_on_long_streams(kind):
+    for policy, make_twin in rules(K):
+        same(STREAMS[kind], policy, make_twin, COST)
+
+
+def test_control_neighbours_of_a_rule_part_on_the_streams():
+    """A setting of each rule that differs in one constant makes other rounds somewhere."""
+    pairs = [
+        (two_thresholds(attempts=5), two_thresholds(attempts=5, high=0.9)),
+        (ema_tiers(), ema_tiers(lag=True)),
+        (ema_tiers(), ema_tiers(ceiling=1.0)),
+    ]
+    for one, other in pairs:
+        assert any(replay(trace, one) != replay(trace, other) for trace in STREAMS.values()), one
+
+
+def test_two_thresholds_by_hand():
+    policy = two_thresholds(attempts=2, start=2)
+    assert drafts(policy, [2, 2, 3, 2, 0, 0, 0]) == [2, 2, 3, 3, 4, 4, 3, 3]
+    assert drafts(two_thresholds(0.5, 0.75, 1, 4), [2, 3, 1]) == [4, 4, 4, 3]  # the band is closed
+
+
+def test_ema_tiers_with_a_ceiling_by_hand():
+    """e = 2 after [2] at weight 1: 3 stays by its thresholds, ceil(2 * 0.5) = 1 cuts it to 1. A
+    step up is never cut.
+    """
+    made = partial(ema_tiers, "1/3/5", 3, 1.0, 1, 0)
+    assert drafts(made(), [2]) == [3, 3]
+    assert drafts(made(ceiling=0.5), [2]) == [3, 1]
+    assert drafts(made(ceiling=0.5), [3]) == [3, 5]
+
+
+def test_ema_tiers_with_lag_decides_one_round_later():
+    """Every decision comes a round later, since here none depends on the length."""
+    now, late = (
+        drafts(ema_tiers("1/3/5", 3, 1.0, 1, 0, lag=lag), [0] * 3) for lag in (False, True)
+    )
+    assert now == [3, 1, 1, 1]
+    assert late == [3, 3, 1, 1]
+
+
+def test_the_lagging_twin_without_lag_is_the_plain_one():
+    """The lagging twin without lag or ceiling is SGLang's slot."""
+    rest = (0.2, 5, 10, -0.25, 0.0)
+    plain = partial(twins.EmaTiers, (1, 3, 5, 7), 5, *rest)
+    same(STREAMS["jumps"], ema_tiers("1/3/5/7", 5, *rest), plain, COST)
+
+
+@settings(max_examples=60)
+@given(
+    LONG, LENGTHS, st.data(), st.floats(0.05, 1), st.integers(1, 4), st.integers(0, 5),
+    st.sampled_from([-0.5, -0.25, 0.0, 0.25]), st.sampled_from([-0.25, 0.0, 0.5]), SCOPE, costs(),
+)  # fmt: skip
+def test_ema_tiers_equals_its_twin(
+    trace, tiers, data, weight, interval, warmup, down, up, scope, cost
+):
+    start = data.draw(st.sampled_from(tiers))
+    policy = ema_tiers(text(tiers), start, weight, interval, warmup, down, up, scope)
+    twin = partial(twins.EmaTiers, tiers, start, weight, interval, warmup, down, up)
+    same(trace, policy, twin, cost)
+
+
+def test_ema_tiers_by_hand():
+    """From 5: e = 4, nothing accepted. After 15 rounds e = 4 * 0.8^15 = 0.14: 0.14 <= 3 - 0.75 and
+    0.14 <= 1 - 0.75, down to 1. From there all accepted: e = 1 - 0.86 * 0.8^5 = 0.72 > 0.5: up to
+    3, then e tends to 3 > 2.5, up to 5, and on.
+    """
+    lengths = drafts(ema_tiers(), [0] * 15 + [9] * 25)
+    assert lengths[:15] == [5] * 15
+    assert lengths[15:20] == [1] * 5
+    assert lengths[20:25] == [3] * 5
+    assert lengths[-1] == 7
+    assert sorted(set(lengths)) == [1, 3, 5, 7]
+
+
+def test_ema_tier_zero_probes_after_every_interval():
+    """Tier 0 learns nothing and goes up one tier after 5 rounds; a tier of 1 that accepts nothing
+    goes down after 5 more. A first tier of 0 has e = -1, which becomes 0 with tier 1.
+    """
+    lengths = drafts(ema_tiers("0/1/3", 0, warmup=0, down=0.0), [0] * 20)
+    assert lengths == ([0] * 5 + [1] * 5) * 2 + [0]
+    after = learn(ema_tiers("0/1", 0, interval=1, warmup=0), (0.0, -1.0, 0.0, 0.0), 0, 0)
+    assert after.tolist() == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_ema_tiers_moves_down_at_its_threshold_and_up_beyond_it():
+    """Both thresholds are 1 here, and so is the average."""
+    policy = ema_tiers("1/3", 3, weight=1.0, interval=1, warmup=0, down=0.5, up=0.5)
+    assert learn(policy, (1.0, 2.0, 0.0, 1.0), 1, 3)[0] == 0
+    assert learn(policy, (0.0, 0.0, 0.0, 0.0), 1, 1)[0] == 0
+
+
+@settings(max_examples=60)
+@given(
+    LONG, st.booleans(), st.sampled_from([0.125, 0.5, 1.0]), st.sampled_from([0.25, 0.875]),
+    st.integers(1, 4), st.integers(0, 3), st.integers(0, 2), SCOPE, costs(),
+)  # fmt: skip
+def test_goodput_equals_its_twin(
+    trace, measured, weight, prior, window, cooldown, shortest, scope, cost
+):
+    shortest = min(shortest, trace.K)
+    price = "measured" if measured else "released"
+    policy = goodput(price, weight, prior, window, cooldown, shortest, 0.37, scope)(trace, cost)
+    prices = [1.0, *(k * 0.37 + 1.0 + 0.002 for k in range(1, trace.K + 1))]
+    if measured:
+        seconds = [twins.seconds_of(cost, k) for k in range(trace.K + 1)]
+        prices = [each / seconds[0] for each in seconds]
+    twin = partial(twins.Goodput, prices, weight, prior, window, cooldown, shortest)
+    same(trace, policy, twin, cost)
+
+
+def test_goodput_by_hand():
+    """The longest until a draft is verified: 1 of 3 accepted, so a = 0.999, 0.001, 0.5. At c = 0.25
+    1.999 / 1.25 is best: one token, from 3 more than 1 away, for three rounds at least. None is
+    accepted: 1.001 / 1.25 is less than 1, so no draft.
+    """
+    trace, cost = synthetic.iid(0.5, 1, 8, 3), CostModel.from_ratio(0.25, 3)
+    policy = goodput(weight=1.0, prior=0.5, window=1, cooldown=2)(trace, cost)
+    assert drafts(policy, [1, 0, 0, 0, 0], 3) == [3, 1, 1, 1, 0, 0]
+
+
+def test_goodput_waits_only_after_a_jump():
+    """From 3 to 2 is no jump: the next round chooses again. Control: from 3 to 1 it waits."""
+    trace, cost = synthetic.iid(0.5, 1, 8, 3), CostModel.from_ratio(0.25, 3)
+    policy = goodput(weight=1.0, prior=0.5, window=1, cooldown=5)(trace, cost)
+    assert drafts(policy, [2, 0], 3) == [3, 2, 0]
+    assert drafts(policy, [1, 0], 3) == [3, 1, 1]
+
+
+def test_goodput_takes_the_longer_of_equal_lengths():
+    """One of two first tokens accepted: 1.5 tokens at 1.5 plain steps equal plain decoding."""
+    trace = synthetic.iid(0.5, 1, 8, 2)
+    cost = CostModel([0.0, 0.5, 1.0], np.ones(3), [0.0], 0.0, 1.0)
+    policy = goodput(weight=1.0, prior=0.5, window=2)(trace, cost)
+    assert drafts(policy, [1, 0], 2) == [2, 2, 1]
+    assert drafts(policy, [0, 0], 2) == [2, 2, 0]
+
+
+def test_goodput_as_released_never_leaves_length_zero():
+    trace, cost = synthetic.iid(0.9, 1, 8, 3), CostModel.from_ratio(0.25, 3)
+    for price in ("measured", "released"):
+        lengths = drafts(goodput(price)(trace, cost), [0] * 60 + [9] * 200, 3)
+        assert lengths[-1] == 0
+    assert drafts(goodput(shortest=1)(trace, cost), [0] * 60 + [9] * 200, 3)[-1] == 3
