@@ -5,7 +5,7 @@ from pathlib import Path
 
 import simspec
 from real.draft import Drafter, Step
-from real.jobs import record_to
+from real.record.recorder import record_to
 from real.pair import TINY, load_pair
 from real.prompts import Prompt
 from real.record import Settings

@@ -10,6 +10,9 @@ from safetensors import SafetensorError
 
 from simspec.output import files as output
 
+TINY = Path(__file__).parent / "tiny"
+"""The folder of the embedded models."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:

@@ -1,10 +1,11 @@
-"""The models of a command: which folder, drafter and checkpoint, and how they run."""
+"""Groups of options: which models a command loads and how they run, how tokens are sampled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from real.files import TINY
 from simspec import CostModel, Trace, load_trace, policies
 from simspec.output.terminal import print_note
 from simspec.policy_kind import DeferredPolicy
@@ -15,8 +16,7 @@ if TYPE_CHECKING:  # commands declare these options without importing torch
     import torch
 
     from real.pair import Pair
-
-TINY = Path(__file__).parent / "tiny"
+    from real.sampling import Rule
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,36 @@ class ModelSettings(Settings):
         return pair.load_pair(
             self.folder, drafter, self.device, self.dtype, self.target, self.weights, passes
         )
+
+
+@dataclass(frozen=True)
+class RuleSettings(Settings):
+    """How target and drafter sample tokens; see `real.sampling.Rule`."""
+
+    rule: Annotated[
+        Literal["greedy", "coupled", "rejection"],
+        option(
+            "greedy; coupled (noise keyed by position: replays exactly); "
+            "rejection (accept draws: replays in distribution)."
+        ),
+    ] = "greedy"
+    temperature: Annotated[
+        float,
+        option("Divides the logits, where the rule is not greedy; 1 is the model's own.", ge=0),
+    ] = 0.8
+    top_k: Annotated[int, option("Number of best tokens that can be picked; 0: all.", ge=0)] = 0
+    top_p: Annotated[
+        float, option("Only the fewest best tokens that hold this share can be picked.")
+    ] = 1.0
+    seed: Annotated[int, option("Of all draws.", ge=0)] = 0
+
+    def made(self) -> "Rule":
+        """The rule; greedy ignores the temperature and the seed."""
+        from real.sampling import Rule
+
+        if self.rule == "greedy":
+            return Rule(self.rule, top_k=self.top_k, top_p=self.top_p)
+        return Rule(self.rule, self.temperature, self.seed, self.top_k, self.top_p)
 
 
 def dtype_of(name: str) -> "torch.dtype":

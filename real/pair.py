@@ -16,12 +16,12 @@ from real.decode.features import required_predictors
 from real.decode.tree_search import BeamSearch
 from real.draft import Drafter
 from real.drafters import BUILTIN
+from real.files import TINY as TINY
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.hf_config import WeightsError, end_tokens
 from real.model.runner import EAGER, EagerPasses
 from real.model.stored_weights import made_for, sha256, weight_files
 from real.model.target import Target
-from real.model_settings import TINY as TINY
 from real.provenance import check_device
 from simspec import Policy, Trace
 from simspec.tree.policy import TreePolicy

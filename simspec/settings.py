@@ -55,9 +55,8 @@ class Settings:
             try:
                 object.__setattr__(self, name, msgspec.convert(value, hint))
             except msgspec.ValidationError as error:
-                raise ValueError(
-                    f"{_shown(name, hint)} is {str(value)[:80]!r}, {_reason(error, hint)}"
-                ) from None
+                given, expected = repr(value)[:80], _reason(error, hint)
+                raise ValueError(f"{_shown(name, hint)} is {given}, {expected}") from None
 
 
 def stored(settings: Any) -> dict[str, Any]:

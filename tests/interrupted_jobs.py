@@ -23,7 +23,7 @@ from simspec.output import interrupts
 
 keep_loaded()
 
-real.jobs.record.RecordingFiles = partial(real.record.RecordingFiles, shard_size=1)
+real.record.RecordingFiles = partial(real.record.RecordingFiles, shard_size=1)
 OPERATIONS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 

@@ -218,7 +218,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
             ["record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "eagle9"],
             "'eagle9' is unknown",
         ),
-        (["record", "prompts.jsonl", "--out", "x.parquet", "--rule", "beam"], "'beam' is unknown"),
+        (["record", "prompts.jsonl", "--out", "x.parquet", "--rule", "beam"], "--rule is 'beam'"),
         (["record", "prompts.jsonl", "--out", "x.parquet", "--tree", "4y6"], "--tree is '4y6'"),
         (
             ["record", "prompts.jsonl", "--out", "x.parquet", "-k", "4", "--tree", "4x6"],

@@ -104,7 +104,15 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
             "--cost",
             0.1,
         ),
-        ("temperature is -1.0", "record", *drawn, "--temperature", -1, "--out", "x.parquet"),
+        (
+            "temperature is -1.0, expected",
+            "record",
+            *drawn,
+            "--temperature",
+            -1,
+            "--out",
+            "x.parquet",
+        ),
         ("temperature 0.0", "record", *drawn, "--temperature", 0, "--out", "x.parquet"),
         ("temperature 0.0", "measure", "--rule", "coupled", "--temperature", 0, "--out", "x.json"),
         (
@@ -130,7 +138,7 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
         ("6 prompts are too few", "score", "drawn.parquet", "--policy", "fixed:1", "--cost", 0.1),
         ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
         ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
-        ("top_k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),
+        ("--top-k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),
         (
             "expected WIDTHxLEVELS",
             "record",

@@ -23,7 +23,7 @@ ARGUMENTS = ["record", "p.jsonl", "--out", "x.parquet", "-k", 3, "--budget", 4]
 def shards_of_two():
     """Recordings have shards of two sequences."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(real.jobs.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
+        patch.setattr(real.record, "RecordingFiles", partial(RecordingFiles, shard_size=2))
         yield
 
 

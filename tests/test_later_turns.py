@@ -8,7 +8,7 @@ from chat_models import END, TURN, save_chat_model, write_rows
 from shell import command, refused
 from transformers import AutoTokenizer
 
-import real.jobs.record
+import real.record
 from real.model.checkpoint import load_tokenizer
 from real.pair import load_pair
 from real.prompts import Conversation, LeftOut, Prompt, PromptFormat, load_chat_template
@@ -120,7 +120,7 @@ def test_a_killed_recording_keeps_its_answers(place, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(real.jobs.record, "record_all", killed)
+        patch.setattr(real.record, "record_all", killed)
         assert command(place, *asked("k.parquet", "--turns", "all", "--rule", "coupled"))[0] != 0
     answers = place / "k.parquet.turns.json"
     assert len(json.loads(answers.read_text())["texts"]) == 3  # a, a#2, b: the answers needed
@@ -158,7 +158,11 @@ def test_turns_that_do_not_fit_are_left_out_and_counted(place, form):
 
 
 def test_other_words_for_turns_are_refused(place):
-    refused(place, *asked("x.parquet", "--turns", "2"), words="turns is '2'; expected first or all")
+    refused(
+        place,
+        *asked("x.parquet", "--turns", "2"),
+        words="--turns is '2', expected one of first, all",
+    )
 
 
 def test_an_answer_is_text_without_its_end(form):

@@ -10,7 +10,7 @@ from real.progress import Progress, quiet, relabel
 
 JOBS = (
     "audit.forced_decoding.decode_forced", "audit.auditor.audit", "bench.race.race",
-    "bench.scoring.score", "demo.demo", "jobs.record.record_to",
+    "bench.scoring.score", "demo.demo", "record.recorder.record_to",
     "audit.forced_decoding.decode_forced_sampled", "jobs.run.run_sampled",
     "jobs.run.run_on", "measure.cost_table.measure", "measure.cost_table.measure_table",
     "rerun.rerun", "record.recorder.record",

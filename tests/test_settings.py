@@ -49,8 +49,8 @@ def test_help_names_every_option():
 @pytest.mark.parametrize(
     "given, message",
     [
-        ({"draws": 0}, "--replicates is '0', expected int >= 1"),
-        ({"draws": 101}, "--replicates is '101', expected int <= 100"),
+        ({"draws": 0}, "--replicates is 0, expected int >= 1"),
+        ({"draws": 101}, "--replicates is 101, expected int <= 100"),
         ({"draws": "4"}, "--replicates is '4', expected int, got str"),
         ({"rule": "x"}, "--rule is 'x', expected one of greedy, coupled"),
     ],

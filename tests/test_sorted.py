@@ -24,7 +24,6 @@ from toy_lm import (
 
 from real.drafters.sorted import SortedDrafter, sorted_model
 from real.equality import compare
-from real.jobs import ModelSettings, exits_of_recording
 from real.model.checkpoint import save_decoder
 from real.model.hf_config import WeightsError
 from real.model.target import Target
@@ -274,11 +273,6 @@ def test_commands_compare_and_derive(tmp_path, capsys):
         assert code == 2
         assert message in err
         assert err.count("\n") == 1
-
-
-def test_exits_of_another_drafter_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="was recorded with drafter 'model'"):
-        exits_of_recording("tiny-model-greedy", ModelSettings(), tmp_path / "x.parquet")
 
 
 @settings(deadline=None, max_examples=10)

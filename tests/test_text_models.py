@@ -210,7 +210,7 @@ def test_sampled_texts_are_refused_or_labelled():
     ordinary, _, drafter = toy_recording("model", "greedy")
     texts = [replace(text, temperature=0.8) for text in texts_of(ordinary)]
     made = texts, drafter, ordinary.K, END
-    with pytest.raises(ValueError, match="temperature 0.8.*give --sampled"):
+    with pytest.raises(ValueError, match="temperature 0.8.*give sampled=True"):
         record_texts_by_model(*made)
     trace = record_texts_by_model(*made, sampled=True)
     assert (trace.meta.rule, trace.meta.temperature) == ("coupled", 0.8)
@@ -283,7 +283,6 @@ REFUSED = [
     (RECORD[3:5], [{**LINE, "output": [99]}], "holds token 99, the drafter knows 0 to 23"),
     (RECORD[3:5], [{**LINE, "output": []}], "holds no text"),
     (RECORD[3:5], [{**LINE, "prompt": []}], "has an empty prompt"),
-    (RECORD[3:5], [{**LINE, "temperature": 0.7}], "give --sampled"),
     (RECORD[3:5], [{"prompt": [5] * 30, "output": [5] * 11}], "41 tokens, the drafter's context"),
     ((*RECORD[3:5], "--end-token", 4), [LINE], "holds end token 4 at 1 of 3"),
     ((*RECORD[3:5], "--dtype", "int3"), [], "dtype 'int3' is unknown"),

@@ -51,7 +51,7 @@ def test_strings_need_an_encoder(tmp_path):
 
 def test_sampled_texts_are_refused_or_labelled(tmp_path):
     path = write(tmp_path, [{**LINES[0], "temperature": 0.8}])
-    with pytest.raises(ValueError, match="temperature 0.8.*give --sampled"):
+    with pytest.raises(ValueError, match="temperature 0.8.*give sampled=True"):
         record_texts(read_texts(path), ngram_rule("vllm:1,2"), 4, (9,))
     trace = record_texts(read_texts(path), ngram_rule("vllm:1,2"), 4, (9,), sampled=True)
     assert (trace.meta.rule, trace.meta.temperature) == ("coupled", 0.8)
@@ -135,7 +135,7 @@ def test_the_command_encodes_strings(tmp_path):
     from real.pair import TINY
 
     write(tmp_path, [{"prompt": "Once upon a time", "output": " there was a king"}])
-    options = "--tokenizer", TINY / "target", "--drafter", "vllm:1,2", "--out", "t.parquet"
+    options = "--target", TINY / "target", "--drafter", "vllm:1,2", "--out", "t.parquet"
     simspec("record", "--from-text", "texts.jsonl", *options, cwd=tmp_path)
     held, encoder = load_trace(tmp_path / "t.parquet"), load_tokenizer(TINY / "target")
     assert encoder.decode(held.prompt.tolist()) == "Once upon a time"

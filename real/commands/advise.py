@@ -113,7 +113,6 @@ def advise(
     from functools import partial
 
     from real.commands.engine_options import adapter_of
-    from real.commands.record import written_texts
     from real.engines.adapter import EngineSettings, NgramDraft
     from real.engines.advice_report import Found, by_task
     from real.engines.advise import (
@@ -126,6 +125,7 @@ def advise(
         verify_policy,
         write_plain_texts,
     )
+    from real.record.texts import written_texts
     from simspec.cost.table import load_cost
     from simspec.engines.vllm_proposer import served_policy
     from simspec.output.terminal import print_note

@@ -1,141 +1,113 @@
-"""The command `simspec record`."""
+"""simspec record: what a drafter proposes at every position of the target's own output."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from real.commands.options import (
-    MOST_TOKENS,
-    ChatTemplate,
-    Device,
-    DrafterNames,
-    Dtype,
-    Engine,
-    Json,
-    Models,
-    RuleName,
-    Seed,
-    System,
-    TargetPath,
-    Temperature,
-    TopK,
-    TopP,
-    Turns,
-    Weights,
-    parse_rule,
-    parse_tree_size,
-    show_progress,
-)
-from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_PROMPTS, at_most
+from real.commands.options import DRAFTERS, MOST_TOKENS, parse_tree_size, show_progress
+from real.model_settings import ModelSettings, RuleSettings
+from real.progress import Progress, quiet
+from simspec.cli.options import LONGEST_DRAFT, MOST_PROMPTS
 from simspec.output.files import check_output
 from simspec.output.terminal import print_text
+from simspec.settings import Settings, argument, command, option
 
 if TYPE_CHECKING:
-    from simspec.engines.text import WrittenText
-    from simspec.trace.trace import Trace
+    from real.pair import Pair
+    from real.processes import Processes
+    from real.prompts import Conversation, Prompt, PromptOrigin
+    from real.record import Recording
+    from simspec import Trace
 
-PANEL = "Record"
+PANEL = "Record and train"
+SEQUENCES = "sequences.json"
+"""The target's sequences, next to the recordings of several drafters."""
 
 
-def record(
+@dataclass(frozen=True)
+class PromptSettings(Settings):
+    """Which prompts of JSON-lines files are taken, and how their turns become tokens."""
+
     prompts: Annotated[
-        list[Path] | None,
-        typer.Argument(help='JSON lines: {"id", "task", "text" or "turns", "source"?}.'),
-    ] = None,
-    *,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="The recording, .parquet; or a folder with its sequences: of several drafters, or "
-            "one that exists."
-        ),
-    ],
-    drafter: DrafterNames = None,
-    rule: RuleName = "greedy",
-    temperature: Temperature = 0.8,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    k: Annotated[
-        int,
-        typer.Option(
-            "--depth",
-            "-k",
-            callback=at_most(LONGEST_DRAFT),
-            help="Draft depth K at every position.",
-        ),
-    ] = 16,
-    budget: Annotated[
-        int, typer.Option(callback=at_most(MOST_TOKENS), help="New tokens a prompt.")
-    ] = 96,
-    per_task: Annotated[
-        int, typer.Option(callback=at_most(MOST_PROMPTS), help="Prompts of every task.")
-    ] = 20,
+        tuple[Path, ...], argument('JSON lines: {"id", "task", "text" or "turns", "source"?}.')
+    ] = ()
+    per_task: Annotated[int, option("Prompts of every task.", ge=1, le=MOST_PROMPTS)] = 20
     longest: Annotated[
         int | None,
-        typer.Option(
-            callback=at_most(MOST_TOKENS),
-            help="Longest prompt taken, in tokens; default: the models' context without the "
-            "budget.",
+        option("Longest prompt taken, in tokens; default: the models' context without the budget."),
+    ] = None
+    chat_template: Annotated[
+        str,
+        option(
+            'How "turns" become a prompt. auto: by the tokenizer\'s chat template, else in plain '
+            "styles for base models; none: those styles; or a Jinja file."
         ),
-    ] = None,
-    chat_template: ChatTemplate = "auto",
-    system: System = "",
-    turns: Turns = "first",
+    ] = "auto"
+    system: Annotated[str, option("System prompt; needs a chat template.")] = ""
+    turns: Annotated[
+        Literal["first", "all"],
+        option('Which of "turns": first; or all, later ones after the target\'s own answers.'),
+    ] = "first"
+
+
+@dataclass(frozen=True)
+class RecordSettings(Settings):
+    """Which drafters are recorded on which prompts, and into which file."""
+
+    out: Annotated[
+        Path,
+        option(
+            "The recording, .parquet; or a folder with its sequences: of several drafters, or "
+            "one that exists."
+        ),
+    ]
+    selection: PromptSettings = PromptSettings()
+    drafter: Annotated[tuple[str, ...], option(f"{DRAFTERS}; repeatable; default: model.")] = ()
+    rule: RuleSettings = RuleSettings()
+    depth: Annotated[
+        int, option("Draft depth K at every position.", "--depth", "-k", ge=1, le=LONGEST_DRAFT)
+    ] = 16
+    budget: Annotated[int, option("New tokens a prompt.", ge=1, le=MOST_TOKENS)] = 96
     tree: Annotated[
         str | None,
-        typer.Option(
-            help="Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES."
-        ),
-    ] = None,
+        option("Dynamic trees too, WIDTHxLEVELS such as 4x6: for policies dynamic_tree:NODES."),
+    ] = None
     batch: Annotated[
         int | None,
-        typer.Option(
-            callback=at_most(MOST_BATCH),
-            help="Sequences that the target writes at a time; 1: through the decode loop. "
-            "Default: 32 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes.",
+        option(
+            "Sequences that the target writes at a time; 1: through the decode loop. "
+            "Default: 32 on a CPU, 64 on a GPU, 1 for bfloat16 and captured passes."
         ),
-    ] = None,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    engine: Engine = "eager",
-    models: Models = None,
-    target: TargetPath = None,
-    weights: Weights = None,
-    seed: Seed = 0,
+    ] = None
+    models: ModelSettings = ModelSettings()
     from_text: Annotated[
         Path | None,
-        typer.Option(
-            help='JSON lines {"prompt", "output"} that an engine wrote: token ids, or strings with '
-            "--tokenizer. No target runs; --drafter is then an n-gram rule such as vllm:1,3, "
-            "suffix, or model:FOLDER, a draft model. The file is written at the end, nothing of it "
-            "before."
+        option(
+            'JSON lines {"prompt", "output"} that an engine wrote: token ids, or strings of the '
+            "tokenizer of --target. No target runs; --drafter is then an n-gram rule such as "
+            "vllm:1,3, suffix, or model:FOLDER, a draft model."
         ),
-    ] = None,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="Folder of the tokenizer of --from-text's strings.")
-    ] = None,
+    ] = None
     end_token: Annotated[
-        list[int] | None, typer.Option(help="Token that ends a text of --from-text, repeatable.")
-    ] = None,
-    sampled: Annotated[
-        bool, typer.Option(help="Texts of --from-text were sampled at the temperature they state.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
+        tuple[int, ...], option("Token that ends a text of --from-text, repeatable.")
+    ] = ()
+    as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
+
+
+@command
+def record(settings: RecordSettings) -> None:
     """Record what a drafter proposes at every position of the target's own output, to depth K.
 
     The target writes its sequences many at a time. In float32 its tokens differ from those written
     one by one where two tokens nearly tie; `simspec run` tolerates these near-ties.
 
-    A second call continues at the last whole shard.
+    A second call continues at the last whole shard. Prompts that do not fit are left out, which
+    stderr and the card say. A drafter `sorted` has the drafts of all its exits written too.
 
     Several processes, or one for each GPU, share a recording: torchrun --nproc-per-node 4
     --no-python simspec record ...
-
-    Prompts that do not fit are left out, which stderr and the card say.
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
 
@@ -145,104 +117,243 @@ def record(
 
     Along texts that an engine wrote: simspec record --from-text log.jsonl --drafter vllm:1,3
     --end-token 2 --out log.parquet
-
-    A draft model along them: simspec record --from-text log.jsonl --drafter model:models/small
-    --end-token 2 --out log.parquet
     """
-    if from_text is not None:
-        if prompts:
-            raise ValueError("prompts and --from-text are both given: give one of them")
-        along = text_recorder(drafter or ["prompt_lookup"], device, dtype)
-        check_output(out, from_text)
-        texts = written_texts(from_text, tokenizer)
-        trace = along(texts, k, end_token or [], sampled, f"text {from_text.name}")
-        trace.save(out)
-        if as_json:
-            print(json.dumps({"path": str(out), "texts": trace.sequences, "rows": trace.rows}))
-        else:
-            print_text(f"wrote {out}: {trace.sequences} texts, {trace.rows} rows")
+    if settings.from_text is not None:
+        _record_text(settings)
         return
-    if not prompts:
+    if not settings.selection.prompts:
         raise ValueError("no prompts are given: name a file of them, or --from-text FILE")
-    from real.jobs import ModelSettings, PromptSettings, record_drafters, record_prompts
     from real.processes import launched_processes
-    from real.record import Settings
 
-    settings = Settings(
-        k, budget, parse_rule(rule, temperature, seed, top_k, top_p), (), (), parse_tree_size(tree)
-    )
-    names = drafter or ["model"]
-    selection = PromptSettings(
-        tuple(prompts), per_task, longest, seed, chat_template, system, turns
-    )
-    several = len(names) > 1 or out.is_dir()
-    cards: dict[str, dict] = {}
+    settings.models.use_threads()
+    cards: dict[Path, dict] = {}
     with launched_processes() as processes, show_progress(processes.first) as progress:
-        own_device = processes.device(device)
-        loaded = ModelSettings(models, own_device, dtype, engine, target, weights)
-        job = settings, progress, batch, processes
-        if several:
-            cards = record_drafters(out, selection, loaded, names, *job)
-        else:
-            cards = {names[0]: record_prompts(out, selection, loaded, names[0], *job)}
+        cards = record_drafters(settings, progress, processes)
     if not cards:  # of the first process
         return
-    if as_json:
-        print(json.dumps(cards if several else cards[names[0]]))
+    if settings.as_json:
+        several = {path.stem: card for path, card in cards.items()}
+        print(json.dumps(cards.get(settings.out, several)))
         return
-    for name, card in cards.items():
-        path = out / f"{name}.parquet" if several else out
+    for path, card in cards.items():
         texts, rows = card["texts"], card["rows"]
         print_text(
             f"wrote {path}: {texts} sequences, {rows} rows, card {path.with_suffix('.json')}"
         )
 
 
-def text_recorder(drafters: Sequence[str], device: str, dtype: str) -> Callable[..., "Trace"]:
-    """(texts, K, end tokens, sampled, source) -> recording, of one n-gram rule or draft model."""
-    if len(drafters) > 1:
-        raise ValueError(f"--from-text records one drafter, {len(drafters)} are given")
-    name, _, folder = drafters[0].partition(":")
-    if name != "model":
-        from simspec.engines.ngram import ngram_rule
-        from simspec.engines.suffix import SuffixRule
-        from simspec.engines.text import record_texts
+def _record_text(settings: RecordSettings) -> None:
+    from real.model_settings import check_models, dtype_of
+    from real.record.texts import text_recorder, written_texts
 
-        if drafters[0] == "suffix":
-            return lambda texts, k, *settings: record_texts(texts, SuffixRule(most=k), k, *settings)
-        rule = ngram_rule(drafters[0])
-        return lambda texts, *settings: record_texts(texts, rule, *settings)
-    if not folder:
+    path, models = settings.from_text, settings.models
+    assert path is not None
+    if settings.selection.prompts:
+        raise ValueError("prompts and --from-text are both given: give one of them")
+    check_models(models)
+    names = settings.drafter or ("prompt_lookup",)
+    along = text_recorder(names, models.device, dtype_of(models.dtype))
+    check_output(settings.out, path)
+    tokenizer = Path(models.target) if models.target else None
+    with show_progress() as progress:
+        trace = along(
+            written_texts(path, tokenizer), settings.depth, settings.end_token, f"text {path.name}",
+            progress,
+        )  # fmt: skip
+    trace.save(settings.out)
+    if settings.as_json:
+        row = {"path": str(settings.out), "texts": trace.sequences, "rows": trace.rows}
+        print(json.dumps(row))
+    else:
+        print_text(f"wrote {settings.out}: {trace.sequences} texts, {trace.rows} rows")
+
+
+def record_drafters(
+    settings: RecordSettings, progress: Progress = quiet, processes: "Processes | None" = None
+) -> dict[Path, dict]:
+    """Records the drafters of the settings; the data card of each recording, by its path.
+
+    The target writes its sequences once, and passes over each once for all drafters. A second call
+    continues at the last whole shard, and keeps whole recordings of a folder with these settings.
+    Several `processes` share the work; all but the first end with ShareDone. ValueError for weights
+    of one drafter, captured passes or a drafter named twice where several are recorded.
+    """
+    from real.processes import ALONE
+    from real.record import Recording, RecordingFiles, record_all
+    from real.record import Settings as Recorded
+    from real.record.recorder import complete_settings, is_finished, make_recording, write_card
+    from simspec import load_trace
+
+    processes = processes or ALONE
+    out, names = settings.out, settings.drafter or ("model",)
+    several = len(names) > 1 or out.is_dir()
+    outs = {name: out / f"{name}.parquet" if several else out for name in names}
+    _check_request(settings, outs, several)
+    models = replace(settings.models, device=processes.device(settings.models.device))
+    selected = select_prompts(settings, models, names, progress)
+    asked = Recorded(
+        settings.depth,
+        settings.budget,
+        settings.rule.made(),
+        (),
+        (),
+        parse_tree_size(settings.tree),
+    )
+    if several:
+        pairs = models.load_all(names)
+        cache: Path | None = out / SEQUENCES
+    else:
+        pairs = [models.load(names[0], settings.depth + 1, selected.longest + settings.budget)]
+        # kept until the recording is whole: later turns follow from what is written there
+        turns = out.with_name(out.name + ".turns.json")
+        cache = turns if selected.conversation is not None else None
+    recordings: list[Recording] = []
+    for path, pair in zip(outs.values(), pairs):
+        files = RecordingFiles(path, sequence_cache=cache)
+        completed = complete_settings(asked, pair, settings.batch)
+        origin = selected.origin
+        recordings.append(make_recording(pair, completed, selected.prompts, files, origin))
+    selected = with_later_turns(selected, recordings[0], progress, processes)
+    unfinished = [r for r in recordings if not (several and is_finished(r, selected.prompts))]
+    if unfinished:
+        record_all(unfinished, selected.prompts, progress, processes)
+    else:
+        processes.leave_to_first()
+    cards = {}
+    for recording, pair in zip(recordings, pairs):
+        path = recording.files.trace
+        trace = load_trace(path)
+        if pair.drafter.name == "sorted" and not asked.rule.sampled:
+            _record_exits(pair, trace, path)
+        cards[path] = write_card(path, trace, selected.origin, len(selected.prompts))
+    if cache is not None and not several:
+        cache.unlink(missing_ok=True)
+    return cards
+
+
+def _record_exits(pair: "Pair", trace: "Trace", path: Path) -> None:
+    """The drafts of all exits of a sorted drafter, next to its recording."""
+    from real.drafters.sorted import SortedDrafter
+    from real.record.exits import record_exits
+    from real.rerun import rule_of
+    from simspec.trace.exits import exits_path, write_exits
+
+    assert isinstance(pair.drafter, SortedDrafter)
+    drafts = record_exits(pair.drafter, pair.target.decoder, trace, rule_of(trace))
+    write_exits(drafts, trace, exits_path(path))
+
+
+def _check_request(settings: RecordSettings, outs: dict[str, Path], several: bool) -> None:
+    """What is wrong with a request, before models are loaded."""
+    from real.drafters import BUILTIN
+    from real.record.rows import check_history_free
+
+    out, names, models = settings.out, settings.drafter or ("model",), settings.models
+    if not several and out.suffix != ".parquet":
+        raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
+    if several and models.weights is not None:
         raise ValueError(
-            f"drafter {drafters[0]!r} names no model, expected model:FOLDER, a transformers "
-            "checkpoint"
+            "--weights names the folder of one drafter; expected a folder of all by --models"
         )
+    if several and models.engine != "eager":
+        raise ValueError(
+            f"several drafters are recorded on engine eager, not {models.engine!r}; "
+            "record them one by one"
+        )
+    if len(outs) < len(names):
+        raise ValueError(f"drafters {', '.join(names)}: expected each once")
+    written = [*outs.values(), *([out / SEQUENCES] if several else [])]
+    for path in written if out.exists() or not several else [out]:
+        for file in {path, path.with_suffix(".json")}:
+            check_output(file, *settings.selection.prompts)
+    for name in names:
+        if name in BUILTIN:
+            check_history_free(BUILTIN[name].drafter)
 
-    def record_model(texts, k, end_tokens, sampled, source) -> "Trace":
-        from real.drafters.model import ModelDrafter
-        from real.model_settings import ModelSettings, check_models, dtype_of
-        from real.record.texts import record_texts_by_model
 
-        check_models(ModelSettings(device=device, dtype=dtype))
-        model = ModelDrafter.load_alone(Path(folder), dtype_of(dtype), device)
-        with show_progress() as progress:
-            known = k, end_tokens, sampled, source
-            return record_texts_by_model(texts, model, *known, progress)
+@dataclass(frozen=True)
+class SelectedPrompts:
+    """The prompts of a recording.
 
-    return record_model
+    | field | meaning |
+    | --- | --- |
+    | prompts, origin | what is recorded, and where it comes from |
+    | longest | most tokens of a prompt, later turns included |
+    | conversation | how later turns become prompts; None: there are none |
+    """
+
+    prompts: list["Prompt"]
+    origin: "PromptOrigin"
+    longest: int
+    conversation: "Conversation | None" = None
 
 
-def written_texts(path: Path, tokenizer: Path | None) -> list["WrittenText"]:
-    """The texts of this file, strings encoded by the tokenizer of that folder."""
-    from simspec.engines.text import read_texts
+def longest_prompt(context: int, budget: int) -> int:
+    """Tokens that a budget of new tokens leaves of the models' context; ValueError for none."""
+    if budget >= context:
+        raise ValueError(
+            f"a budget of {budget} new tokens leaves no room for a prompt in the models' context "
+            f"of {context}; use a smaller --budget, or allow longer sequences by --longest"
+        )
+    return context - budget
 
-    encode: Callable[[str], list[int]] | None = None
-    if tokenizer is not None:
-        from real.model.checkpoint import load_tokenizer
 
-        held = load_tokenizer(tokenizer)
+def select_prompts(
+    settings: RecordSettings,
+    models: ModelSettings,
+    drafters: Sequence[str],
+    progress: Progress = quiet,
+) -> SelectedPrompts:
+    """The prompts, of first turns, that fit into the models of all drafters."""
+    from real.model.checkpoint import load_tokenizer
+    from real.prompts import (
+        Conversation,
+        LeftOut,
+        PromptFormat,
+        PromptOrigin,
+        draw,
+        load_chat_template,
+        read_prompts,
+    )
 
-        def encode(text: str) -> list[int]:
-            return held.encode(text, add_special_tokens=False).ids
+    asked, path = settings.selection, models.target_path
+    context = min(models.context(drafter) for drafter in drafters)
+    form = PromptFormat(
+        load_tokenizer(path), load_chat_template(path, asked.chat_template, asked.system)
+    )
+    limit = asked.longest or longest_prompt(context, settings.budget)
+    read = [read_prompts(file, form, limit) for file in asked.prompts]
+    every = [prompt for part, _ in read for prompt in part]
+    selected = draw(every, asked.per_task, settings.rule.seed)
+    left_out = sum((left for _, left in read), LeftOut())
+    if left_out.count:
+        progress("reading prompts", len(selected), len(selected), left_out.describe())
+    origin = PromptOrigin(left_out, form.metadata())
+    if asked.turns == "all" and any(len(p.turns) > 1 for p in selected):
+        return SelectedPrompts(selected, origin, limit, Conversation(form, limit))
+    return SelectedPrompts(selected, origin, max(len(p.token) for p in selected))
 
-    return read_texts(path, encode)
+
+def with_later_turns(
+    selected: SelectedPrompts, recording: "Recording", progress: Progress, processes: "Processes"
+) -> SelectedPrompts:
+    """The prompts with those of later turns after them, if there are any.
+
+    The target's answers go into the recording's file of sequences, where the recorder finds them.
+    """
+    from real.prompts import LeftOut
+    from real.record.sequences import SequenceCache, add_later_turns
+
+    path = recording.files.sequence_cache
+    if selected.conversation is None or path is None:
+        return selected
+    settings, target = recording.settings, recording.target
+    cache = SequenceCache(path, settings, recording.meta, target, processes)
+    conversation = selected.conversation
+    prompts, later = add_later_turns(
+        target, settings, selected.prompts, conversation, cache, progress, processes
+    )
+    if later.count:
+        progress("reading later turns", later.read, later.read, later.describe())
+    left_out = (selected.origin.left_out or LeftOut()) + later
+    return replace(selected, prompts=prompts, origin=replace(selected.origin, left_out=left_out))

@@ -4,13 +4,6 @@ from real.jobs.audit import ForcedRun, audit_run, force_recording
 from real.jobs.convert import export_drafter
 from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.race import RaceOutputs, RaceSettings, race_recording
-from real.jobs.record import (
-    PromptSettings,
-    exits_of_recording,
-    record_drafters,
-    record_prompts,
-    record_to,
-)
 from real.jobs.run import Outcome, RunSettings, SampledOutcome, run_on, run_recording, run_sampled
 from real.jobs.scorecard import ScoringSettings, score_recordings
 from real.jobs.train import (
@@ -31,7 +24,6 @@ __all__ = [
     "ModelSettings",
     "Outcome",
     "PromptFiles",
-    "PromptSettings",
     "RaceOutputs",
     "RaceSettings",
     "RunSettings",
@@ -42,7 +34,6 @@ __all__ = [
     "TrainingText",
     "audit_run",
     "dtype_of",
-    "exits_of_recording",
     "export_drafter",
     "force_recording",
     "measure_costs",
@@ -50,9 +41,6 @@ __all__ = [
     "open_recording",
     "policy_cost_of",
     "race_recording",
-    "record_prompts",
-    "record_drafters",
-    "record_to",
     "requests_for",
     "run_on",
     "run_recording",

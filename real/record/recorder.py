@@ -19,13 +19,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast
 
-from real.draft import Drafter
+from real.decode.features import drafter_features
+from real.draft import Drafter, check_grows
 from real.drafters import parallel_form
 from real.files import replace_json
 from real.model.target import Target
+from real.pair import Pair
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
-from real.prompts import Prompt
+from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptOrigin
 from real.record.rows import (
     IdleTarget,
     RecordedRows,
@@ -37,8 +39,15 @@ from real.record.rows import (
     record_rejection,
     record_stepwise,
 )
-from real.record.sequences import SequenceCache, blocks_of, groups_of, target_sequence, write_block
-from real.record.settings import RecordError, Settings
+from real.record.sequences import (
+    SequenceCache,
+    blocks_of,
+    default_batch,
+    groups_of,
+    target_sequence,
+    write_block,
+)
+from real.record.settings import RecordError, Settings, card, describe
 from real.record.tree_order import tree_order_parallel, tree_order_stepwise
 from simspec import Trace, TraceError, TraceMeta, load_trace
 
@@ -454,3 +463,90 @@ def record_sequence(
         else:
             order, beam = tree_order_stepwise(target, drafter, settings, *known)
     return replace(rows, margin=None if sampled else margins, order=order, beam=beam)
+
+
+def complete_settings(settings: Settings, pair: Pair, batch: int | None) -> Settings:
+    """The settings with what the models determine."""
+    if settings.tree:
+        check_grows(pair.drafter, settings.tree[1])
+    return replace(
+        settings,
+        end_tokens=pair.end_tokens,
+        features=() if settings.rule.sampled else drafter_features(pair.drafter),
+        batch=default_batch(pair.target) if batch is None else batch,
+    )
+
+
+def make_recording(
+    pair: Pair,
+    settings: Settings,
+    prompts: Sequence[Prompt],
+    files: RecordingFiles,
+    origin: PromptOrigin,
+) -> Recording:
+    """The drafter's part of a recording job; ValueError for sequences beyond a model's window."""
+    pair.check_length(max(len(p.token) for p in prompts) + settings.budget)
+    decoder = pair.target.decoder
+    meta = describe(
+        pair.name,
+        pair.drafter,
+        settings,
+        prompts,
+        pair.tokenizer_sha256,
+        decoder.device,
+        decoder.dtype,
+    )
+    meta = replace(meta, chat=dict(origin.chat), drafter_sha256=pair.drafter_sha256)
+    return Recording(pair.target, pair.drafter, settings, files, meta)
+
+
+def record_to(
+    out: Path,
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    progress: Progress = quiet,
+    sequence_cache: Path | None = None,
+    origin: PromptOrigin = UNKNOWN_ORIGIN,
+    processes: Processes = ALONE,
+) -> dict:
+    """Records a trace with its data card next to it (`<out>.json`), and returns the card.
+
+    sequence_cache: a file that keeps the target's sequences for further recordings. `origin` is
+    stated in the metadata and the card.
+    """
+    files = RecordingFiles(out, sequence_cache=sequence_cache)
+    recording = make_recording(pair, settings, prompts, files, origin)
+    (trace,) = record_all([recording], prompts, progress, processes)
+    return write_card(out, trace, origin, len(prompts))
+
+
+def write_card(out: Path, trace: Trace, origin: PromptOrigin, recorded: int) -> dict:
+    """Writes the data card of a recording of `recorded` prompts next to it, and returns it."""
+    described = card(out, trace)
+    if origin.left_out is not None:
+        described["prompts"] = origin.left_out.to_json() | {"recorded": recorded}
+    replace_json(out.with_suffix(".json"), described)
+    return described
+
+
+def is_finished(recording: Recording, prompts: Sequence[Prompt]) -> bool:
+    """Whether the recording is there, whole, with these settings on these prompts."""
+    if not recording.files.trace.exists():
+        return False
+    trace = load_trace(recording.files.trace)
+    wanted = replace(
+        recording.meta,
+        tasks=tuple(p.task for p in prompts),
+        ids=tuple(p.id for p in prompts),
+        argv=trace.meta.argv,
+        git=trace.meta.git,
+        notes=trace.meta.notes,
+    )
+    cuts = zip(trace.prompt_offset, trace.prompt_offset[1:])
+    return (
+        trace.meta == wanted
+        and [trace.prompt[a:b].tolist() for a, b in cuts] == [p.token for p in prompts]
+        and set(trace.budget.tolist()) == {recording.settings.budget}
+        and trace.sequence.tolist() == list(range(len(prompts)))
+    )

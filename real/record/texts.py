@@ -1,16 +1,20 @@
-"""Recordings of a draft model along texts that an engine or a log has written; no target runs.
+"""Recordings along texts that an engine or a log has written; no target runs.
 
-A draft is the argmax chain of the model's logits after the text so far. Where the text agrees, the
-next position has the same chain, so only positions that the model misses draft tokens that the text
-does not hold: `record_prefix_only`.
+A draft model drafts the argmax chain of its logits after the text so far. Where the text agrees,
+the next position has the same chain, so only positions that the model misses draft tokens that the
+text does not hold: `record_prefix_only`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
+
+import torch
 
 from real.decode.features import drafter_features
 from real.drafters.model import ModelDrafter
+from real.model.checkpoint import load_tokenizer
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.progress import Progress, quiet
@@ -19,7 +23,9 @@ from real.record.rows import IdleTarget, assemble, record_prefix_only
 from real.record.settings import Settings, describe
 from real.sampling import Rule
 from simspec import Trace
-from simspec.engines.text import WrittenText, text_budgets
+from simspec.engines.ngram import ngram_rule
+from simspec.engines.suffix import SuffixRule
+from simspec.engines.text import WrittenText, read_texts, record_texts, text_budgets
 
 
 def record_texts_by_model(
@@ -81,3 +87,42 @@ def _check_text(text: WrittenText, new_tokens: int, lm: Decoder) -> None:
             "it, or take another model"
         )
     lm.check_length(len(text.prompt) + new_tokens)
+
+
+def text_recorder(drafters: Sequence[str], device: str, dtype: torch.dtype) -> Callable[..., Trace]:
+    """(texts, K, end tokens, source, progress) -> recording, of one n-gram rule or draft model."""
+    if len(drafters) > 1:
+        raise ValueError(f"--from-text records one drafter, {len(drafters)} are given")
+    name, _, folder = drafters[0].partition(":")
+    if name == "model" and not folder:
+        raise ValueError(
+            f"drafter {drafters[0]!r} names no model, expected model:FOLDER, a transformers "
+            "checkpoint"
+        )
+    rule = None if name in ("model", "suffix") else ngram_rule(drafters[0])
+
+    def recorder(
+        texts: Sequence[WrittenText],
+        k: int,
+        end_tokens: Sequence[int],
+        source: str,
+        progress: Progress,
+    ) -> Trace:
+        if name == "model":
+            model = ModelDrafter.load_alone(Path(folder), dtype, device)
+            return record_texts_by_model(texts, model, k, end_tokens, True, source, progress)
+        return record_texts(texts, rule or SuffixRule(most=k), k, end_tokens, True, source)
+
+    return recorder
+
+
+def written_texts(path: Path, tokenizer: Path | None) -> list[WrittenText]:
+    """The texts of this file, strings encoded by the tokenizer of that folder."""
+    encode: Callable[[str], list[int]] | None = None
+    if tokenizer is not None:
+        held = load_tokenizer(tokenizer)
+
+        def encode(text: str) -> list[int]:
+            return held.encode(text, add_special_tokens=False).ids
+
+    return read_texts(path, encode)

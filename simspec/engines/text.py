@@ -142,7 +142,7 @@ def text_budgets(
     if temperatures[-1] > 0 and not sampled:
         raise ValueError(
             f"texts were sampled at temperature {temperatures[-1]:g}, and a recording of them "
-            "holds for it alone: give --sampled to label it so, or texts of temperature 0"
+            "holds for it alone: give sampled=True to label it so, or texts of temperature 0"
         )
     if len(temperatures) > 1:
         raise ValueError(

@@ -29,7 +29,7 @@ import torch
 
 from real.audit.rounding import near_ties
 from real.decode.features import drafter_features
-from real.jobs.record import make_recording
+from real.record.recorder import make_recording
 from real.pair import TINY, load_pairs
 from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptFormat, load_chat_template, read_prompts
 from real.record import RecordingFiles, Settings, record_all
