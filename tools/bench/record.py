@@ -29,10 +29,10 @@ import torch
 
 from real.audit.rounding import near_ties
 from real.decode.features import drafter_features
-from real.record.recorder import make_recording
 from real.pair import TINY, load_pairs
 from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptFormat, load_chat_template, read_prompts
 from real.record import RecordingFiles, Settings, record_all
+from real.record.recorder import make_recording
 from real.record.sequences import default_batch, target_sequences
 from real.sampling import Rule
 
