@@ -5,10 +5,10 @@ from pathlib import Path
 
 import simspec
 from real.draft import Drafter, Step
-from real.record.recorder import record_to
 from real.pair import TINY, load_pair
 from real.prompts import Prompt
 from real.record import Settings
+from real.record.recorder import record_to
 from real.sampling import Rule
 
 

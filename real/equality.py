@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from real.decode.loop import DecodeResult
-from real.decode.tree_search import BeamSearch
+from real.decode.plans import BeamSearch
 from simspec import Policy, Rounds, Trace
 from simspec.trace.quantization import decode_margin
 from simspec.tree.policy import TreePolicy

@@ -10,10 +10,9 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from real.decode.acceptance_predictor import load_predictors
 from real.decode.engine import attach_engine
-from real.decode.features import required_predictors
-from real.decode.tree_search import BeamSearch
+from real.decode.features import load_predictors, required_predictors
+from real.decode.plans import BeamSearch
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.files import TINY as TINY

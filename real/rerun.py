@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from real.decode.loop import DecodeResult, decode
-from real.decode.plan import chain_plan, make_plan
-from real.decode.protocol import Plan
-from real.decode.tree_search import BeamSearch
+from real.decode.plans import BeamSearch, Plan, chain_plan, make_plan
 from real.draft import Drafter, Silent
 from real.model.runner import EAGER
 from real.pair import Pair, check_predictors

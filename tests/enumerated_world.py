@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.decode.verify import rejection_sample
 from real.draft import Draft, Silent, Step
 from real.model.target import TargetOutput

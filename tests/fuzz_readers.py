@@ -30,7 +30,7 @@ from real.bench.hf_generate import Tuning
 from real.bench.race import Runs
 from real.bench.saved import RaceFile, load_rows, save_rows
 from real.bench.scorecard import ScorecardRow
-from real.decode.acceptance_predictor import AcceptancePredictor, load_predictor, save_predictor
+from real.decode.features import AcceptancePredictor, load_predictor, save_predictor
 from real.demo import TRACES
 from real.drafters import BUILTIN
 from real.drafters.eagle import EagleHead

@@ -4,7 +4,7 @@ proposes at each position what it proposes after that prefix."""
 import pytest
 import toy_lm
 
-from real.decode.along import along, start
+from real.decode.loop import along, start
 from real.model.target import Target
 
 PROMPT, TOKENS = [5, 9, 2, 11], [7, 7, 1, 20, 4]

@@ -22,7 +22,7 @@ from transformers.generation.candidate_generator import (
 )
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.model.checkpoint import from_transformers

@@ -8,7 +8,7 @@ import torch
 from toy_lm import END, RULES, toy_pair, toy_prompts
 
 from real.decode.loop import decode
-from real.decode.tree_search import BeamSearch
+from real.decode.plans import BeamSearch
 from real.equality import compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings

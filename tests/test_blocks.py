@@ -5,7 +5,7 @@ import pytest
 from toy_lm import DRAFTERS, RULES, UNRECORDED, toy_cost, toy_pair
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.measure.blocks import LoopBlock, TreeWidthBlock
 from real.measure.job import FIXED, WIDTH, Job, draft_jobs
 from real.measure.samples import Samples

@@ -30,8 +30,7 @@ from toy_training import PLAN, drafter_data
 
 from real.decode.features import drafter_features, feature_values
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
-from real.decode.tree_search import top_tokens
+from real.decode.plans import chain_plan, top_tokens
 from real.decode.verify import rejection_sample
 from real.draft.drafted_logits import rank_of
 from real.drafters import BUILTIN, parallel_form

@@ -10,7 +10,7 @@ from toy_lm import END, NEW, RULES, UNRECORDED, at_random, toy_cost, toy_pair, t
 
 from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import Drafter
 from real.drafters import BUILTIN
 

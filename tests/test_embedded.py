@@ -7,7 +7,7 @@ from functools import lru_cache
 import pytest
 from toy_lm import POLICIES, policy_from, run_all
 
-from real.decode.acceptance_predictor import PREDICTOR_NAMES as NAMES_LEARNT
+from real.decode.features import PREDICTOR_NAMES as NAMES_LEARNT
 from real.decode.features import drafter_features
 from real.demo import TRACES, recordings
 from real.drafters import BUILTIN

@@ -13,7 +13,7 @@ from toy_lm import END, RULES, policy_from, reads, toy_cost, toy_recording
 
 from real.audit.forced_decoding import compare_forced, decode_forced
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.decode.verify import accept_exact
 from real.draft import Silent
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead

@@ -11,7 +11,7 @@ from toy_lm import toy_decoder
 
 from real.audit.forced_decoding import compare_forced_sampled, decode_forced_sampled
 from real.decode.loop import decode
-from real.decode.plan import chain_plan, make_plan
+from real.decode.plans import chain_plan, make_plan
 from real.model.target import Target
 from real.sampling import Rule
 from simspec import policies, replay

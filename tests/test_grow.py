@@ -9,8 +9,7 @@ from test_catch_up import _begin, _round, _same_draft
 from toy_lm import DRAFTERS, END, RULES, toy_pair, toy_prompts
 
 from real.decode.loop import decode
-from real.decode.tree_drafting import Cape, StaticTree
-from real.decode.tree_search import BeamSearch, DynamicTree
+from real.decode.plans import BeamSearch, Cape, DynamicTree, StaticTree
 from real.draft import Draft, check_grows
 from real.model.runner import ancestor_mask, branches, depths
 from real.model.target import Target

@@ -16,7 +16,7 @@ from shell import run
 from toy_lm import END, RULES, at_random, toy_cost, toy_pair, toy_prompts
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import Draft
 from real.drafters import BUILTIN
 from real.drafters.lookahead import LookaheadDrafter

@@ -6,7 +6,7 @@ from toy_lm import VOCAB, toy_cost, toy_target
 
 from real.decode import loop
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.model.target import Target

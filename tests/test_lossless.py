@@ -8,7 +8,7 @@ from toy_lm import DRAFTERS as RECORDED
 from toy_lm import END, RULES, UNRECORDED, VOCAB, ToyPairs, at_random, toy_cost, toy_prompts
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import Silent, Step
 from real.record import Settings
 from real.record.sequences import target_sequence

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from toy_lm import DRAFTERS, RULES, UNRECORDED, toy_cost, toy_pair
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.measure import pace as module
 from real.measure.pace import FLOOR, SPREAD, STOLEN, Pace, TimingBlock, stolen_seconds
 from real.measure.samples import NEAR, _beside

@@ -13,8 +13,7 @@ from test_medusa import shaken
 from toy_lm import DRAFTERS, END, RULES, VOCAB, ToyPairs, toy_prompts, toy_target
 
 from real import sampling
-from real.decode.acceptance_predictor import AcceptancePredictor
-from real.decode.features import drafter_features
+from real.decode.features import AcceptancePredictor, drafter_features
 from real.draft import kind as parallel
 from real.draft.drafted_logits import DraftedLogits
 from real.drafters import parallel_form

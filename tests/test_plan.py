@@ -5,10 +5,7 @@ import inspect
 import pytest
 from toy_lm import toy_cost
 
-from real.decode.plan import chain_plan, make_plan
-from real.decode.protocol import Plan
-from real.decode.tree_drafting import Cape, StaticTree
-from real.decode.tree_search import BeamSearch, DynamicTree
+from real.decode.plans import BeamSearch, Cape, DynamicTree, Plan, StaticTree, chain_plan, make_plan
 from real.measure.blocks import undrafted_chain, undrafted_tree
 from real.measure.job import PLAIN, Job, JobPlan
 from simspec import policies

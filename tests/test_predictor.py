@@ -13,21 +13,19 @@ from safetensors.torch import save_file
 from toy_lm import END, PREFIX, RULES, run_all, toy_cost, toy_pair, toy_prompts
 
 from real.decode import features
-from real.decode.acceptance_predictor import (
+from real.decode.features import (
+    GRIDS,
     PREDICTOR_NAMES,
     AcceptancePredictor,
+    FeatureReader,
+    drafter_features,
     drafter_identity,
     load_predictor,
     load_predictors,
     parameter_count,
-    save_predictor,
-)
-from real.decode.features import (
-    GRIDS,
-    FeatureReader,
-    drafter_features,
     read_features,
     required_predictors,
+    save_predictor,
 )
 from real.equality import rounds_of
 from real.model.hf_config import WeightsError

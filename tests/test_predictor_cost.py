@@ -3,7 +3,7 @@
 import pytest
 from toy_lm import RULES, toy_pair
 
-from real.decode.acceptance_predictor import AcceptancePredictor
+from real.decode.features import AcceptancePredictor
 from real.measure import measure
 from real.measure.settings import MeasureSettings
 

@@ -22,7 +22,7 @@ from enumerated_world import (
 from toy_lm import at_random, toy_decoder
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.drafters.model import ModelDrafter
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule

@@ -28,7 +28,7 @@ from toy_lm import END, TOYS, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import Silent
 from real.model.target import Target
 from real.prompts import Prompt

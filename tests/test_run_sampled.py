@@ -9,7 +9,7 @@ import torch
 from toy_lm import END, toy_cost, toy_decoder, toy_pair, toy_prompts
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.drafters.model import ModelDrafter
 from real.equality import rounds_of
 from real.jobs.run import chain_policy, run_sampled

@@ -14,9 +14,7 @@ from real.decode import features as feature_reader
 from real.decode.engine import ENGINES, attach_engine, make_passes, passes_for_trace
 from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
-from real.decode.tree_drafting import Cape, StaticTree
-from real.decode.tree_search import BeamSearch, DynamicTree
+from real.decode.plans import BeamSearch, Cape, DynamicTree, StaticTree, chain_plan
 from real.demo import recordings
 from real.model.captured_passes import CapturedPasses
 from real.model.runner import EAGER, Span

@@ -12,9 +12,7 @@ from test_tree_law import depth_along
 from toy_lm import END, toy_cost, toy_pair, toy_prompts
 
 from real.decode.loop import decode
-from real.decode.plan import make_plan
-from real.decode.protocol import RoundStart, SequenceStart
-from real.decode.tree_search import BeamSearch, DynamicTree
+from real.decode.plans import BeamSearch, DynamicTree, RoundStart, SequenceStart, make_plan
 from real.equality import rounds_of
 from real.prompts import Prompt
 from real.record import RecordingFiles, Settings, record

@@ -19,7 +19,7 @@ from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.decode.verify import VerifyResult, rejection_sample
 from real.draft import Draft
 from real.model.target import Target

@@ -13,7 +13,7 @@ from real.bench.scorecard import Scorecard
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.features import FeatureReader
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.measure.job import FEATURES, FIXED, PLAIN, Job, draft_jobs
 from real.measure.samples import RoundTimes
 from real.model.target import Target

@@ -11,7 +11,7 @@ from toy_lm import VOCAB, taught, toy_decoder, toy_sorted, toy_target, toy_texts
 from toy_training import PLAN, drafter_data
 
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import Step
 from real.drafters import BUILTIN
 from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_model

@@ -6,7 +6,7 @@ from functools import lru_cache
 import pytest
 from tree_runs import ran
 
-from real.decode.plan import make_plan
+from real.decode.plans import make_plan
 from real.demo import recordings
 from real.equality import NOTHING, compare
 from real.jobs import run_on

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from real.decode.protocol import RoundStart, SequenceStart
-from real.decode.tree_search import DynamicTree, search_tree
+from real.decode.plans import DynamicTree, RoundStart, SequenceStart, search_tree
 from real.decode.verify import PhaseTimer
 from real.draft import Drafter
 from real.sampling import Rule

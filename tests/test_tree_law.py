@@ -11,9 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_strategies import shapes
 
-from real.decode.protocol import RoundStart, SequenceStart
-from real.decode.tree_drafting import Cape, StaticTree
-from real.decode.tree_search import BeamSearch, DynamicTree
+from real.decode.plans import BeamSearch, Cape, DynamicTree, RoundStart, SequenceStart, StaticTree
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.sampling import Rule

@@ -9,10 +9,17 @@ from toy_lm import END, RULES, VOCAB, toy_cost, toy_pair, toy_prompts
 from tree_runs import DRAFTERS, logprob_and_scores
 
 from real.decode.loop import decode
-from real.decode.plan import make_plan
-from real.decode.protocol import RoundStart, SequenceStart
-from real.decode.tree_drafting import StaticTree
-from real.decode.tree_search import BeamSearch, DynamicTree, parse_beam, search_tree, top_tokens
+from real.decode.plans import (
+    BeamSearch,
+    DynamicTree,
+    RoundStart,
+    SequenceStart,
+    StaticTree,
+    make_plan,
+    parse_beam,
+    search_tree,
+    top_tokens,
+)
 from real.record import Settings
 from real.record.sequences import target_sequence
 from real.sampling import Rule

@@ -8,7 +8,7 @@ import torch
 
 from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import TrainingBatch
 from real.draft.losses import multi_head_loss
 from real.drafters import BUILTIN

@@ -9,7 +9,7 @@ from toy_lm import END, RULES, toy_cost, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.plan import make_plan
+from real.decode.plans import make_plan
 from real.equality import compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from real.audit.runs import EmittedSequence
-from real.decode.along import along
+from real.decode.loop import along
 from real.draft import Drafter
 from real.model.decoder import Decoder
 from real.model.target import Target

@@ -8,7 +8,7 @@ import torch
 
 from real.audit.rounding import TOLERANCES, Tolerance, spacing, tolerance_of
 from real.decode.loop import DecodeResult, Round, decode
-from real.decode.protocol import Plan
+from real.decode.plans import Plan
 from real.draft import Drafter
 from real.equality import rounds_of
 from real.model.target import Target

@@ -20,7 +20,7 @@ from real.bench.race import (
 from real.decode.engine import make_passes, passes_for_trace
 from real.decode.features import required_predictors
 from real.decode.loop import decode
-from real.decode.plan import make_plan
+from real.decode.plans import make_plan
 from real.draft import Drafter, Silent, check_grows
 from real.model.runner import EagerPasses
 from real.pair import Pair, load_pair

@@ -10,8 +10,7 @@ from real.bench.phase_costs import phase_costs_without_each, phase_jobs
 from real.bench.scorecard import Prices, ScorecardRow, scorecard_rows
 from real.decode.engine import engines_of
 from real.decode.loop import DecodeResult, decode
-from real.decode.plan import chain_plan
-from real.decode.protocol import Plan
+from real.decode.plans import Plan, chain_plan
 from real.draft import Drafter, Silent
 from real.measure.job import PLAIN, Job
 from real.measure.samples import RoundTimes

@@ -16,7 +16,7 @@ from real.audit.forced_decoding import (
 from real.audit.result import AuditResult
 from real.audit.runs import EmittedRun, load_run, recorded_run
 from real.decode.engine import engines_of
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.drafters import BUILTIN
 from real.model_settings import ModelSettings, open_recording, policy_cost_of
 from real.pair import Pair, check_predictors

@@ -8,7 +8,7 @@ import numpy as np
 
 from real.audit.runs import emitted_sequences, run_header, save_run
 from real.decode.engine import engines_of
-from real.decode.tree_search import BeamSearch, parse_beam
+from real.decode.plans import BeamSearch, parse_beam
 from real.equality import Comparison, compare, rounds_of
 from real.measure import MeasureSettings, max_new_tokens, measure
 from real.model_settings import ModelSettings, open_recording

@@ -6,12 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from real.decode.acceptance_predictor import PREDICTOR_NAMES
-from real.decode.along import start
-from real.decode.loop import decode
-from real.decode.plan import chain_plan
-from real.decode.protocol import Plan, RoundStart, SequenceStart
-from real.decode.tree_drafting import StaticTree
+from real.decode.features import PREDICTOR_NAMES
+from real.decode.loop import decode, start
+from real.decode.plans import Plan, RoundStart, SequenceStart, StaticTree, chain_plan
 from real.decode.verify import OTHER, POLICY, PhaseTimer
 from real.draft import Draft, Drafter
 from real.measure.estimate import Timed, estimate, relative_width

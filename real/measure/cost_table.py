@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.decode.along import start
+from real.decode.loop import start
 from real.draft import Drafter
 from real.measure.job import BACKLOG, MAX_BACKLOG, STEPS, VERIFY, Job
 from real.measure.price import Entry, LoopPrices

@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from real.decode.acceptance_predictor import PREDICTOR_NAMES
+from real.decode.features import PREDICTOR_NAMES
 from real.decode.loop import Round
-from real.decode.protocol import Plan, RoundStart, SequenceStart
+from real.decode.plans import Plan, RoundStart, SequenceStart
 from real.decode.verify import PhaseTimer, VerifyResult
 from real.draft import Draft, Drafter, Silent
 from real.model.target import TargetOutput

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from real.decode.acceptance_predictor import PREDICTOR_NAMES
+from real.decode.features import PREDICTOR_NAMES
 from real.decode.loop import DecodeResult
 from real.decode.verify import DRAFTING, OTHER, POLICY, VERIFICATION
 from real.measure.estimate import Timed

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
-from real.decode.acceptance_predictor import PREDICTOR_NAMES
+from real.decode.features import PREDICTOR_NAMES
 from real.decode.verify import DRAFTING, OTHER, POLICY
 from real.measure.estimate import (
     LEVEL,

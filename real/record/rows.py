@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from real.decode.along import along
 from real.decode.features import FeatureReader, encode_features, feature_values, required_predictors
+from real.decode.loop import along
 from real.draft import Drafter
 from real.draft.drafted_logits import DraftedLogits, rank_of
 from real.draft.kind import position_batches

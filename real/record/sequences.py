@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from real.decode.loop import Round, decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import Silent
 from real.files import replacing
 from real.model.decoder import Decoder

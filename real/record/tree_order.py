@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.decode.along import along
-from real.decode.tree_search import CandidateTree, search_tree, top_tokens
+from real.decode.loop import along
+from real.decode.plans import CandidateTree, search_tree, top_tokens
 from real.draft import Drafter, ParallelDrafter, check_grows
 from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import position_batches

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.decode.along import along, start
+from real.decode.loop import along, start
 from real.draft import Drafter
 from real.drafters import parallel_form
 from real.drafters.self_skip import SkipConfig, skipping_pass

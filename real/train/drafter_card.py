@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from real.decode.acceptance_predictor import PREDICTOR_NAMES
+from real.decode.features import PREDICTOR_NAMES
 from real.draft import TrainingBatch
 from real.draft.losses import next_token_loss
 from real.drafters import BUILTIN

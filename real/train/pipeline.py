@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from real.decode.acceptance_predictor import PREDICTOR_NAMES
+from real.decode.features import PREDICTOR_NAMES
 from real.draft.losses import next_token_loss
 from real.drafters import BUILTIN
 from real.files import read_card

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from real.decode.acceptance_predictor import (
+from real.decode.features import (
     PREDICTOR_NAMES,
     AcceptancePredictor,
     load_predictor,

@@ -18,7 +18,7 @@ import torch
 from real.commands.engine_options import SMOLLM2, adapter_of, engine_settings, prompt_choice
 from real.decode.engine import make_passes
 from real.decode.loop import decode
-from real.decode.plan import chain_plan
+from real.decode.plans import chain_plan
 from real.draft import Silent
 from real.engines import Worker, find_environment
 from real.engines.messages import Request

@@ -18,7 +18,7 @@ from scipy import stats
 
 from real.decode.engine import attach_engine, make_passes
 from real.decode.loop import decode
-from real.decode.tree_drafting import StaticTree
+from real.decode.plans import StaticTree
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
 from real.model.checkpoint import load_decoder
 from real.model.target import Target
