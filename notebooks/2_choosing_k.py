@@ -26,8 +26,7 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, formulas, replay
-from simspec.cost.roofline import roofline_cost, roofline_table
-from simspec.cost.shapes import DEVICES, SHAPES
+from simspec.cost.roofline import DEVICES, SHAPES, roofline_cost, roofline_table
 from simspec.cost.table import CostTable
 from simspec.numerics import stats
 from simspec.policies import fixed, make
@@ -347,7 +346,7 @@ print(f"Eq. 14 here with c = {ratio:.3f}, the measured draft step over the measu
 
 # %%
 sizes = (1, 16, 64, 256) if FAST else (1, 2, 4, 8, 16, 32, 64, 128, 256)
-planned = roofline_table(target, drafter, card, trace.K, sizes, [128, 1024])
+planned = roofline_table(target, drafter, card, trace.K, sizes, (128, 1024))
 shown = [
     (f"{each}, context {context}", each, planned, context)
     for each in names

@@ -28,8 +28,7 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, replay
-from simspec.cost.roofline import roofline_cost
-from simspec.cost.shapes import DEVICES, SHAPES
+from simspec.cost.roofline import DEVICES, SHAPES, roofline_cost
 from simspec.policies import cape, dynamic_tree, fixed, optimal_tree
 from simspec.policies.trees import static
 from simspec.policy.predictor import split_by_task

@@ -27,13 +27,7 @@ import simspec
 from simspec import CostModel, formulas
 from simspec.evaluate.evaluation import evaluate
 from simspec.numerics import stats
-from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
-from simspec.policy.predictor import split_by_task
-from simspec.reports.reachable import reachable
-from simspec.trace.acceptance import depth_acceptance
-from simspec.trace.recordings import CHECKOUT, costs_of
-from simspec.trace.synthetic import iid
-from simspec.validation.paper_tables import (
+from simspec.papers.printed import (
     EESD,
     eesd_cells,
     glide_cells,
@@ -41,6 +35,12 @@ from simspec.validation.paper_tables import (
     shared_cost,
     table_rows,
 )
+from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
+from simspec.policy.predictor import split_by_task
+from simspec.reports.reachable import reachable
+from simspec.trace.acceptance import depth_acceptance
+from simspec.trace.recordings import CHECKOUT, costs_of
+from simspec.trace.synthetic import iid
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws and recordings; the suite runs it so
 plt.rcParams |= {

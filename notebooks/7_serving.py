@@ -30,8 +30,7 @@ import numpy as np
 
 import simspec
 from simspec.cost.batch import parse_terms
-from simspec.cost.roofline import roofline_table
-from simspec.cost.shapes import DEVICES, SHAPES
+from simspec.cost.roofline import DEVICES, SHAPES, roofline_table
 from simspec.engines import vllm
 from simspec.engines.formats import Sources, read_import, write_export
 from simspec.engines.import_report import depth_counts, depth_curve, length_at, not_concluded
@@ -301,7 +300,7 @@ axes[0].legend(fontsize=8)
 
 # %%
 planned = roofline_table(
-    SHAPES["llama-3-8b"], 0.03, DEVICES["h100"], 8, (1, 16, 64, 128, 256), [256]
+    SHAPES["llama-3-8b"], 0.03, DEVICES["h100"], 8, (1, 16, 64, 128, 256), (256,)
 )
 planned.to_json(place / "planned.json")
 sources = Sources({name: paths[name]}, str(place / "planned.json"))

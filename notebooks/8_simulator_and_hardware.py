@@ -12,9 +12,8 @@
 # # 8. The simulator against hardware
 #
 # A replay makes the rounds of a real run, one by one. Its seconds are a model: measured parts of a
-# round, added up. How far is their sum from the clock? Four tests, from near to far: a race on the
-# machine whose costs were measured; the intervals of these costs; tables of speeds that others
-# published, of GPUs that we do not have; and engines that people run.
+# round, added up. How far is their sum from the clock? Three tests, from near to far: a race on the
+# machine whose costs were measured; the intervals of these costs; and engines that people run.
 #
 # The race is of SmolLM2-135M-Instruct on a CPU. It ran apart from the measurement of costs, at
 # another hour: what a machine does in between is part of the error.
@@ -30,9 +29,7 @@ from real.engines.summary import advised, run_summary
 from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import ratio
 from simspec.policies import fixed, make
-from simspec.published import speed_tables
 from simspec.trace.recordings import CHECKOUT, costs_of
-from simspec.validation.published_costs import MEASURES, published_batches, published_costs
 
 plt.rcParams |= {
     "figure.dpi": 80,
@@ -229,103 +226,6 @@ print(
 )
 for warning in cost.precision.warnings:
     print("the measurement said:", warning)
-
-# %% [markdown]
-# ## Other people's GPUs
-#
-# The cost model says that a round's price depends on its draft length alone, and grows by equal
-# steps. Others published accepted lengths and speedups by draft length. Their quotient is the price
-# of a round in plain steps, and needs no machine of ours.
-#
-# **Look for:** straight lines, and those of several tasks on each other. Where lines bend or part,
-# the model is wrong, and so is a replay that it prices.
-
-# %%
-tables = speed_tables()
-shown = ["vllm-20780-eagle1", "vllm-20780-eagle3", "draft-length-audit"]
-shown += [name for name, table in tables.items() if "specbundle" in name and table.batch == 1][:1]
-figure, axes = plt.subplots(1, len(shown), figsize=(10, 3), sharey=True)
-for axis, name in zip(axes, shown):
-    table = tables[name]
-    for colour, task in zip(COLOURS, table.tasks):
-        rows = [row for row in table.rows if row.task == task]
-        axis.plot(
-            [row.K for row in rows], [row.round_cost for row in rows], "o-", ms=3, color=colour
-        )
-    by_length = {K: [row.round_cost for row in table.rows if row.K == K] for K in table.lengths}
-    spread = max(max(costs) / min(costs) - 1 for costs in by_length.values())
-    axis.set_title(name.removeprefix("specbundle/"), fontsize=8)
-    axis.set_xlabel("K")
-    print(
-        f"{name}: {len(table.tasks)} tasks, K = {table.lengths[0]} to {table.lengths[-1]}, tasks "
-        f"apart by {spread:.1%} at most; {table.texts.get('source', '')}"
-    )
-axes[0].set(ylabel="round, in plain steps", ylim=(0, None))
-
-# %% [markdown]
-# ## Predicted speedups of these tables
-#
-# Each speedup from its own accepted length and the round costs of other rows: a draft length
-# between the ends, one left out, a task left out.
-#
-# **Look for:** the groups at batch 1, under the line of 3% that is asked of them, and how the error
-# grows where a table was taken under load.
-
-# %%
-report = published_costs()
-assert report["ok"]
-figure, axis = plt.subplots(figsize=(9, 3.2))
-groups = list(dict.fromkeys(result["group"] for result in report["errors"]))
-for shift, (colour, measure) in enumerate(zip(COLOURS, MEASURES)):
-    held = [result for result in report["errors"] if result["measure"] == measure]
-    at = [groups.index(result["group"]) + 0.22 * (shift - 1) for result in held]
-    axis.vlines(
-        at,
-        [100 * result["median"] for result in held],
-        [100 * result["p90"] for result in held],
-        color=colour,
-        lw=1,
-    )
-    axis.plot(
-        at, [100 * result["median"] for result in held], "o", ms=5, color=colour, label=measure
-    )
-    for result in held:
-        if result["limit"]:
-            print(
-                f"{result['group']}, {measure}: median {result['median']:.2%}, worst "
-                f"{result['worst']:.2%} of {result['count']}"
-            )
-axis.axhline(100 * report["limit"], color="black", ls=":", lw=0.8)
-axis.set_yscale("log")
-axis.set_xticks(range(len(groups)), groups, fontsize=7, rotation=30, ha="right")
-axis.set_ylabel("median error, to the 90th percentile, %")
-axis.legend(fontsize=7)
-
-# %% [markdown]
-# ## Batches of others
-#
-# Does drafting pay in their batch? A lock step of independent acceptances of the published length,
-# at costs from other rows of the same table, or of another machine.
-#
-# **Look for:** crosses, in the upper left and lower right quarter: there the answer was wrong. And
-# for the colour that most of them have: costs do not move from one machine to another.
-
-# %%
-found = published_batches()
-figure, axis = plt.subplots(figsize=(5, 3.8))
-for colour, label in zip(COLOURS, dict.fromkeys(row["cost"] for row in found)):
-    held = [row for row in found if row["cost"] == label]
-    for agrees, mark in ((True, "o"), (False, "x")):
-        points = [(r["measured"], r["predicted"]) for r in held if r["agrees"] == agrees]
-        if points:
-            axis.plot(*zip(*points), mark, ms=5, color=colour)
-    axis.plot([], [], "o", color=colour, label=f"costs of {label}")
-    right = sum(row["agrees"] for row in held)
-    print(f"costs of {label}: the right side of 1 in {right} of {len(held)}")
-axis.axhline(1, color="grey", lw=0.8)
-axis.axvline(1, color="grey", lw=0.8)
-axis.set(xlabel="measured speedup", ylabel="predicted")
-axis.legend(fontsize=7)
 
 # %% [markdown]
 # ## In engines that people run

@@ -4,11 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from simspec.cost.fit import precision_of
 from simspec.cost.model import CostModel
+from simspec.cost.provenance import CostPrecision
 
 LISTS = ("draft", "verify", "catch_up")
 SCALARS = ("overhead", "feature", "node")
+
+
+def precision_of(cost: CostModel) -> CostPrecision:
+    """The precision of costs that nobody measured: no intervals."""
+    sizes = {part: len(getattr(cost, part)) for part in LISTS}
+    single = ("overhead", "baseline", "feature", "node")
+    unknown = {part: [None] * size for part, size in sizes.items()} | dict.fromkeys(single)
+    filled = {part: [0] * size for part, size in sizes.items()} | dict.fromkeys(single, 0)
+    return CostPrecision(0.0, unknown, filled)
 
 
 def replicated(cost: CostModel, R: int = 64, spread: float = 0.1, seed: int = 0) -> CostModel:
@@ -20,5 +29,5 @@ def replicated(cost: CostModel, R: int = 64, spread: float = 0.1, seed: int = 0)
         ratio = np.asarray(getattr(cost, part)) / cost.baseline
         noise = np.exp(spread * random.standard_normal((R, *ratio.shape)))
         replicates[part] = (ratio * noise).tolist()
-    held = replace(cost.precision or precision_of(cost, ()), replicates=replicates, blocks=40)
+    held = replace(cost.precision or precision_of(cost), replicates=replicates, blocks=40)
     return replace(cost, precision=held)

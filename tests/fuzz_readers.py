@@ -53,7 +53,6 @@ from real.pair import TINY
 from real.prompts.reading import read_rows
 from real.train.corpus import documents
 from simspec import replay
-from simspec.cost.speed_table import read_speed_tables
 from simspec.cost.table import CostTable, load_cost
 from simspec.engines.formats import read_import
 from simspec.engines.import_report import import_report
@@ -122,11 +121,6 @@ PROMPTS = "".join(
 TREES = {
     "paths__json": '{"paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0]]}',
     "parents__json": '{"parent": [0, 0, 1, 1], "rank": [0, 1, 0, 1]}',
-}
-SPEEDS = {
-    "a__csv": "K,accepted_length,speedup,task\n1,1.6,1.3,qa\n3,2.3,1.7,qa\n5,2.6,1.6,qa\n",
-    "b__json": '{"columns": ["K", "accepted_length", "tokens_per_second", "batch"], '
-    '"plain_tokens_per_second": 90, "rows": [[1, 1.6, 120, 1], [3, 2.2, 150, 1]]}',
 }
 SHAPE = {
     "shape__json": '{"name": "s", "layers": 2, "width": 64, "heads": 4, "kv_heads": 2, '
@@ -331,7 +325,6 @@ KINDS: dict[str, Kind] = {
         weight=2,
     ),
     "tree": Kind(texts(**TREES), load_tree, weight=3),
-    "speed table": Kind(texts(**SPEEDS), read_speed_tables, weight=4),
     "shape": Kind(texts(**SHAPE), lambda path: read_shape(str(path)), weight=2),
     "unfinished costs": Kind(sittings, use_sitting, weight=2),
     "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),

@@ -13,6 +13,8 @@ from simspec import CostModel, synthetic
 from simspec.numerics.formulas import expected_committed
 from simspec.papers.claim import HELD, UNDECIDED, Claim, Inputs, verdicts_on
 from simspec.papers.evidence import excess, observe
+from simspec.papers.printed import EESD as EESD_TABLE
+from simspec.papers.printed import table_rows
 from simspec.papers.recorded import MEASURED, PRICES, Recorded, Recordings
 from simspec.papers.s2d import cascades
 from simspec.papers.thompson import EESD_ACCEPTANCE, SYNTHETIC, VANILLA_ACCEPTANCE, raised
@@ -24,8 +26,6 @@ from simspec.reports.transport import iid_rate
 from simspec.reports.tree_rows import NODES, ROUNDS, SECONDS, prompt_figures
 from simspec.tree.policy import TreePolicy
 from simspec.tree.tree import chain_tree
-from simspec.validation.paper_tables import EESD as EESD_TABLE
-from simspec.validation.paper_tables import table_rows
 
 TRACES = ROOT / "traces"
 

@@ -11,12 +11,12 @@ from shell import run
 from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
+from simspec.check import recording_checks
 from simspec.output.table import json_data
 from simspec.policies import fixed
 from simspec.reports.drafters import ALL, compare_drafters, frame, table
 from simspec.trace.acceptance import by_depth, depth_acceptance
 from simspec.trace.recordings import recordings
-from simspec.validation.check import recording_checks
 
 
 def recording(seed=0, prompts=12, K=4, rate=0.6):

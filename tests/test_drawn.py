@@ -22,6 +22,7 @@ from simspec import (
     replay,
     sweep,
 )
+from simspec.check import recording_checks
 from simspec.numerics import rng
 from simspec.numerics.rng import ACCEPT
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
@@ -33,7 +34,6 @@ from simspec.trace.acceptance import (
     expected_accepted,
     expected_accepted_length,
 )
-from simspec.validation.check import recording_checks
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 SEED = st.integers(0, 2**64 - 1)
@@ -224,10 +224,10 @@ def test_sweeps_lineups_and_checks_work_on_draws():
     assert row.rule == "rejection"
     assert row.best_k > 0
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)
-    checks, facts = recording_checks("r", trace, 0)
+    checks, rows = recording_checks("r", trace, 0)
     assert len(checks) > 8
     assert all(entry.ok for entry in checks)
-    assert 0 < facts["alpha"] < 1
+    assert 0 < rows[0]["alpha"] < 1
 
 
 def _more(params, state, slot, features, u):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simspec import formulas
-from simspec.validation.paper_tables import (
+from simspec.papers.printed import (
     EESD,
     GLIDE_1,
     cells,

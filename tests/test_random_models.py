@@ -8,8 +8,8 @@ import torch
 
 from real.drafters import drafter_shapes, random_drafter
 from real.model import random_models as shape
-from real.model.random_models import check_room, needed, random_decoder, read_shape
-from simspec.cost.shapes import SHAPES, parameters
+from real.model.random_models import check_room, needed, parameters, random_decoder, read_shape
+from simspec.cost.roofline import SHAPES
 
 TINY = read_shape("4x16x2x24")
 

@@ -11,7 +11,7 @@ from task_target import SOURCE, texts
 from toy_lm import VOCAB, toy_target
 
 from simspec import CostModel, load_trace, replay
-from simspec.cost.shapes import SHAPES, matrix_weights
+from simspec.cost.roofline import SHAPES, matrix_weights
 from simspec.papers import s2d_targets
 from simspec.papers.catalogue import TABLES
 from simspec.papers.claim import Inputs

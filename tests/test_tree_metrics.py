@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from tree_strategies import NODES, example, ordered, prices, recordings, shapes
 
 from simspec import CostModel, policies, replay, summary, sweep
-from simspec.cost.roofline import roofline_cost
-from simspec.cost.shapes import DEVICES, SHAPES
 from simspec.policies import fixed
 from simspec.policies.trees import static
 from simspec.replay.sweep import sweep_rows
@@ -125,13 +123,3 @@ def test_tree_costs_round_trip(tmp_path):
         CostModel.from_ratio(0.1, 1).widen(4)
     with pytest.raises(ValueError, match="node is -1"):
         replace(cost, node=-1)
-
-
-def test_roofline_prices_trees_where_requested():
-    big, small, device = SHAPES["llama-3-8b"], SHAPES["llama-3.2-1b"], DEVICES["h100"]
-    chains, trees = (roofline_cost(big, small, device, 4, nodes=nodes) for nodes in (0, 63))
-    assert (chains.nodes, trees.nodes, trees.K) == (4, 63, 4)
-    assert chains.node == 0 <= trees.node < trees.draft[1]
-    assert (np.diff(trees.verify) >= 0).all()
-    assert trees.verify[:5].tolist() == chains.verify.tolist()
-    assert "node" not in chains.to_dict()

@@ -11,7 +11,7 @@ from real.draft.drafted_logits import DraftedLogits
 from real.draft.protocol import Drafter
 from real.model.decoder import Decoder
 from real.model.full_pass import BranchCache, TargetPass, full_pass
-from simspec.cost.shapes import ModelShape
+from simspec.cost.roofline import ModelShape
 
 Proposal = tuple[DraftedLogits | Tensor, Tensor]
 """Logits `[m, n, vocab]` of m positions, and the hidden states `[m, n, d_D]` they come from.

@@ -3,7 +3,7 @@
 from real.draft import Drafter, DrafterKind, RandomInit
 from real.draft.kind import ParallelFactory
 from real.model.decoder import Decoder
-from simspec.cost.shapes import ModelShape
+from simspec.cost.roofline import ModelShape
 from simspec.plugins import plugins
 
 BUILTIN: dict[str, DrafterKind] = {

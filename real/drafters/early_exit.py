@@ -26,7 +26,7 @@ from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.layer import DecoderLayer, RMSNorm
 from real.model.runner import EAGER, ForwardContext, Span
 from real.model.target import Resume
-from simspec.cost.shapes import ModelShape
+from simspec.cost.roofline import ModelShape
 
 
 class EarlyExitHead(DraftHead):

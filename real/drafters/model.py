@@ -23,7 +23,7 @@ from real.model.draft_vocabulary import (
 from real.model.hf_config import WeightsError
 from real.model.random_models import random_decoder, read_shape
 from real.model.runner import EAGER, ForwardContext, Span
-from simspec.cost.shapes import ModelShape
+from simspec.cost.roofline import ModelShape
 
 
 class ModelDrafter(Drafter):

@@ -11,7 +11,7 @@ from torch import nn
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder
 from real.model.layer import RMSNorm, frequencies
-from simspec.cost.shapes import SHAPES, ModelShape, look_up, memory
+from simspec.cost.roofline import SHAPES, ModelShape, cache_bytes, matrix_weights
 from simspec.output.files import read_json
 
 VOCAB = 32000
@@ -47,12 +47,13 @@ def read_shape(text: str, vocab: int | None = None) -> ModelShape:
         )
     if text.endswith(".json"):
         return read_json(text, lambda data: _shape(data, Path(text).stem), "model shape")
-    dense = {name: shape for name, shape in SHAPES.items() if not shape.experts}
-    return look_up(dense, "shape", text)
+    if text not in SHAPES:
+        raise ValueError(f"shape {text!r} is unknown, expected one of {', '.join(SHAPES)}")
+    return SHAPES[text]
 
 
 def _shape(data, name: str) -> ModelShape:
-    names = {f.name for f in fields(ModelShape)} - {"experts", "topk"}
+    names = {f.name for f in fields(ModelShape)}
     sizes = names - {"name", "tied", "weight_bytes", "cache_bytes"}
     if not isinstance(data, dict) or not sizes <= set(data) <= names:
         raise ValueError(
@@ -60,6 +61,10 @@ def _shape(data, name: str) -> ModelShape:
         )
     if not isinstance(data.get("name", ""), str) or not isinstance(data.get("tied", False), bool):
         raise ValueError("name must be text and tied true or false")
+    for key in names - {"name", "tied"}:
+        value, kinds = data.get(key, 1), (int, float) if key.endswith("_bytes") else (int,)
+        if type(value) not in kinds or not 0 < value < float("inf"):
+            raise ValueError(f"{key} is {value!r}, expected a positive number")
     values: dict[str, Any] = {"name": name} | data
     return ModelShape(**values)
 
@@ -114,10 +119,17 @@ def random_decoder(shape: ModelShape, dtype: torch.dtype, device: str, seed: int
     return made.requires_grad_(False).eval()
 
 
+def parameters(shape: ModelShape) -> int:
+    """All weights: matrices, two norms a layer and a final one, and an embedding of its own."""
+    norms = (2 * shape.layers + 1) * shape.width
+    return matrix_weights(shape) + norms + shape.width * shape.vocab * (not shape.tied)
+
+
 def needed(shapes, dtype: torch.dtype, context: int) -> float:
     """Bytes of the weights of these shapes and of a cache of `context` rows each, in `dtype`."""
     size = torch.empty((), dtype=dtype).element_size()
-    return sum(memory(replace(s, weight_bytes=size, cache_bytes=size), 1, context) for s in shapes)
+    sized = [replace(s, weight_bytes=size, cache_bytes=size) for s in shapes]
+    return sum(size * parameters(s) + context * cache_bytes(s) for s in sized)
 
 
 def free(device: str) -> float:

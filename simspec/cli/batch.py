@@ -62,9 +62,6 @@ def batch(
     replicates: Replicates = 4,
     seed: Seed = 0,
     level: Level = 0.95,
-    published: Annotated[
-        bool, typer.Option("--published", help="Compare lock steps with published batches instead.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Find the best draft length by batch size and context, and where drafting stops paying.
@@ -77,7 +74,7 @@ def batch(
 
     Example: simspec batch tiny-eagle-greedy --policy adaptive_verification --batch 1 --batch 8
 
-    Contexts need a cost with terms for cached tokens (simspec cost --kv-verify), or a table.
+    Contexts need a cost with seconds for cached tokens (kv_verify), or a table.
     """
     from simspec.cli.selection import servable_groups
     from simspec.cost.batch import with_draft_row
@@ -97,15 +94,7 @@ def batch(
     )
     from simspec.trace.recordings import locate, whole_cost
     from simspec.trace.trace import load_trace
-    from simspec.validation.published_costs import published_batches, published_batches_table
 
-    if published:
-        if traces:
-            raise ValueError(f"--published reads no recording, {traces[0]} was given: drop one")
-        speeds = published_batches(seed)
-        table = published_batches_table(speeds)
-        print_result({"seed": seed, "rows": speeds}, [table], as_json)
-        return
     paths = locate(traces)
     groups: list[Any] = [((), {name: load_trace(path) for name, path in paths.items()})]
     of_batches = [made for text in policy or () if (made := parse_batch(text)) is not None]

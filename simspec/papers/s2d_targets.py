@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from simspec.cost.model import CostModel
-from simspec.cost.shapes import SHAPES, matrix_weights
+from simspec.cost.roofline import SHAPES, matrix_weights
 from simspec.numerics.stats import quotient
 from simspec.output.files import read_json
 from simspec.output.table import Table

@@ -166,8 +166,7 @@ def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
         )
     if not model.kv_verify:
         notes.append(
-            "cached tokens are not priced in these costs: state seconds for each with `simspec "
-            "cost --kv-verify`"
+            "cached tokens are not priced in these costs: state seconds for each (kv_verify)"
         )
     return [*notes, *_policy_notes(plan), *cost.warnings]
 
@@ -270,7 +269,7 @@ def _axes(
     if contexts and isinstance(cost, CostModel) and not (cost.kv_verify or cost.kv_draft):
         raise ValueError(
             f"cost {cost.name!r} has no seconds for cached tokens, the same at every context: "
-            "drop --context, or state them with `simspec cost --kv-verify`"
+            "drop --context, or state them (kv_verify)"
         )
     return sizes, contexts or [None]
 

@@ -15,7 +15,7 @@ from simspec.output.files import replacing
 from simspec.output.names import label_text
 from simspec.output.table import Table
 from simspec.policies.fixed import fixed
-from simspec.published import LengthCurve, length_curves, speed_tables
+from simspec.published import LengthCurve, length_curves
 from simspec.replay.replay import replay
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.trace import Trace, load_trace
@@ -25,9 +25,6 @@ IID_FROM = (1, 3)
 
 MOST_STEPS = 100
 """Most Newton steps; a dozen is usual."""
-
-COSTS_ONLY = ("draft-length-audit",)
-"""Speed tables whose accepted lengths are in doubt, see their caution."""
 
 
 def iid_rate(length: ArrayLike, K: int) -> NDArray[np.float64]:
@@ -87,9 +84,8 @@ class PublishedError:
 
 @lru_cache(maxsize=1)
 def published_errors() -> tuple[PublishedError, ...]:
-    """Errors of predictions on all published curves, of speed tables too."""
-    curves = (*length_curves(), *_speed_curves())
-    return tuple(error for curve in curves for error in curve_errors(curve))
+    """Errors of predictions on all published curves."""
+    return tuple(error for curve in length_curves() for error in curve_errors(curve))
 
 
 def curve_errors(curve: LengthCurve) -> list[PublishedError]:
@@ -116,19 +112,6 @@ def curve_errors(curve: LengthCurve) -> list[PublishedError]:
             error = float(iid_length(lengths[M], M, K)) / lengths[K] - 1
             found.append(PublishedError(*about, "iid", M, K, error, True))
     return found
-
-
-def _speed_curves() -> list[LengthCurve]:
-    curves = []
-    for name, table in speed_tables().items():
-        if name in COSTS_ONLY:
-            continue
-        group = "SpecBundle" if name.startswith("specbundle/") else name
-        for task in table.tasks:
-            lengths = {row.K: row.accepted_length for row in table.rows if row.task == task}
-            if len(lengths) > 2:
-                curves.append(LengthCurve(group, dict(table.texts) | {"task": task}, lengths))
-    return curves
 
 
 def summarized(errors: Sequence[PublishedError]) -> list[dict[str, Any]]:

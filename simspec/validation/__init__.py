@@ -1,1 +1,0 @@
-"""Validation of the simulator against closed forms and printed tables."""
