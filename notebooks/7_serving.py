@@ -31,11 +31,10 @@ import numpy as np
 import simspec
 from simspec.cost.batch import parse_terms
 from simspec.cost.roofline import DEVICES, SHAPES, roofline_table
-from simspec.engines import vllm
-from simspec.engines.formats import Sources, read_import, write_export
+from simspec.engines import Export, Import
+from simspec.engines.exports import lengths_by_batch, read_vllm, write_export
 from simspec.engines.import_report import depth_counts, depth_curve, length_at, not_concluded
-from simspec.engines.request import Settings
-from simspec.engines.source import ImportOptions
+from simspec.engines.imports import read_import
 from simspec.policies import fixed
 from simspec.reports.batches import BatchPlan, batch_rows, crossings
 from simspec.reports.transport import published_errors, transport
@@ -132,8 +131,11 @@ logs = {
     "vllm-requests": written("responses.jsonl", responses(trace, 4)),
     "llamacpp-timings": written("timings.jsonl", timings(trace, 4)),
 }
-options = {"specdecode-bench": ImportOptions(end_tokens=trace.meta.end_tokens)}
-imports = {form: read_import(form, file, options.get(form)) for form, file in logs.items()}
+ends = {"specdecode-bench": trace.meta.end_tokens}
+imports = {
+    form: read_import(Import(form, file, end_token=ends.get(form, ())))
+    for form, file in logs.items()
+}
 for form, found in imports.items():
     print(f"{form}: {type(found).__name__}")
     for K in (2, 4, 6):
@@ -190,7 +192,7 @@ print(f"accepted lengths differ by {apart:.2%} at most")
 # %%
 figure, axis = plt.subplots(figsize=(6.4, 3.4))
 for shift, K in enumerate((2, 4, 8)):
-    log = read_import("vllm-requests", written(f"{K}.jsonl", responses(trace, K)))
+    log = read_import(Import("vllm-requests", written(f"{K}.jsonl", responses(trace, K))))
     (counts,) = depth_counts(log).values()
     points = depth_curve(counts)
     depth = np.array([point.depth for point in points]) + 0.08 * (shift - 1)
@@ -303,16 +305,27 @@ planned = roofline_table(
     SHAPES["llama-3-8b"], 0.03, DEVICES["h100"], 8, (1, 16, 64, 128, 256), (256,)
 )
 planned.to_json(place / "planned.json")
-sources = Sources({name: paths[name]}, str(place / "planned.json"))
+sources = (str(paths[name]),)
+planned_cost = str(place / "planned.json")
 figure, axis = plt.subplots(figsize=(6.4, 3))
 for colour, captured in zip(COLOURS, (0, 512)):
-    settings = Settings(method="eagle3", model="DRAFT", captured=captured)
-    write_export("vllm", sources, place / "vllm.json", settings=settings)
+    write_export(
+        Export(
+            "vllm",
+            sources,
+            place / "vllm.json",
+            planned_cost,
+            captured=captured,
+            method="eagle3",
+            draft_model="DRAFT",
+        )  # fmt: skip
+    )
     text = (place / "vllm.json").read_text()
-    config = vllm.read(text, captured)
+    config = read_vllm(text)
     batches = np.arange(1, 257)
+    ranges = config["num_speculative_tokens_per_batch_size"]
     label = f"{captured} captured rows" if captured else "any number of rows"
-    drafted = [vllm.length_at(config, int(batch)) for batch in batches]
+    drafted = lengths_by_batch(ranges, config["num_speculative_tokens"], 256)[1:]
     axis.step(
         batches, drafted, where="post", color=colour, lw=4 - 2.5 * bool(captured), label=label
     )
@@ -324,20 +337,21 @@ axis.legend(fontsize=8)
 # %% [markdown]
 # ## The same choice for other engines
 #
-# Their forms differ more than their meaning: SGLang's keys are lower bounds, TensorRT-LLM's were
-# and now are upper bounds, and simulators read acceptance in place of a length. Beside each file
-# lies its provenance, with the predicted speedup and its interval.
+# Their forms differ more than their meaning: SGLang's keys are lower bounds, llama.cpp takes flags
+# of one length, and an engine that simulates reads acceptance in place of a length. Beside each
+# file lies its provenance, with the predicted speedup and its interval.
 
 # %%
 exports = {
-    "sglang-adaptive": Settings(method="EAGLE3", model="DRAFT"),
-    "tensorrt-llm": Settings(method="Eagle3", model="DRAFT", engine_version="1.3.0"),
-    "golden-al": Settings(),
+    "sglang-adaptive": {"method": "EAGLE3"},
+    "llamacpp": {"method": "draft-eagle3", "batch_sizes": "1"},
+    "vllm-synthetic": {"method": "eagle3", "batch_sizes": "1"},
 }
 origins = {}
-for form, settings in exports.items():
+for form, given in exports.items():
     out = place / f"{form}.txt"
-    origins[form], _ = write_export(form, sources, out, settings=settings)
+    settings = Export(form, sources, out, planned_cost, draft_model="DRAFT", **given)
+    origins[form], _ = write_export(settings)
     print(f"{form}:", " / ".join(out.read_text().split("\n")).strip(" /"))
 for predicted in origins["sglang-adaptive"]["predicted"]:
     gain = predicted["speedup"]
@@ -349,8 +363,7 @@ for predicted in origins["sglang-adaptive"]["predicted"]:
 # %% [markdown]
 # ## What an engine would not tell
 #
-# Engines clamp, sort or ignore what they cannot use, often without a word. The validator refuses
-# it.
+# Engines clamp, sort or ignore what they cannot use, often without a word. The reader refuses it.
 
 # %%
 base = {"method": "eagle3", "model": "DRAFT", "num_speculative_tokens": 3}
@@ -359,12 +372,11 @@ wrong = {
     "a length above the longest": {key: [[1, 8, 5], [9, 64, 1]]},
     "a gap between ranges": {key: [[1, 8, 3], [16, 64, 1]]},
     "ranges out of order": {key: [[9, 64, 1], [1, 8, 3]]},
-    "more rows than captured": {key: [[1, 256, 3]]},
     "a number as text": {"num_speculative_tokens": "3"},
 }
 for what, change in wrong.items():
     try:
-        vllm.validate(json.dumps(base | change), Settings(captured=512))
+        read_vllm(json.dumps(base | change))
     except ValueError as error:
         print(f"{what}: {error}")
     else:

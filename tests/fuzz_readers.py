@@ -20,7 +20,7 @@ from fuzz_recordings import (
     recordings,
     use_recording,
 )
-from import_files import FIXTURES, FORMAT_OF
+from import_files import FIXTURES, FORMAT_OF, read
 from toy_checkpoint import qwen2_checkpoint
 from toy_gguf import write_gguf
 from toy_lm import toy_target
@@ -54,7 +54,6 @@ from real.prompts.reading import read_rows
 from real.train.corpus import documents
 from simspec import replay
 from simspec.cost.table import CostTable, load_cost
-from simspec.engines.formats import read_import
 from simspec.engines.import_report import import_report
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import read_texts, record_texts
@@ -150,7 +149,7 @@ def use_run(path: Path) -> None:
 
 def use_import(path: Path) -> None:
     """What `simspec import` does."""
-    json.dumps(import_report(read_import(FORMAT_OF[path.name], path)))
+    json.dumps(import_report(read(FORMAT_OF[path.name], path)))
 
 
 def use_checkpoint(path: Path) -> None:

@@ -3,6 +3,9 @@
 import json
 from pathlib import Path
 
+from simspec.engines import Import
+from simspec.engines.imports import read_import
+
 FIXTURES = Path(__file__).parent / "import_fixtures"
 FORMAT_OF = {
     "specdecode-bench.jsonl": "specdecode-bench",
@@ -20,28 +23,15 @@ FORMAT_OF = {
     "tensorrt-llm-prometheus.txt": "tensorrt-llm-prometheus",
     "llamacpp-log.txt": "llamacpp-log",
     "llamacpp-log-older.txt": "llamacpp-log",
+    "guidellm.json": "guidellm",
     "aiperf.jsonl": "aiperf",
     "aiperf-llamacpp.jsonl": "aiperf",
-    "spec-bench.jsonl": "spec-bench",
-    "eagle.jsonl": "eagle",
-    "angelslim.jsonl": "angelslim",
-    "angelslim-vllm.json": "angelslim",
-    "speculators.csv": "speculators",
-    "model-optimizer.json": "model-optimizer",
-    "model-optimizer-profile.json": "model-optimizer",
-    "speculation-profile.json": "speculation-profile",
-    "golden-al.yaml": "golden-al",
-    "dynamo.txt": "dynamo",
-    "vllm.json": "vllm",
-    "vllm-synthetic.json": "vllm-synthetic",
-    "sglang-flags.txt": "sglang",
-    "sglang-adaptive.json": "sglang-adaptive",
-    "tensorrt-llm.yaml": "tensorrt-llm",
-    "llamacpp.txt": "llamacpp",
-    "llamacpp-synthetic.txt": "llamacpp-synthetic",
-    "transformers.json": "transformers",
-    "router.json": "router",
 }
+
+
+def read(format, path, **settings):
+    """The import of a file."""
+    return read_import(Import(format, path, **settings))
 
 
 def rows_of(name):

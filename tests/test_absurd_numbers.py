@@ -24,7 +24,7 @@ from real.train.corpus import MAX_RATIO, CorpusError, documents
 from simspec import CostModel, TraceError, synthetic
 from simspec.cost.model import LEAST_SECONDS, MOST_SECONDS
 from simspec.cost.table import load_cost
-from simspec.engines.source import read_source
+from simspec.engines.documents import read_source
 
 
 @pytest.mark.parametrize("seconds", [1e308, 1e10, 1.1e9])
@@ -124,7 +124,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_file_without_an_end_is_refused(monkeypatch, kind):
-    monkeypatch.setattr("simspec.engines.source.LARGEST", 1 << 20)
+    monkeypatch.setattr("simspec.engines.documents.LARGEST", 1 << 20)
     monkeypatch.setattr("simspec.output.files.MOST_JSON", 1 << 20)
     monkeypatch.setattr("real.prompts.reading.MOST_BYTES", 1 << 20)
     monkeypatch.setattr("real.audit.runs.LONGEST_LINE", 1 << 20)

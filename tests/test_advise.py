@@ -13,7 +13,7 @@ import real.commands.advise
 import real.engines
 from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
-from simspec.engines.vllm import length_at, read
+from simspec.engines.exports import BY_BATCH, LENGTH, lengths_by_batch, read_vllm
 from simspec.engines.vllm_proposer import PolicyProposer
 
 REQUESTS = real.commands.advise._requests
@@ -22,6 +22,12 @@ TASKS = {request.id: f"task {i % 2}" for i, (request, _) in enumerate(WORLD)}
 ADVISE = ("advise", "vllm", "--model", "m", "--prompts", "p.jsonl", "--depth", 5)
 """Half of 40 prompts is chosen on, half verified on."""
 pytestmark = pytest.mark.usefixtures("bare_axes")
+
+
+def drafted_at(config, batch):
+    """The draft length of vLLM's configuration at that number of requests."""
+    ranges = config.get(BY_BATCH, [[1, 1, config[LENGTH]]])
+    return lengths_by_batch(ranges, config[LENGTH], batch)[batch]
 
 
 def growing(drafted, k):
@@ -79,8 +85,8 @@ def test_the_advice_is_confirmed_and_written(advised):
     assert {0, advice["k"]} < set(rows)
     for row in rows.values():
         assert row["predicted"] == pytest.approx(row["measured"], rel=0.01)
-    config = read((folder / "setting.json").read_text())
-    assert length_at(config, 1) == advice["k"]
+    config = read_vllm((folder / "setting.json").read_text())
+    assert drafted_at(config, 1) == advice["k"]
     least, most = found["drafter"].split("-")[1:]
     assert [config["prompt_lookup_min"], config["prompt_lookup_max"]] == [int(least), int(most)]
     for name in ("ngram-1-3", "ngram-2-4", "ngram-3-5"):
@@ -119,8 +125,8 @@ def test_batches_have_their_own_lengths(engine):
     assert [advice["batch"] for advice in found["advice"]] == [1, 4]
     one, four = (advice["k"] for advice in found["advice"])
     assert one > four == 0  # drafts cost as much as tokens in a batch
-    config = read((engine.folder / "a" / "setting.json").read_text(), captured=0)
-    assert (length_at(config, 1), length_at(config, 4)) == (one, 0)
+    config = read_vllm((engine.folder / "a" / "setting.json").read_text())
+    assert (drafted_at(config, 1), drafted_at(config, 4)) == (one, 0)
 
 
 @pytest.mark.parametrize("fails", [3, 25, 62])
@@ -215,8 +221,8 @@ def test_a_log_needs_no_model(engine):
     assert not engine.made
     code, _, error = command(engine.folder, *asked, "--policy", "cost_ts")
     assert (code, "needs vLLM and a model" in error) == (2, True)
-    config = read((engine.folder / "a" / "setting.json").read_text())
-    assert length_at(config, 1) == found["advice"][0]["k"] > 0
+    config = read_vllm((engine.folder / "a" / "setting.json").read_text())
+    assert drafted_at(config, 1) == found["advice"][0]["k"] > 0
     out, _ = simspec(*asked, cwd=engine.folder)
     assert "measured" not in out
     a_log(engine.folder, temperature=0.7)

@@ -21,9 +21,9 @@ from real.engines.run import Plan, Prompts, run_on_engine
 from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
 from simspec.engines.convention import CONVENTIONS, clipped, scheduled_passes
+from simspec.engines.exports import lengths_by_batch
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import record_texts
-from simspec.engines.vllm import lengths_by_batch
 
 SIZES, DEPTH, BATCH = (1, 2, 4), 4, 4
 PLAIN = {1: 1.0, 2: 1.25, 4: 1.5}

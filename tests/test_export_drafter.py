@@ -173,7 +173,7 @@ def test_control_rows_of_zeros_draft_outside_where_every_logit_is_negative():
 )
 def test_eagle_that_vllm_would_load_wrongly_is_refused_by_name(world, tmp_path, settings, words):
     folder = world.write("eagle", place="other", **settings)
-    asked = ("export-drafter", folder, "--target", world.target, "--engine", "vllm")
+    asked = ("export", "drafter", folder, "--target", world.target, "--engine", "vllm")
     refused(tmp_path, *asked, "--out", "x", words=words)
 
 
@@ -189,7 +189,7 @@ def test_drafters_that_no_engine_loads_are_refused_by_name(world, tmp_path, name
         assert drafter_of(folder) == name
     assert drafter_of(type(folder)(name)) == name
     for given_as in (folder, name) if name in UNSERVED else (name,):
-        asked = ("export-drafter", given_as, "--target", world.target, "--engine", "vllm")
+        asked = ("export", "drafter", given_as, "--target", world.target, "--engine", "vllm")
         refused(tmp_path, *asked, "--out", "x", words=name)
 
 
@@ -207,7 +207,7 @@ def test_the_bundled_drafters_are_recognized(tmp_path):
 
 def test_other_targets_engines_and_outputs_are_refused(world, written, tmp_path):
     _, folder, out = written["eagle"]
-    asked = ("export-drafter", folder, "--target", world.target, "--out", "x", "--engine")
+    asked = ("export", "drafter", folder, "--target", world.target, "--out", "x", "--engine")
     refused(tmp_path, *asked, "llamacpp", words="engine is 'llamacpp', expected one of")
     refused(tmp_path, *asked, "transformers", words="transformers loads no eagle heads")
     refused(tmp_path, *asked, "sglang", words="engine is 'sglang', expected one of")
@@ -218,24 +218,25 @@ def test_other_targets_engines_and_outputs_are_refused(world, written, tmp_path)
         (tmp_path / "none", world.target, "holds no drafter"),
     ):
         end = ("--engine", "vllm", "--out", "x")
-        refused(tmp_path, "export-drafter", place, "--target", target, *end, words=words)
+        refused(tmp_path, "export", "drafter", place, "--target", target, *end, words=words)
     end = ("--engine", "vllm", "--out", out)
-    refused(tmp_path, *asked[:4], *end, words="holds files already")
+    refused(tmp_path, *asked[:5], *end, words="holds files already")
 
 
 def test_qwen_layers_are_refused(tmp_path):
     target = qwen2_checkpoint(tmp_path / "target")
     end = ("--engine", "vllm", "--out", "x")
-    asked = ("export-drafter", target, "--target", target, *end)
+    asked = ("export", "drafter", target, "--target", target, *end)
     refused(tmp_path, *asked, words="is no plain Llama")
 
 
 def test_the_command_says_what_it_wrote(world, written, tmp_path):
     _, folder, _ = written["medusa of some tokens"]
-    asked = ("export-drafter", folder, "--target", world.target, "--engine", "vllm", "--out")
+    asked = ("export", "drafter", folder, "--target", world.target, "--engine", "vllm", "--out")
     code, out, _ = command(tmp_path, *asked, "x")
     assert code == 0
-    assert f"medusa for vllm, draft vocabulary {len(DRAFT_TOKENS)}; sha256" in out
+    assert "drafter  medusa" in out
+    assert f"draft_vocab  {len(DRAFT_TOKENS)}" in out
     card = json.loads(command(tmp_path, *asked, "y", "--json")[1])
     assert card["draft_vocab"] == len(DRAFT_TOKENS)
     assert (tmp_path / "x" / "config.json").read_text() == (

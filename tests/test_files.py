@@ -7,10 +7,10 @@ import stat
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from import_files import read
 
 from real.files import replace_json
-from simspec.engines.formats import IMPORTS, read_import
-from simspec.engines.source import ImportFormat
+from simspec.engines.imports import READERS
 from simspec.output.files import check_keys, check_output, read_json, replacing, write_json
 
 
@@ -76,9 +76,9 @@ def test_errors_quote_no_more_of_a_file_than_a_line_holds(tmp_path, monkeypatch)
     (tmp_path / "a.json").write_text("{}")
     with pytest.raises(ValueError, match="not a cost: the name is 'xxx") as json_error:
         read_json(tmp_path / "a.json", refuse, "cost")
-    monkeypatch.setitem(IMPORTS, "eagle", ImportFormat("eagle", refuse))
+    monkeypatch.setitem(READERS, "aiperf", (refuse, ()))
     with pytest.raises(ValueError, match="a.json: the name is 'xxx") as import_error:
-        read_import("eagle", tmp_path / "a.json")
+        read("aiperf", tmp_path / "a.json")
     assert len(str(json_error.value)) < 700
     assert len(str(import_error.value)) < 700
 

@@ -93,31 +93,6 @@ def greet(name: str) -> None:
     """
     print(f"hello, {name}")
 ''',
-    "simspec/engines/lengths.py": '''
-"""A file with the draft length alone."""
-
-from simspec.engines.counts import origin_of
-from simspec.engines.import_kinds import constant_length
-from simspec.engines.request import ExportFormat
-from simspec.engines.source import ImportFormat
-
-
-def export(request):
-    return f"{request.length}\\n"
-
-
-def validate(text, settings):
-    if not isinstance(text, str) or not text.strip().isdigit() or len(text) > 5:
-        raise ValueError("no length is given")
-
-
-def read_length(source, options):
-    return constant_length(origin_of(source), "lengths", int(source.text))
-
-
-EXPORTS = (ExportFormat("lengths", export, validate, right="3\\n", wrong=("three", "-1")),)
-IMPORTS = (ImportFormat("lengths", read_length, example="3\\n"),)
-''',
     "simspec/papers/newcomer.py": '''
 """A claim of its own."""
 
@@ -211,17 +186,6 @@ def test_a_drafter_is_listed_recorded_and_swept(simspec, scratch):
 def test_a_command_is_in_the_help_of_its_group_and_runs(simspec):
     assert "Greet somebody." in simspec("--help")[1]
     assert simspec("greet", "world") == (0, "hello, world\n", "")
-
-
-def test_formats_are_known_by_name(simspec, scratch):
-    code, out, error = simspec(
-        "export", "lengths", "tiny-model-greedy", "--policy", "fixed:2", "--out", "length.txt"
-    )
-    assert code == 0, out + error
-    assert (scratch / "length.txt").read_text() == "2\n"
-    code, out, error = simspec("import", "lengths", "length.txt")
-    assert code == 0, out + error
-    assert "fixed:2" in out
 
 
 def test_a_claim_is_tested(simspec):

@@ -21,7 +21,6 @@ MOST = 20
 
 LISTS = {
     "simspec.policies": {"simspec.policies.KINDS", "strategies.EXAM"},
-    "simspec.engines": {"simspec.engines.formats", "simspec.engines.import_kinds"},
     "simspec.papers": {"simspec.papers.catalogue"},
     "real.drafters": {"real.drafters.BUILTIN"},
     "simspec.cli": {"simspec.cli.app"},

@@ -1,10 +1,13 @@
 """The commands that need models, one a file; `register` is simspec's entry point."""
 
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import typer
 
 from simspec.cli.registry import add_commands
+from simspec.engines import EXTRA_EXPORTS, EXTRA_IMPORTS, Export, Import
 
 
 def register(app: typer.Typer) -> None:
@@ -13,3 +16,23 @@ def register(app: typer.Typer) -> None:
         if find_spec(package) is None:
             raise ImportError(f"{package} is not installed")
     add_commands(app, __name__)
+    EXTRA_IMPORTS["gguf"], EXTRA_EXPORTS["drafter"] = _gguf, _drafter
+
+
+def _gguf(settings: Import) -> dict[str, Any]:
+    """A GGUF file as a checkpoint in the new folder `out`."""
+    from real.model.gguf import import_gguf
+
+    if settings.out is None:
+        raise ValueError("format gguf writes a checkpoint: give --out FOLDER")
+    return import_gguf(settings.file, settings.out)
+
+
+def _drafter(settings: Export) -> dict[str, Any]:
+    """A trained drafter in the form that `engine` loads, or the reason why it loads none."""
+    from real.jobs import export_drafter
+
+    target, engine = settings.target, settings.engine
+    if len(settings.recordings) != 1 or target is None or engine is None:
+        raise ValueError("format drafter takes a drafter's folder, --target and --engine")
+    return export_drafter(Path(settings.recordings[0]), target, engine, settings.out)

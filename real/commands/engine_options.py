@@ -26,7 +26,7 @@ Draft = Annotated[
     typer.Option(
         "--drafter",
         help="ngram:LEAST,MOST, none for plain decoding, or the path of a draft model; for vLLM "
-        "also of a head of `simspec export-drafter`, or in simspec's proposer suffix or "
+        "also of a head of `simspec export drafter`, or in simspec's proposer suffix or "
         "eagle:FOLDER.",
     ),
 ]

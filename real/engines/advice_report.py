@@ -19,9 +19,9 @@ from real.engines.rows import Row
 from real.engines.summary import advised, drafter_text
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
+from simspec.engines import Export
 from simspec.engines.choice import Choice, Schedule, gather
-from simspec.engines.formats import EXPORTS, Sources, write_choice
-from simspec.engines.request import Settings
+from simspec.engines.exports import EXPORTS, write_choice
 from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
 from simspec.output.table import Table
@@ -228,18 +228,18 @@ def write_setting(found: Found) -> Path | None:
         out.unlink(missing_ok=True)  # of an earlier call
         return None
     recording, cost = folder / f"{winner.name}.parquet", folder / f"{winner.name}.cost.json"
-    sources = Sources({winner.name: recording}, str(cost))
-    evidence, _ = gather(sources.paths, sources.cost)
+    paths = {winner.name: recording}
+    evidence, _ = gather(paths, str(cost))
     schedule = Schedule(tuple(a.batch for a in found.best), tuple(a.k for a in found.best))
     nan, prompts = float("nan"), winner.recording.sequences
     gains = tuple(a.interval or Estimate(a.speedup, nan, nan, 0.95, prompts) for a in found.best)
     choice = Choice(tuple(f"fixed:{a.k}" for a in found.best), schedule, gains, True)
-    draft = winner.draft
+    draft, settings = winner.draft, Export(name, (str(recording),), out, str(cost))
     if isinstance(draft, NgramDraft):
-        settings = Settings(ngram=draft.ngram_max, least_ngram=draft.ngram_min)
+        settings = replace(settings, ngram=draft.ngram_max, least_ngram=draft.ngram_min)
     else:
-        settings = Settings(model=str(draft.model))
-    write_choice(name, evidence, choice, sources, out, settings, "simspec advise")
+        settings = replace(settings, draft_model=str(draft.model))
+    write_choice(settings, evidence, choice, paths, "simspec advise")
     return out
 
 

@@ -15,8 +15,8 @@ from real.engines.adapter import (
     served_form,
     start_options,
 )
-from simspec.engines.source import read_source
-from simspec.engines.vllm import BY_BATCH, LENGTH, NGRAM, method_of, read
+from simspec.engines.documents import read_source
+from simspec.engines.exports import BY_BATCH, LENGTH, NGRAM, read_vllm
 
 NAMED = ("eagle-", "eagle3", "dflash", "dspark")
 """Parts of a path that vLLM takes for a method, whatever is asked for (config/speculative.py)."""
@@ -57,7 +57,7 @@ def _form(settings: EngineSettings) -> str:
     if not (config.get("medusa_fc_bias") and isinstance(heads, int)):
         raise ValueError(
             f'{path} states no "num_heads" or no "medusa_fc_bias", without which vLLM drops the '
-            "biases: expected a folder of simspec export-drafter"
+            "biases: expected a folder of `simspec export drafter`"
         )
     if draft.k > heads:
         raise ValueError(
@@ -77,10 +77,10 @@ def with_schedule(settings: EngineSettings, path: str | Path) -> EngineSettings:
     """
     source = read_source("vllm", path)
     try:
-        config = read(source.text, captured=0)
+        config = read_vllm(source.text)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    draft, stated, asked = settings.draft, method_of(config), "none"
+    draft, stated, asked = settings.draft, config.get("method", "draft_model"), "none"
     if stated == "ngram":
         given = [config[name] for name in NGRAM if name in config] or [UNSTATED_NGRAM]
         stated += f" of {given[0]} to {given[-1]} tokens"

@@ -13,7 +13,7 @@ import numpy as np
 from real.engines.rows import Arm, Row
 from simspec import CostModel
 from simspec.cost.table import CostTable
-from simspec.engines.vllm import lengths_by_batch
+from simspec.engines.exports import lengths_by_batch
 
 MOST_REQUESTS, MOST_PROMPTS = 10_000, 1_000_000
 """Requests of a wave, as of a plan, and prompts of a run."""

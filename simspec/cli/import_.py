@@ -1,66 +1,16 @@
 """simspec import: what other tools recorded."""
 
 import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from simspec.cli.options import LONGEST_DRAFT, Json, Level, at_most
+from simspec.engines import EXTRA_IMPORTS, IMPORT_FORMATS, Import
+from simspec.settings import command
 
 PANEL = "Exchange with engines"
 
 
-def import_(
-    format: Annotated[str, typer.Argument(help="Format of the file; a wrong one lists all.")],
-    file: Annotated[Path, typer.Argument(help="The file that the other tool wrote.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write a recording (.parquet) where the file is exact, else a .json."),
-    ] = None,
-    at: Annotated[
-        list[int] | None,
-        typer.Option(
-            callback=at_most(LONGEST_DRAFT),
-            help="A draft length whose accepted length is asked for, repeatable.",
-        ),
-    ] = None,
-    drafted: Annotated[
-        int | None,
-        typer.Option(
-            callback=at_most(LONGEST_DRAFT),
-            help="Tokens drafted in each round, where the file does not say.",
-        ),
-    ] = None,
-    drafter: Annotated[
-        str | None, typer.Option(help="Of several drafters in the file, this one.")
-    ] = None,
-    k: Annotated[
-        int | None,
-        typer.Option(
-            "--depth", "-k", callback=at_most(LONGEST_DRAFT), help="Deepest draft of the recording."
-        ),
-    ] = None,
-    rule: Annotated[str, typer.Option(help="greedy or coupled, of the recording.")] = "greedy",
-    temperature: Annotated[float, typer.Option(help="Of the recording.")] = 0.0,
-    target: Annotated[str, typer.Option(help="Name of the target.")] = "unknown",
-    task: Annotated[str, typer.Option(help="Task of all prompts; default: the file's name.")] = "",
-    end_token: Annotated[
-        list[int] | None, typer.Option(help="A token that ends a sequence, repeatable.")
-    ] = None,
-    before: Annotated[
-        Path | None, typer.Option(help="Counters scraped earlier, to subtract.")
-    ] = None,
-    engine_version: Annotated[
-        str | None, typer.Option(help="Of TensorRT-LLM, whose schedules changed their meaning.")
-    ] = None,
-    thinking: Annotated[
-        bool | None,
-        typer.Option("--thinking/--no-thinking", help="Of golden-al: the mode, where it has both."),
-    ] = None,
-    level: Level = 0.95,
-    as_json: Json = False,
-) -> None:
+@command
+def import_(settings: Import) -> None:
     """Read what another tool recorded, and say what may be concluded from it.
 
     Example: simspec import vllm-requests responses.jsonl
@@ -68,24 +18,26 @@ def import_(
     Accepted lengths from every position become a recording:
     simspec import specdecode-bench gsm8k.jsonl --drafter eagle --out gsm8k.parquet
     """
-    from simspec.engines.formats import read_import
-    from simspec.engines.import_file import chosen_drafter, write_import
-    from simspec.engines.import_report import import_report
-    from simspec.engines.source import ImportOptions, read_source
-    from simspec.output.files import check_output
-    from simspec.output.terminal import print_text
+    from simspec.cli import _load_extras
+    from simspec.output.terminal import print_fields, print_text
 
-    if out is not None:
-        check_output(out, file, *([before] if before else []))
-    options = ImportOptions(
-        drafted, k, rule, temperature, target, task, tuple(end_token or ()),
-        read_source(format, before) if before else None, engine_version,
-        None if thinking is None else "thinking_on" if thinking else "thinking_off",
-    )  # fmt: skip
-    result = chosen_drafter(read_import(format, file, options), drafter)
-    report = import_report(result, tuple(at or ()), level)
-    written = write_import(result, out, file) if out is not None else []
-    if as_json:
+    if settings.format not in IMPORT_FORMATS:
+        _load_extras()
+    if settings.format in EXTRA_IMPORTS:
+        card = EXTRA_IMPORTS[settings.format](settings)
+        print(json.dumps(card)) if settings.as_json else print_fields(card)
+        return
+    from simspec.engines.import_report import import_report
+    from simspec.engines.imports import read_import, write_recordings
+    from simspec.output.files import check_output
+
+    inputs = [path for path in (settings.file, settings.before) if path is not None]
+    if settings.out is not None:
+        check_output(settings.out, *inputs)
+    result = read_import(settings)
+    report = import_report(result, settings.at, settings.level)
+    written = write_recordings(result, settings.out, *inputs) if settings.out is not None else []
+    if settings.as_json:
         print(json.dumps(report | {"written": [str(path) for path in written]}))
         return
     _print(report)
@@ -106,39 +58,34 @@ def _print(report: dict[str, Any]) -> None:
         "drafter", "K", "requests", "rounds", "drafted", "accepted", "acceptance_rate",
         "accepted_length", "accepted_length_per_request",
     )  # fmt: skip
-    _print_rows(report["totals"], totals, 2, {})
-    _print_rows(report["accepted_length_by_K"], ("K", "accepted_length"), 1, {})
-    _print_rows(report["accepted_length_at"], ("drafter", "K", "accepted_length"), 2, {})
-    tiers = ("method", "first", "last", "lengths", "policy")
-    headings = {"first": "from batch", "last": "to", "lengths": "drafted"}
-    _print_rows(report["draft_lengths"], tiers, 3, headings)
+    _print_rows(report["totals"], totals, {})
+    _print_rows(report["accepted_length_at"], ("drafter", "K", "accepted_length"), {})
     keys = (
         "drafter", "K", "depth", "tried", "accepted", "conditional", "marginal", "low", "high",
         "interval",
     )  # fmt: skip
     headings = {"low": f"{100 * report['level']:g}% low", "interval": "interval over"}
-    _print_rows(report["acceptance_by_depth"], keys, 3, headings)
+    _print_rows(report["acceptance_by_depth"], keys, headings)
 
 
 def _print_rows(
-    rows: list[dict[str, Any]], keys: tuple[str, ...], names: int, headings: dict[str, str]
+    rows: list[dict[str, Any]], keys: tuple[str, ...], headings: dict[str, str]
 ) -> None:
     """A table of these keys, less those that no row has."""
-    from simspec.output.table import print_table
+    from simspec.output.frames import frame, show
 
     kept = [key for key in keys if any(row[key] not in (None, "") for row in rows)]
+    columns = [headings.get(key, key.replace("_", " ")) for key in kept]
     if kept:
-        print_table(
-            [headings.get(key, key.replace("_", " ")) for key in kept],
-            [[_cell(row[key]) for key in kept] for row in rows],
-            names=sum(key in kept for key in keys[:names]) or 1,
+        table = frame(
+            [[row[key] for key in kept] for row in rows],
+            columns,
+            names=sum(key in kept for key in ("drafter", "K", "depth")) or 1,
+            formats={name: ".4f" for key, name in zip(kept, columns) if _is_real(rows, key)},
             optional=("interval over", "tried", "accepted"),
         )
+        show(table)
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return (
-        "-" if value in (None, "") else f"{value:.4f}" if isinstance(value, float) else str(value)
-    )
+def _is_real(rows: list[dict[str, Any]], key: str) -> bool:
+    return any(isinstance(row[key], float) for row in rows)

@@ -1,8 +1,8 @@
 """Choice: the draft length of each batch size, chosen by replay, and what it gains."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from simspec.policies import parse
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.policy_kind import DeferredPolicy
+from simspec.replay.replay import replay
 from simspec.replay.sweep import cost_model
 from simspec.trace.recordings import cost_beside
 from simspec.trace.trace import Trace, load_trace
@@ -206,38 +207,12 @@ class Schedule:
         return self.length[bisect_left(self.batch, batch)]
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits that an engine sets for a schedule.
-
-    | field    | type | meaning                                                              |
-    | -------- | ---- | -------------------------------------------------------------------- |
-    | captured | int  | rows of the largest captured graph, batch (k + 1) at most; 0: any    |
-    | shortest | int  | the shortest draft to choose from                                    |
-    | longest  | int  | the longest draft                                                    |
-    | falling  | bool | no batch size drafts more than the smallest                          |
-    """
-
-    captured: int = 0
-    shortest: int = 0
-    longest: int = MAX_LENGTH
-    falling: bool = False
-
-    def cap(self, batch: int) -> int:
-        """The longest draft of that batch size: batch (k + 1) <= captured, and `longest`."""
-        rows = MAX_LENGTH if self.captured == 0 else self.captured // batch - 1
-        return max(self.shortest, min(rows, self.longest))
-
-    def of(self, schedule: Schedule) -> Schedule:
-        """The schedule with each length at most its cap."""
-        caps = [self.cap(batch) for batch in schedule.batch]
-        if self.falling:
-            first = min(schedule.length[0], caps[0])
-            caps = [min(cap, first) for cap in caps]
-        return replace(schedule, length=tuple(map(min, schedule.length, caps)))
+def cap(batch: int, captured: int, shortest: int = 0) -> int:
+    """The longest draft of that batch size: batch (k + 1) is at most the captured rows; 0: any."""
+    rows = captured // batch - 1 if captured else MAX_LENGTH
+    return max(shortest, min(rows, MAX_LENGTH))
 
 
-NO_LIMITS = Limits()
 TIE = 0.01
 """Draft lengths within this share of the best throughput tie, and the smallest wins."""
 
@@ -280,39 +255,32 @@ def best_length(
 def choose(
     evidence: Evidence,
     policy: str | None = None,
-    limits: Limits = NO_LIMITS,
+    captured: int = 0,
     level: float = 0.95,
     seed: int = 0,
+    shortest: int = 0,
 ) -> Choice:
     """The given policy, or the best fixed length at each batch size by modelled throughput.
 
-    A given fixed length is cut to the captured rows like a chosen one. ValueError, one line, for a
-    policy that cannot run, a tree, or a length that the engine does not take.
+    A given fixed length is cut to the captured rows like a chosen one. shortest: of the lengths to
+    choose from. ValueError, one line, for a policy that cannot run, and a tree.
     """
+    caps = [cap(batch, captured, shortest) for batch in evidence.batch]
     parsed = None if policy is None else parse(policy)
     if parsed is None:
-        wanted = _best_lengths(evidence, limits, seed)
+        wanted = _best_lengths(evidence, caps, shortest, seed)
     elif not isinstance(parsed, Policy | DeferredPolicy) or parsed.submitted(evidence.K):
         raise ValueError(f"policy {policy!r} submits trees, expected one of chains: fixed:3")
-    elif (given := fixed_length(parsed)) is None:
+    elif not (isinstance(parsed, Policy) and parsed.name.startswith("fixed:")):
         adaptive = [parsed] * len(evidence.batch)
         return Choice((parsed.name,) * len(adaptive), None, _gains(evidence, adaptive, level, seed))
-    elif given > limits.longest:
-        raise ValueError(
-            f"policy {policy!r} drafts {given} tokens, and this engine takes at most "
-            f"{limits.longest}: lower it"
-        )
     else:
-        wanted = (given,) * len(evidence.batch)
-    schedule = limits.of(Schedule(evidence.batch, wanted))
+        assert parsed.K is not None
+        wanted = [parsed.K] * len(evidence.batch)
+    schedule = Schedule(evidence.batch, tuple(map(min, wanted, caps)))
     lengths = [fixed(k) for k in schedule.length]
     gains = _gains(evidence, lengths, level, seed)
     return Choice(tuple(p.name for p in lengths), schedule, gains, parsed is None)
-
-
-def fixed_length(policy: Policy | DeferredPolicy) -> int | None:
-    """k of fixed(k), None of any other policy."""
-    return policy.K if isinstance(policy, Policy) and policy.name.startswith("fixed:") else None
 
 
 def _times(
@@ -329,13 +297,13 @@ def _times(
     return np.concatenate(plain), np.stack([joined(of_policy) for of_policy in zip(*spent)])
 
 
-def _best_lengths(evidence: Evidence, limits: Limits, seed: int) -> tuple[int, ...]:
-    lengths = [fixed(k) for k in range(min(limits.longest, evidence.K) + 1)]
+def _best_lengths(evidence: Evidence, caps: Sequence[int], shortest: int, seed: int) -> list[int]:
+    lengths = [fixed(k) for k in range(evidence.K + 1)]
     best = []
-    for i, size in enumerate(evidence.batch):
+    for i, most in enumerate(caps):
         _, spent = _times(evidence, i, lengths, seed)
-        best.append(best_length(spent[..., 0].sum(axis=1), limits.cap(size), limits.shortest))
-    return tuple(best)
+        best.append(best_length(spent[..., 0].sum(axis=1), most, shortest))
+    return best
 
 
 def _gains(
@@ -343,8 +311,24 @@ def _gains(
 ) -> tuple[Estimate, ...]:
     """The speedup of each batch size's policy."""
     times = (_times(evidence, i, [policy], seed) for i, policy in enumerate(policies))
-    return tuple(_gain(plain, spent[0], level, seed) for plain, spent in times)
+    return tuple(
+        estimate(stacked(plain, spent[0]), quotient, level=level, seed=seed)
+        for plain, spent in times
+    )
 
 
-def _gain(plain: Array, spent: Array, level: float, seed: int) -> Estimate:
-    return estimate(stacked(plain, spent), quotient, level=level, seed=seed)
+def acceptance_by_depth(traces: Iterable[Trace], k: int, seed: int = 0) -> list[float]:
+    """P(the first i + 1 drafted tokens are accepted), [k], of rounds of `fixed(k)` with a draft.
+
+    A recording of the rejection rule is replayed with 16 draws. ValueError where no round has a
+    draft.
+    """
+    histogram = np.zeros(k + 1, np.int64)
+    for trace in traces:
+        for draw in range(1 if trace.ratio is None else DRAWS):
+            rounds = replay(trace, fixed(k), seed=seed + draw)
+            histogram += np.bincount(rounds.accepted[rounds.drafted > 0], minlength=k + 1)
+    if not histogram.any():
+        raise ValueError(f"no round of the recordings drafts a token at K = {k}: record others")
+    at_least = histogram[::-1].cumsum()[::-1]
+    return [float(n / at_least[0]) for n in at_least[1:]]

@@ -1,130 +1,53 @@
-"""Strict JSON and YAML, one line an error: documents of settings, fields of measurements."""
+"""Files that strangers send: bounded text, JSON without guesses, counters of Prometheus."""
 
+import hashlib
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-MAX_JSON, MAX_YAML = 1 << 26, 1 << 15
-"""Most characters that are read."""
+from simspec.output.files import read_at_most
 
-MAX_BRACKETS = 64
-"""Most opening brackets of YAML, whose parser takes time in the square of their depth."""
+LARGEST = 256 << 20
+"""Bytes of a file; its JSON takes several times as much memory."""
+LARGEST_NUMBER = 1 << 53
+"""Integers above are no counts."""
+LONGEST_LINE = 10_000
+"""Characters of a line of a log or of counters."""
+SEARCH_LEVELS = 6
+"""Levels of objects and lists that a search goes down."""
 
 
-def shown(value: Any) -> str:
-    """The value's repr, cut to 60 characters."""
+@dataclass(frozen=True)
+class Source:
+    """A file that another tool wrote: its format, name without folder, SHA-256 in hex, and text."""
+
+    format: str
+    file: str
+    sha256: str
+    text: str
+
+
+def read_source(format: str, path: str | PathLike[str]) -> Source:
+    """The file's content and hash; ValueError, one line, where it is too large or no text."""
+    path = Path(path)
     try:
-        text = repr(value)
-    except ValueError:  # an integer of more digits than Python prints
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def parse_json(text: str, kind: str) -> Any:
-    """The JSON value; ValueError, one line, for a key that comes twice, NaN, or no JSON."""
-    _check_size(text, MAX_JSON, kind)
-    try:
-        return _SETTINGS.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{kind}: not JSON: {' '.join(str(error).split())[:200]}") from None
-
-
-def parse_yaml(text: str, kind: str) -> Any:
-    """The YAML value; ValueError, one line, for a key that comes twice, aliases, or no YAML."""
-    import yaml
-
-    _check_size(text, MAX_YAML, kind)
-    if text.count("[") + text.count("{") > MAX_BRACKETS:
-        raise ValueError(f"{kind}: more than {MAX_BRACKETS} brackets, expected few")
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError("holds an alias, expected plain values")
-        value = yaml.safe_load(text)
-        _check_mappings(yaml.compose(text, Loader=yaml.SafeLoader), value, yaml)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{kind}: not YAML: {' '.join(str(error).split())[:200]}") from None
-    return value
-
-
-def check_fields(
-    data: Any, name: str, required: Iterable[str], optional: Iterable[str] = ()
-) -> dict[str, Any]:
-    """The object; ValueError unless it has all required keys, and no others than these."""
-    if not isinstance(data, dict):
-        raise ValueError(f"{name} is {shown(data)}, expected an object")
-    needed, known = set(required), {*required, *optional}
-    if unknown := [key for key in data if key not in known]:
-        raise ValueError(
-            f"{name} has the unknown key {shown(unknown[0])}, expected some of {sorted(known)}"
-        )
-    if missing := sorted(needed - set(data)):
-        raise ValueError(f"{name} lacks {missing[0]!r}: add it")
-    return data
-
-
-def check_integer(value: Any, name: str, low: int, high: int | None = None) -> int:
-    """The value; ValueError unless it is an integer in low .. high, no bool, text or float."""
-    valid = type(value) is int and value >= low and (high is None or value <= high)
-    if not valid:
-        span = f"{low} or more" if high is None else f"in {low}..{high}"
-        raise ValueError(f"{name} is {shown(value)}, expected an integer {span}")
-    return int(value)
-
-
-def check_number(value: Any, name: str, low: float, high: float = math.inf) -> float:
-    """The value; ValueError unless it is a finite number in [low, high], no bool or text."""
-    valid = type(value) in (int, float) and low <= value <= high and abs(value) < math.inf
-    if not valid:
-        raise ValueError(f"{name} is {shown(value)}, expected a number in [{low:g}, {high:g}]")
-    return float(value)
-
-
-def check_text(value: Any, name: str) -> str:
-    """The value; ValueError unless it is text with something in it."""
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} is {shown(value)}, expected text")
-    return value
-
-
-def check_option(value: Any, name: str, options: Sequence[Any]) -> Any:
-    """The value; ValueError unless it equals one of the options, in type too."""
-    if not any(type(value) is type(option) and value == option for option in options):
-        listed = ", ".join(str(option) for option in options)
-        raise ValueError(f"{name} is {shown(value)}, expected one of {listed}")
-    return value
-
-
-def check_list(value: Any, name: str, length: int | None = None) -> list[Any]:
-    """The value; ValueError unless it is a list of that length, or of one entry and more."""
-    if not isinstance(value, list) or (not value if length is None else len(value) != length):
-        size = "with something in it" if length is None else f"of {length}"
-        raise ValueError(f"{name} is {shown(value)}, expected a list {size}")
-    return value
-
-
-def check_survival(value: Any, name: str, length: int) -> list[float]:
-    """The value; ValueError unless it is a list of that many shares that never grow."""
-    rates = [
-        check_number(rate, f"{name}[{i}]", 0, 1)
-        for i, rate in enumerate(check_list(value, name, length))
-    ]
-    for i, (before, rate) in enumerate(zip(rates, rates[1:]), 1):
-        if rate > before:
-            raise ValueError(
-                f"{name}[{i}] is {rate:g} after {before:g}, expected shares that never grow: "
-                "P(the first i + 1 accepted)"
-            )
-    return rates
-
-
-def _check_size(text: str, most: int, kind: str) -> None:
-    if not isinstance(text, str) or len(text) > most:
-        raise ValueError(f"{kind}: expected text of at most {most} characters")
+        content = read_at_most(path, LARGEST)
+        text = content.decode("utf-8-sig")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text: name a plain-text or JSON file") from None
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read: {error}; split it by lines") from None
+    return Source(format, path.name, hashlib.sha256(content).hexdigest(), text)
 
 
 class DuplicateKey(ValueError):
@@ -135,37 +58,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
         (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise DuplicateKey(f"the key {shown(twice)} comes twice")
+        raise DuplicateKey(f"the key {twice[:60]!r} comes twice")
     return data
 
 
-def _constant(text: str) -> Any:
-    raise ValueError(f"{text} is no JSON number")
-
-
-_SETTINGS = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_constant)
-_MEASURED = json.JSONDecoder(object_pairs_hook=_unique)
+JSON = json.JSONDecoder(object_pairs_hook=_unique)
 """NaN is refused where it is read: other tools write it into figures that nobody asks for."""
-
-
-def _check_mappings(node: Any, value: Any, yaml: Any) -> None:
-    if isinstance(node, yaml.MappingNode):
-        if any(key.tag.endswith(":merge") for key, _ in node.value):
-            raise ValueError("holds a merge key, expected plain values")
-        if len(node.value) != len(value):
-            raise ValueError("a key comes twice")
-        for (_, child), held in zip(node.value, value.values()):
-            _check_mappings(child, held, yaml)
-    elif isinstance(node, yaml.SequenceNode):
-        for child, held in zip(node.value, value):
-            _check_mappings(child, held, yaml)
-
-
-LARGEST_NUMBER = 1 << 53
-"""Integers above are no counts."""
-
-SEARCH_LEVELS = 6
-"""Levels of objects and lists that a search goes down."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +173,7 @@ def json_rows(text: str) -> list[Fields]:
     ValueError, one line, for a key that comes twice, and for no JSON.
     """
     try:
-        value, end = _MEASURED.raw_decode(text.lstrip())
+        value, end = JSON.raw_decode(text.lstrip())
         whole = not text.lstrip()[end:].strip()
     except DuplicateKey:
         raise
@@ -283,8 +181,7 @@ def json_rows(text: str) -> list[Fields]:
         whole = False
     if whole:
         values = value if type(value) is list else [value]
-        rows = list(enumerate(values, 1))
-        return [_fields(item, f"object {number}") for number, item in rows]
+        return [_fields(item, f"object {number}") for number, item in enumerate(values, 1)]
     return [_fields(item, f"line {number}") for number, item in _lines(text)]
 
 
@@ -294,7 +191,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any]]:
         if not line or line == "[DONE]":
             continue
         try:
-            yield number, _MEASURED.decode(line)
+            yield number, JSON.decode(line)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:100]
             raise ValueError(f"line {number}: not JSON ({reason})") from None
@@ -327,3 +224,58 @@ def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
                 name = holder.values.get("id") or row.values.get("id") or row.place
                 last[str(name), index] = holder
     return list(last.values())
+
+
+SAMPLE = re.compile(r"\s*(?:\{([^}]*)\})?\s+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s+\d+)?\s*")
+MODEL = re.compile(r'(?:^|,)\s*model_name="((?:[^"\\]|\\.)*)"')
+NO_POSITION = -1
+Counters = dict[str, dict[int, int]]
+"""{name without prefix and _total: {position, or NO_POSITION: count}}, summed over engines."""
+
+
+def read_counters(
+    source: Source, before: Source | None, prefix: str, names: Collection[str], label: str
+) -> Counters:
+    """The counters named prefix + name of a scrape of /metrics, less those of an earlier one.
+
+    label: the name of the position's label. ValueError, one line, for what is no counter, several
+    models, and an earlier scrape that counts more.
+    """
+    now = _counters(source, prefix, names, label)
+    if before is None:
+        return now
+    earlier = _counters(before, prefix, names, label)
+    difference: Counters = {}
+    for name, counts in now.items():
+        held = earlier.get(name, {})
+        if {*held} != {*counts} or any(held[place] > counts[place] for place in counts):
+            raise ValueError(
+                f"{before.file} counts more than {source.file} or other positions, expected an "
+                "earlier scrape of the same server: swap them"
+            )
+        difference[name] = {place: counts[place] - held[place] for place in counts}
+    return difference
+
+
+def _counters(source: Source, prefix: str, names: Collection[str], label: str) -> Counters:
+    name = re.compile(rf"{re.escape(prefix)}({'|'.join(names)})(?:_total)?\b")
+    position = re.compile(rf'(?:^|,)\s*{label}="(\d{{1,3}})"')
+    found: Counters = {}
+    models = set()
+    for number, line in enumerate(source.text.split("\n"), 1):
+        found_name = name.match(line)
+        if found_name is None:
+            continue
+        match = SAMPLE.fullmatch(line, found_name.end()) if len(line) <= LONGEST_LINE else None
+        value = float(match[2]) if match else -1.0
+        if match is None or not 0 <= value < LARGEST_NUMBER or value % 1:
+            raise ValueError(f"line {number}: {line[:80]!r} is no counter")
+        labels = match[1] or ""
+        models |= set(MODEL.findall(labels))
+        place = position.search(labels)
+        counts = found.setdefault(found_name[1], {})
+        at = int(place[1]) if place else NO_POSITION
+        counts[at] = counts.get(at, 0) + int(value)
+    if len(models) > 1:
+        raise ValueError(f"{source.file} holds counters of {len(models)} models: keep one's lines")
+    return found

@@ -1,37 +1,209 @@
-"""Contents of an import, as plain data for a table or JSON."""
+"""What an import holds, and what may be concluded from it: exact, censored or pooled rounds."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-from simspec.engines.counts import PER_ROUND, mean_of
-from simspec.engines.import_kinds import (
-    CensoredRounds,
-    DepthCounts,
-    EngineSettings,
-    ExactImport,
-    Import,
-    PooledCounts,
-    of_rounds,
-)
+from simspec.engines import LONGEST_DRAFT
 from simspec.numerics.stats import MIN_PROMPTS, bootstrap
 from simspec.policies.fixed import fixed
 from simspec.replay.replay import replay
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace
 
+LARGEST = 1 << 25
+"""Counts of a table of requests by depth."""
+GROUPS = 2000
+"""With more requests than this, this number of groups of neighbors is resampled."""
 ELSEWHERE = (
     "rounds of another draft length start at other tokens, so these rounds cannot be replayed: "
     "record the drafter (simspec record), or import accepted lengths from every position"
 )
-NO_ACCEPTANCE = (
-    "a setting says how long drafts are, and nothing about what is accepted: replay its policies "
-    "on a recording (simspec sweep --policy)"
-)
+NOTHING = "the file holds no round with a draft: nothing can be concluded"
+PER_ROUND = "1 + accepted drafts / rounds with a draft (bonus token included)"
+AT_K = "tokens / rounds at K, the last round cut at the end of the text (bonus token included)"
+
+
+def mean_of(rounds: Any, accepted: Any) -> float | None:
+    """1 + accepted / rounds: of totals, or the mean of it over requests that have rounds."""
+    rounds, accepted = np.atleast_1d(rounds), np.atleast_1d(accepted)
+    drafting = rounds > 0
+    if not drafting.any():
+        return None
+    return float((1 + accepted[drafting] / rounds[drafting]).mean())
+
+
+@dataclass(frozen=True, eq=False)
+class DepthCounts:
+    """Rounds of S requests; depth j is tried where all before it are accepted and j is drafted.
+
+    tried, accepted: int64[S, K], rounds that tried depth j + 1, and those whose token was accepted.
+    clusters: S counts requests; False: all are in one. ValueError unless accepted <= tried, and
+    what is tried was accepted one depth before.
+    """
+
+    tried: np.ndarray
+    accepted: np.ndarray
+    clusters: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.accepted > self.tried).any() or (self.accepted < 0).any():
+            raise ValueError("more drafts are accepted than tried at some depth: the file is wrong")
+        if (self.tried[:, 1:] > self.accepted[:, :-1]).any():
+            raise ValueError(
+                "acceptance rises with depth: expected the share of rounds whose first j drafts "
+                "are all accepted, which never rises"
+            )
+
+    @property
+    def K(self) -> int:
+        return self.tried.shape[1]
+
+
+def of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.ndarray) -> DepthCounts:
+    """The counts of rounds, request s from offset[s] to offset[s + 1] - 1."""
+    requests, K = len(offset) - 1, max(int(drafted.max(initial=0)), 1)
+    check_size(requests, K)
+    request = np.repeat(np.arange(requests), np.diff(offset))
+
+    def at_least(depth: np.ndarray) -> np.ndarray:
+        """int64[requests, K]: rounds that got to depth 1 to K."""
+        size = requests * (K + 1)
+        counts = np.bincount(request * (K + 1) + depth, minlength=size).reshape(requests, K + 1)
+        return counts[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
+
+    return DepthCounts(at_least(np.minimum(drafted, accepted + 1)), at_least(accepted))
+
+
+def check_size(requests: int, K: int) -> None:
+    """ValueError where a table of requests by depth would be too large."""
+    if requests * K > LARGEST:
+        raise ValueError(
+            f"{requests} requests by {K} depths are over {LARGEST} counts: split the file"
+        )
+
+
+def of_histograms(counts: np.ndarray) -> DepthCounts:
+    """The counts of histograms int64[S, K + 1]: rounds of K drafts that accepted 0 to K."""
+    at_least = counts[:, ::-1].cumsum(axis=1)[:, ::-1]
+    return DepthCounts(at_least[:, :-1], at_least[:, 1:])
+
+
+def of_totals(rounds: int, at_least: np.ndarray) -> DepthCounts:
+    """The counts of totals: rounds of K drafts, and those that accepted at least 1 to K."""
+    return DepthCounts(np.concatenate(([rounds], at_least[:-1]))[None], at_least[None], False)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Source of an import: format, the file's name and the SHA-256 of its bytes."""
+
+    format: str
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class ExactImport:
+    """Recordings by drafter: the accepted length of a draft from every position is known."""
+
+    origin: Origin
+    traces: Mapping[str, Trace]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class CensoredRounds:
+    """Every round of a real run; what a longer draft would have given is unknown.
+
+    | field    | dtype, shape | meaning                                                   |
+    | -------- | ------------ | --------------------------------------------------------- |
+    | ids      | (str,) [S]   | the requests                                              |
+    | offset   | int64[S + 1] | request s has rounds offset[s] .. offset[s + 1] - 1       |
+    | drafted  | int64[R]     | tokens drafted, at most 255                               |
+    | accepted | int64[R]     | leading drafted tokens accepted, without the bonus token  |
+
+    accepted == drafted is censored there. ValueError unless 0 <= accepted <= drafted.
+    """
+
+    origin: Origin
+    ids: tuple[str, ...]
+    offset: np.ndarray
+    drafted: np.ndarray
+    accepted: np.ndarray
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.drafted) == 0:
+            raise ValueError(NOTHING)
+        wrong = np.flatnonzero((self.accepted < 0) | (self.accepted > self.drafted))
+        if len(wrong) or self.drafted.max() > LONGEST_DRAFT:
+            r = wrong[0] if len(wrong) else self.drafted.argmax()
+            raise ValueError(
+                f"round {r} accepted {self.accepted[r]} of {self.drafted[r]} drafted tokens, "
+                f"expected accepted <= drafted <= {LONGEST_DRAFT}: is the bonus token counted?"
+            )
+
+    @property
+    def K(self) -> int | None:
+        """The draft length of all rounds, None where it varies.
+
+        The last round of a request may be shorter: the token budget cuts it, not the outcome.
+        """
+        lasting = np.ones(len(self.drafted), bool)
+        lasting[self.offset[1:][np.diff(self.offset) > 0] - 1] = False
+        lengths = np.unique(self.drafted[lasting] if lasting.any() else self.drafted)
+        constant = len(lengths) == 1 and self.drafted.max() == lengths[0]
+        return int(lengths[0]) if constant else None
+
+
+@dataclass(frozen=True, eq=False)
+class PooledCounts:
+    """Sums over rounds; which round gave what is lost.
+
+    | field              | type               | meaning                                       |
+    | ------------------ | ------------------ | --------------------------------------------- |
+    | requests, rounds   | int/None           | counts; rounds are those with a draft         |
+    | drafted, accepted  | int/None           | tokens, without the bonus token               |
+    | length             | float/None         | tokens emitted a round                        |
+    | length_means       | str                | definition of `length`                        |
+    | length_per_request | float/None         | mean over requests of each one's own length   |
+    | by_depth           | {int: DepthCounts} | by draft length K of the rounds               |
+    | draft_length       | int/None           | of all rounds; None: varies or unknown        |
+    | withheld           | {str: str}         | conclusion: why the file cannot give it       |
+
+    ValueError where more tokens are accepted than drafted.
+    """
+
+    origin: Origin
+    requests: int | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    length: float | None = None
+    length_means: str = ""
+    length_per_request: float | None = None
+    by_depth: Mapping[int, DepthCounts] = field(default_factory=dict)
+    draft_length: int | None = None
+    withheld: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rounds == 0:
+            raise ValueError(NOTHING)
+        drafted, accepted = self.drafted, self.accepted
+        if drafted is not None and accepted is not None and accepted > drafted:
+            raise ValueError(
+                f"{accepted} tokens are accepted of {drafted} drafted, expected no more than "
+                "those: is the bonus token counted?"
+            )
+
+
+Imported = ExactImport | CensoredRounds | PooledCounts
+KINDS = {ExactImport: "exact", CensoredRounds: "censored", PooledCounts: "pooled"}
 
 
 def rounds_at(trace: Trace, k: int) -> Rounds:
@@ -44,24 +216,17 @@ def rounds_at(trace: Trace, k: int) -> Rounds:
     return replay(trace, fixed(k))
 
 
-def length_at(result: Import, k: int) -> dict[str, float]:
+def length_at(result: Imported, k: int) -> dict[str, float]:
     """{drafter: tokens a round} of the constant draft length k; '' where no drafter is named.
 
-    | kind     | answered for                                                                |
-    | -------- | --------------------------------------------------------------------------- |
-    | exact    | every k up to the recording's K: tokens / rounds, cut at the sequence's end |
-    | censored | the draft length of the rounds themselves, where it is constant             |
-    | pooled   | the same, and every k whose accepted length was measured by itself          |
-    | settings | none                                                                        |
-
+    An exact import answers for every k up to the recording's K (tokens / rounds, cut at the
+    sequence's end), others for the draft length of the rounds themselves, where it is constant.
     ValueError, with the reason, for any other k.
     """
     if isinstance(result, ExactImport):
         return {
             name: trace.rows / len(rounds_at(trace, k)) for name, trace in result.traces.items()
         }
-    if isinstance(result, EngineSettings):
-        raise ValueError(f"the accepted length at K = {k} is unknown: {NO_ACCEPTANCE}")
     if isinstance(result, CensoredRounds):
         deepest, own = int(result.drafted.max()), result.K
         if k > deepest:
@@ -71,14 +236,7 @@ def length_at(result: Import, k: int) -> dict[str, float]:
             )
         length: float | None = 1 + float(result.accepted.mean())
     else:
-        if k in result.lengths:
-            return {"": result.lengths[k]}
         own, length = result.draft_length, result.length
-        if result.lengths:
-            raise ValueError(
-                f"the accepted length at K = {k} is unknown: it was measured at K = "
-                f"{', '.join(map(str, sorted(result.lengths)))[:80]} alone"
-            )
     if own is None:
         reason = "; ".join(dict.fromkeys(getattr(result, "withheld", {}).values()))
         raise ValueError(
@@ -92,7 +250,7 @@ def length_at(result: Import, k: int) -> dict[str, float]:
     return {"": length}
 
 
-def depth_counts(result: Import) -> dict[tuple[str, int], DepthCounts]:
+def depth_counts(result: Imported) -> dict[tuple[str, int], DepthCounts]:
     """{(drafter, K): counts}: rounds of one draft length each; exact: of rounds at its K."""
     if isinstance(result, ExactImport):
         counts = {}
@@ -102,15 +260,20 @@ def depth_counts(result: Import) -> dict[tuple[str, int], DepthCounts]:
         return counts
     if isinstance(result, PooledCounts):
         return {("", K): counts for K, counts in result.by_depth.items()}
-    if isinstance(result, EngineSettings):
-        return {}
     if result.K is not None:
         return {("", result.K): of_rounds(result.offset, result.drafted, result.accepted)}
-    lengths: list[int] = [int(k) for k in np.unique(result.drafted) if k]
-    return {("", k): _of_length(result, k) for k in lengths}
+    request = np.repeat(np.arange(len(result.ids)), np.diff(result.offset))
+    found = {}
+    for k in map(int, np.unique(result.drafted)):
+        chosen = result.drafted == k
+        sizes = np.bincount(request[chosen], minlength=len(result.ids))
+        offset = np.concatenate(([0], np.cumsum(sizes)))
+        if k:
+            found["", k] = of_rounds(offset, result.drafted[chosen], result.accepted[chosen])
+    return found
 
 
-def not_concluded(result: Import) -> Mapping[str, str]:
+def not_concluded(result: Imported) -> Mapping[str, str]:
     """{conclusion: why not}."""
     if isinstance(result, ExactImport):
         return {
@@ -118,8 +281,6 @@ def not_concluded(result: Import) -> Mapping[str, str]:
             "drafts deeper than K": "no draft is known to have gone deeper",
             "rounds without an offer": "a drafter that found nothing to propose counts as rejected",
         }
-    if isinstance(result, EngineSettings):
-        return {"accepted lengths, acceptance": NO_ACCEPTANCE}
     other = {"other draft lengths and policies": ELSEWHERE}
     if isinstance(result, PooledCounts):
         return other | dict(result.withheld)
@@ -129,18 +290,6 @@ def not_concluded(result: Import) -> Mapping[str, str]:
             "given by draft length"
         )
     return {"deeper drafts": "a fully accepted draft is censored at its length"} | other
-
-
-def _of_length(result: CensoredRounds, k: int) -> DepthCounts:
-    chosen = result.drafted == k
-    request = np.repeat(np.arange(len(result.ids)), np.diff(result.offset))[chosen]
-    sizes = np.bincount(request, minlength=len(result.ids))
-    offset = np.concatenate(([0], np.cumsum(sizes)))
-    return of_rounds(offset, result.drafted[chosen], result.accepted[chosen])
-
-
-GROUPS = 2000
-"""With more requests than this, this number of groups of neighbors is resampled."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +334,6 @@ def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
     points = []
     for j in range(counts.K):
         bounds = _over_requests(counts, j, level) if marginal[j] > 0 else None
-        method = "requests" if bounds else "rounds"
         low, high = bounds or _greenwood(marginal[j], variance[j], level)
         points.append(
             DepthPoint(
@@ -196,7 +344,7 @@ def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
                 float(marginal[j]),
                 low,
                 high,
-                method,
+                "requests" if bounds else "rounds",
             )  # fmt: skip
         )
     return points
@@ -227,78 +375,49 @@ def _greenwood(marginal: float, variance: float, level: float) -> tuple[float, f
     return float(np.exp(log * np.exp(width))), float(np.exp(log * np.exp(-width)))
 
 
-KINDS = {
-    ExactImport: "exact",
-    CensoredRounds: "censored",
-    PooledCounts: "pooled",
-    EngineSettings: "settings",
-}
-AT_K = "tokens / rounds at K, the last round cut at the end of the text (bonus token included)"
-
-
 def import_report(
-    result: Import, lengths: tuple[int, ...] = (), level: float = 0.95
+    result: Imported, lengths: tuple[int, ...] = (), level: float = 0.95
 ) -> dict[str, Any]:
     """Origin, kind, totals, acceptance by depth, and what may not be concluded.
 
     lengths: draft lengths whose accepted length is asked for; ValueError where that is unknown.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, expected a share in (0, 1) such as 0.95")
-    at = [
-        {"drafter": name, "K": k, "accepted_length": length}
-        for k in lengths
-        for name, length in length_at(result, k).items()
-    ]
+    notes = list(result.notes)
+    if isinstance(result, CensoredRounds):
+        last, rounds = int((np.diff(result.offset) > 0).sum()), len(result.drafted)
+        notes.append(
+            f"{last} of {rounds} rounds are a request's last: a stop or the token limit may have "
+            "cut them, which reads as a rejection"
+        )
     return {
         **asdict(result.origin),
         "kind": KINDS[type(result)],
         "totals": _totals(result),
-        "accepted_length_at": at,
-        "accepted_length_by_K": _lengths(result),
-        "draft_lengths": _tiers(result),
+        "accepted_length_at": [
+            {"drafter": name, "K": k, "accepted_length": length}
+            for k in lengths
+            for name, length in length_at(result, k).items()
+        ],
         "level": level,
         "acceptance_by_depth": _depths(result, level),
         "not_concluded": dict(not_concluded(result)),
-        "notes": [*result.notes, *_last_rounds(result)],
+        "notes": notes,
     }
 
 
-def _totals(result: Import) -> list[dict[str, Any]]:
+def _totals(result: Imported) -> list[dict[str, Any]]:
     if isinstance(result, ExactImport):
         return [_of_trace(name, trace) for name, trace in result.traces.items()]
-    if isinstance(result, CensoredRounds):
-        return [_of_rounds(result)]
-    if isinstance(result, EngineSettings):
-        return []
-    row = (result.requests, result.rounds, result.drafted, result.accepted, result.length)
-    total = _total("", *row, result.length_per_request, result.length_means)
-    return [total | {"K": result.draft_length}]
-
-
-def _lengths(result: Import) -> list[dict[str, Any]]:
-    if not isinstance(result, PooledCounts):
-        return []
-    return [{"K": K, "accepted_length": length} for K, length in sorted(result.lengths.items())]
-
-
-def _tiers(result: Import) -> list[dict[str, Any]]:
-    if not isinstance(result, EngineSettings):
-        return []
-    return [
-        asdict(tier) | {"lengths": list(tier.lengths), "method": result.method}
-        for tier in result.tiers
-    ]
-
-
-def _last_rounds(result: Import) -> list[str]:
-    if not isinstance(result, CensoredRounds):
-        return []
-    last, rounds = int((np.diff(result.offset) > 0).sum()), len(result.drafted)
-    return [
-        f"{last} of {rounds} rounds are a request's last: a stop or the token limit may have cut "
-        "them, which reads as a rejection"
-    ]
+    if isinstance(result, PooledCounts):
+        row = (result.requests, result.rounds, result.drafted, result.accepted, result.length)
+        total = _total("", *row, result.length_per_request, result.length_means)
+        return [total | {"K": result.draft_length}]
+    sums = np.concatenate(([0], np.cumsum(result.accepted)))[result.offset]
+    rounds, accepted = len(result.drafted), int(result.accepted.sum())
+    per_request = mean_of(np.diff(result.offset), np.diff(sums))
+    of_all = (len(result.ids), rounds, int(result.drafted.sum()), accepted)
+    total = _total("", *of_all, mean_of(rounds, accepted), per_request, PER_ROUND)
+    return [total | {"K": result.K}]
 
 
 def _of_trace(name: str, trace: Trace) -> dict[str, Any]:
@@ -309,15 +428,6 @@ def _of_trace(name: str, trace: Trace) -> dict[str, Any]:
         trace.rows / len(rounds), per_request, AT_K,
     )  # fmt: skip
     return total | {"tokens": trace.rows, "K": trace.K}
-
-
-def _of_rounds(result: CensoredRounds) -> dict[str, Any]:
-    sums = np.concatenate(([0], np.cumsum(result.accepted)))[result.offset]
-    rounds, accepted = len(result.drafted), int(result.accepted.sum())
-    per_request = mean_of(np.diff(result.offset), np.diff(sums))
-    row = (len(result.ids), rounds, int(result.drafted.sum()), accepted)
-    total = _total("", *row, mean_of(rounds, accepted), per_request, PER_ROUND)
-    return total | {"K": result.K}
 
 
 def _total(*values: Any) -> dict[str, Any]:
@@ -331,21 +441,10 @@ def _total(*values: Any) -> dict[str, Any]:
     return total
 
 
-def _depths(result: Import, level: float) -> list[dict[str, Any]]:
-    rows = [
-        {"drafter": name, "K": K, **{k: _plain(v) for k, v in asdict(point).items()}}
+def _depths(result: Imported, level: float) -> list[dict[str, Any]]:
+    return [
+        {"drafter": name, "K": K}
+        | {key: None if value != value else value for key, value in asdict(point).items()}
         for (name, K), counts in depth_counts(result).items()
         for point in depth_curve(counts, level)
     ]
-    if isinstance(result, PooledCounts):
-        for K, rates in result.marginals.items():
-            for j, rate in enumerate(rates):
-                before = rates[j - 1] if j else 1.0
-                row: dict[str, Any] = dict.fromkeys(("tried", "accepted", "low", "high"))
-                row |= {"drafter": "", "K": K, "depth": j + 1, "marginal": rate, "interval": "none"}
-                rows.append(row | {"conditional": rate / before if before else None})
-    return rows
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value

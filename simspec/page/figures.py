@@ -1,7 +1,7 @@
 """Figures that the page shows of one recording, computed by replay."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
+from simspec.engines import Export
 from simspec.engines.choice import Evidence, best_length, choose
-from simspec.engines.formats import EXPORTS
-from simspec.engines.request import Request, Settings
+from simspec.engines.exports import EXPORTS, Request
 from simspec.evaluate.evaluation import evaluate, priced_recordings
 from simspec.numerics.stats import MIN_PROMPTS, Estimate
 from simspec.policies import make
@@ -187,8 +187,8 @@ def short_name(name: str) -> str:
     return Path(name).name.removesuffix(".parquet")
 
 
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "transformers")
-SETTINGS = Settings(model="DRAFT_MODEL", engine_version="1.3.0")
+ENGINES = ("vllm", "sglang", "llamacpp", "transformers")
+SETTINGS = Export("vllm", (), Path("-"), draft_model="DRAFT_MODEL")
 """A recording does not name the files of its draft model."""
 
 
@@ -207,11 +207,9 @@ def engine_lines(figures: RecordingFigures) -> list[EngineLine]:
     evidence = Evidence({figures.name: figures.trace}, (1,), {figures.name: (figures.cost,)})
     lines = []
     for engine in ENGINES:
-        form = EXPORTS[engine]
         try:
-            choice = choose(evidence, figures.best.policy, replace(form.limits, captured=0))
-            text = form.export(Request(evidence, choice, SETTINGS))
-            form.validate(text, SETTINGS)
+            choice = choose(evidence, figures.best.policy)
+            text = EXPORTS[engine].write(Request(evidence, choice, SETTINGS))
         except ValueError:  # the engine has no such drafter
             continue
         lines.append(EngineLine(engine, text.strip()))

@@ -1,4 +1,4 @@
-"""vLLM itself with drafters that `simspec export-drafter` wrote: every pass as in the replay.
+"""vLLM itself with drafters that `simspec export drafter` wrote: every pass as in the replay.
 
 The models are small and random, the heads trained for seconds, so that drafts are accepted often,
 not always. `make test-engines` runs it.

@@ -1,4 +1,4 @@
-"""Accepted lengths from every position: the recording recordings of them, against slow replays."""
+"""Accepted lengths from every position: the recordings of them, against slow replays."""
 
 import json
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from import_files import FIXTURES, positions, written
+from import_files import FIXTURES, positions, read, written
 from inputs import with_fields
 from shell import refused
 from shell import simspec as simspec_command
@@ -16,17 +16,15 @@ from strategies import END, EXAM, traces
 
 import simspec.policies
 from simspec import load_trace, replay, sweep
-from simspec.engines.formats import read_import
 from simspec.engines.import_report import length_at
 from simspec.engines.ngram import ngram_rule
-from simspec.engines.source import ImportOptions
 
 SIGNALLESS = [policy for policy in EXAM if not policy.reads][:8]
 
 
-def imported(path, options=None):
+def imported(path, **options):
     """The recordings of a file, by drafter."""
-    return read_import("specdecode-bench", path, options).traces
+    return read("specdecode-bench", path, **options).traces
 
 
 def slow_rounds(emitted, K):
@@ -116,9 +114,7 @@ def test_import_of_a_recordings_file_gives_its_rounds(tmp_path_factory, ended):
     @settings(max_examples=50)
     @given(whole_traces(ended))
     def check(trace):
-        recordings = imported(
-            file_of(path, trace), ImportOptions(end_tokens=(END,) if ended else ())
-        )
+        recordings = imported(file_of(path, trace), end_token=(END,) if ended else ())
         for policy in SIGNALLESS:
             if policy.K is not None and policy.K > trace.K:
                 continue
@@ -135,26 +131,11 @@ def test_rows_are_those_of_the_list_and_tokens_those_of_its_own_text():
     assert trace.run.tolist() == [2, 1, 0, 3, 2, 1, 0, 1, 2, 1] + [0, 4, 3, 2, 1, 0, 0]
 
 
-def test_a_text_of_another_length_is_told():
-    note, _ = read_import("specdecode-bench", FIXTURES / "specdecode-bench.jsonl").notes
-    assert note.startswith("eagle: requests whose list and text differ in length")
-    assert note.endswith(": 1")
-
-
 def test_accepted_lengths_past_the_end_of_the_list_are_cut(tmp_path):
     path = written(tmp_path / "f.jsonl", positions([([1], [2, 3, 4], [9, 1, 9])]))
-    result = read_import("specdecode-bench", path)
+    result = read("specdecode-bench", path)
     assert result.traces["eagle"].run.tolist() == [3, 0, 1]
     assert any("reach past the end" in note and note.endswith("2") for note in result.notes)
-
-
-def test_one_recording_a_drafter():
-    recordings = imported(FIXTURES / "specdecode-bench.jsonl")
-    assert {name: trace.meta.drafter for name, trace in recordings.items()} == {
-        "eagle": "eagle",
-        "ngram": "ngram",
-    }
-    assert recordings["ngram"].run[:10].tolist() == [0, 0, 0, 0, 0, 0, 3, 2, 1, 0]
 
 
 @pytest.mark.parametrize("form", ["acc", "list"])
@@ -169,54 +150,18 @@ def test_other_forms_of_the_list_are_read(tmp_path, form):
 def test_the_deepest_accepted_draft_is_K(tmp_path):
     path = FIXTURES / "specdecode-bench.jsonl"
     assert imported(path)["eagle"].K == 4
-    assert imported(path, ImportOptions(K=2))["eagle"].run.max() == 2
+    assert imported(path, K=2)["eagle"].run.max() == 2
     with pytest.raises(ValueError, match="whether deeper drafts were tried is unknown"):
-        imported(path, ImportOptions(K=5))
-
-
-def test_nothing_accepted_still_replays(tmp_path):
-    trace = imported(written(tmp_path / "f.jsonl", positions([([1], [2, 3], [1, 1])])))["eagle"]
-    assert (trace.K, trace.run.tolist()) == (1, [0, 0])
+        imported(path, K=5)
 
 
 def test_an_end_token_leaves_room_for_whole_drafts(tmp_path):
     path = written(tmp_path / "f.jsonl", positions([([1], [2, 3, 9], [1, 3, 1])]))
-    ended = ImportOptions(end_tokens=(9,))
     cut = replay(imported(path)["eagle"], simspec.policies.fixed(2))
-    whole = replay(imported(path, ended)["eagle"], simspec.policies.fixed(2))
+    whole = replay(imported(path, end_token=(9,))["eagle"], simspec.policies.fixed(2))
     assert cut.drafted.tolist() == [2, 1]
     assert whole.drafted.tolist() == [2, 2]
     assert whole.accepted.tolist() == [0, 2]
-
-
-def test_metadata_says_where_it_comes_from():
-    meta = imported(FIXTURES / "specdecode-bench.jsonl")["eagle"].meta
-    assert (meta.device, meta.dtype) == ("unknown", "unknown")
-    assert (meta.rule, meta.temperature) == ("greedy", 0)
-    (origin,) = meta.sources
-    assert origin.startswith("specdecode-bench specdecode-bench.jsonl sha256 ")
-    assert "imported" in meta.notes
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ({"rule": "rejection"}, "acceptance probability"),
-        ({"rule": "greedy", "temperature": 0.7}, "expected 0 for greedy"),
-        ({"rule": "coupled"}, "a number > 0 for coupled"),
-        ({"drafted": 0}, "drafted is 0"),
-        ({"K": 256}, "K is 256"),
-    ],
-)
-def test_options_that_would_mislead_are_refused(options, words):
-    with pytest.raises(ValueError, match=words):
-        ImportOptions(**options)
-
-
-def test_coupled_rule_keeps_its_temperature():
-    options = ImportOptions(rule="coupled", temperature=0.7)
-    meta = imported(FIXTURES / "specdecode-bench.jsonl", options)["eagle"].meta
-    assert (meta.rule, meta.temperature) == ("coupled", 0.7)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +185,7 @@ def test_wrong_files_are_refused(tmp_path, change, words):
 
 def test_length_at_every_K_of_the_recording(benchmark):
     path, lists = benchmark
-    result = read_import("specdecode-bench", path)
+    result = read("specdecode-bench", path)
     tokens = sum(map(len, lists))
     for k in (1, 5):
         rounds = sum(len(slow_rounds(one, k)) for one in lists)
@@ -291,7 +236,7 @@ def ngram_file(path, rule, requests=12, seed=0):
 def test_the_rule_of_an_ngram_drafter_comes_out_of_its_tokens(tmp_path, text):
     rule = replace(ngram_rule(text), pads=False)
     path, texts = ngram_file(tmp_path / "ngram.jsonl", rule)
-    result = read_import("specdecode-bench", path)
+    result = read("specdecode-bench", path)
     trace = result.traces["ngram"]
     sizes = f" to {rule.least} tokens, the {rule.match} match"
     assert any(note.endswith(sizes) for note in result.notes)
@@ -311,7 +256,7 @@ def test_control_lengths_of_no_rule_keep_whole_drafts(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     for row in rows:
         row["acc_ngram"]["acc_len"][5:9] = [4, 3, 2, 1]
-    result = read_import("specdecode-bench", written(path, rows))
+    result = read("specdecode-bench", written(path, rows))
     assert (result.traces["ngram"].depth == result.traces["ngram"].K).all()
     assert any("no n-gram rule" in note for note in result.notes)
 
@@ -322,16 +267,7 @@ def test_one_length_in_a_thousand_may_be_another(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     place = next(i for i, n in enumerate(rows[0]["acc_ngram"]["acc_len"][:-9]) if n == 1)
     rows[0]["acc_ngram"]["acc_len"][place] = 3
-    trace = read_import("specdecode-bench", written(path, rows)).traces["ngram"]
+    trace = read("specdecode-bench", written(path, rows)).traces["ngram"]
     assert trace.run[place] == 2
     assert trace.depth[place] >= 2
     assert (trace.depth == 0).mean() > 0.2
-
-
-def test_only_an_ngram_drafter_is_matched(tmp_path):
-    path, _ = ngram_file(tmp_path / "ngram.jsonl", ngram_rule("vllm:3,7"))
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
-        row["acc_eagle"] = row.pop("acc_ngram")
-    trace = imported(written(path, rows))["eagle"]
-    assert (trace.depth == trace.K).all()

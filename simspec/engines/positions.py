@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from simspec.engines.documents import Fields, json_rows
-from simspec.engines.import_kinds import ExactImport, Origin
-from simspec.engines.ngram import MATCHES, DraftedText, NgramRule, drafted_text
-from simspec.engines.source import ImportFormat, ImportOptions, Source
+from simspec.engines import LONGEST_DRAFT, Import
+from simspec.engines.documents import Fields, Source, json_rows
+from simspec.engines.import_report import ExactImport, Origin
+from simspec.engines.ngram import MATCHES, NgramRule, drafted_text
 from simspec.trace.meta import TraceMeta
 from simspec.trace.trace import Trace
 
-TOKENS = 1 << 31
 UNKNOWN = -1
 """The token of a row whose text is not in the file."""
 MOST_LEAST, MOST_NGRAM = 5, 8
@@ -20,8 +19,11 @@ MOST_LEAST, MOST_NGRAM = 5, 8
 MOST_OTHER = 1e-3
 """Largest share of rows in which a rule may give another accepted length than the file."""
 
+Part = dict[str, Any]
+"""A request: id, prompt and token, right (drafts accepted), left (tokens), ended, known (text)."""
 
-def read_positions(source: Source, options: ImportOptions) -> ExactImport:
+
+def read_positions(source: Source, settings: Import) -> ExactImport:
     """One recording a drafter, of `acc_NAME` with `acc_len`, or of `acc` alone.
 
     | in the file             | in the recording                                                |
@@ -33,20 +35,24 @@ def read_positions(source: Source, options: ImportOptions) -> ExactImport:
     | largest acc_len - 1     | K: some draft was that deep, so min(run, K) is the outcome      |
     | tokens of acc_ngram     | depth: 0 where its rule has no match, see `matching_rule`        |
 
-    The budget is the sequence's length, except where it ends with one of `end_tokens`.
+    The budget is the sequence's length, except where it ends with one of `end_token`.
     """
     rows = json_rows(source.text)
-    names = sorted({key for row in rows for key in row.values if _drafter(key)})
+    names = {_drafter(key): key for row in rows for key in row.values if _drafter(key)}
     if not names:
         raise ValueError(
             "no object has acc_NAME with acc_len (such as acc_eagle): expected SpecDecode-Bench's "
             "JSON lines"
         )
+    if settings.drafter not in (None, *names):
+        raise ValueError(
+            f"drafter {settings.drafter!r} is not in the file, which has {', '.join(sorted(names))}"
+        )
     traces, notes = {}, []
-    for key in names:
-        name = _drafter(key)
-        traces[name], remarks = _trace(source, options, rows, key)
-        notes += [f"{name}: {note}" for note in remarks]
+    for name in sorted(names):
+        if settings.drafter in (None, name):
+            traces[name], remarks = _trace(source, settings, rows, names[name])
+            notes += [f"{name}: {note}" for note in remarks]
     return ExactImport(Origin(source.format, source.file, source.sha256), traces, tuple(notes))
 
 
@@ -55,10 +61,10 @@ def _drafter(key: str) -> str:
 
 
 def _trace(
-    source: Source, options: ImportOptions, rows: list[Fields], key: str
+    source: Source, settings: Import, rows: list[Fields], key: str
 ) -> tuple[Trace, list[str]]:
-    parts: list[dict[str, Any]] = []
-    empty = foreign = past = 0
+    parts = list[Part]()
+    empty = past = 0
     for row in rows:
         emitted = _emitted(row, key)
         if not len(emitted):
@@ -66,29 +72,20 @@ def _trace(
             continue
         text = row.wholes("generated_token_ids")
         known = len(text) == len(emitted)
-        foreign += not known
         left = np.arange(len(emitted), 0, -1)
         past += int((emitted > left + 1).sum())
-        token = text if known else np.full(len(emitted), UNKNOWN)
-        ended = known and int(token[-1]) in options.end_tokens
-        if ended and np.isin(token[:-1], options.end_tokens).any():
+        part: Part = {
+            "id": row.name("id"), "prompt": row.wholes("prompt_token_ids"), "known": known,
+            "token": text if known else np.full(len(emitted), UNKNOWN), "right": emitted - 1,
+            "left": left, "ended": known and int(text[-1]) in settings.end_token,
+        }  # fmt: skip
+        if part["ended"] and np.isin(text[:-1], settings.end_token).any():
             raise ValueError(f"{row.place}: an end token comes before the last one, expected none")
-        parts.append(
-            {
-                "id": row.name("id"),
-                "prompt": row.wholes("prompt_token_ids"),
-                "token": token,
-                "right": emitted - 1,
-                "left": left,
-                "ended": ended,
-                "known": known,
-            }
-        )
+        if max(part["token"].max(), part["prompt"].max(initial=0)) >= 1 << 31:
+            raise ValueError(f"request {part['id'][:40]}: a token is over {(1 << 31) - 1}")
+        parts.append(part)
     if not parts:
         raise ValueError(f"{key} is empty in every object: there is nothing to replay")
-    for part in parts:
-        if max(part["token"].max(), part["prompt"].max(initial=0)) >= TOKENS:
-            raise ValueError(f"request {part['id'][:40]}: a token is over {TOKENS - 1}")
     rule, notes = None, []
     if key == "acc_ngram":
         rule = matching_rule(parts)
@@ -97,7 +94,8 @@ def _trace(
             if rule
             else "no n-gram rule gives the accepted lengths: offers taken as K deep everywhere"
         ]
-    return _assembled(source, options, _drafter(key), parts, rule), notes + [
+    foreign = sum(not part["known"] for part in parts)
+    return _assembled(source, settings, _drafter(key), parts, rule), notes + [
         f"{note}: {count}"
         for count, note in (
             (empty, "requests left out, without positions"),
@@ -109,9 +107,8 @@ def _trace(
 
 
 def _emitted(row: Fields, key: str) -> np.ndarray:
-    given = row.values.get(key)
-    fields = row if type(given) is list else row.inner(key)
-    emitted = fields.wholes(key if fields is row else "acc_len")
+    plain = type(row.values.get(key)) is list
+    emitted = row.wholes(key) if plain else row.inner(key).wholes("acc_len")
     if (emitted < 1).any():
         raise ValueError(
             f"{row.place}: {key} holds {emitted.min()}, expected at least 1: acc_len counts the "
@@ -120,7 +117,7 @@ def _emitted(row: Fields, key: str) -> np.ndarray:
     return emitted
 
 
-def matching_rule(parts: list[dict[str, Any]]) -> NgramRule | None:
+def matching_rule(parts: list[Part]) -> NgramRule | None:
     """The n-gram rule that gives the accepted lengths of the requests with a text, if one does.
 
     Tried: suffixes of 1 to 5 tokens and more, up to 8, first or last match. The rule with the
@@ -128,7 +125,7 @@ def matching_rule(parts: list[dict[str, Any]]) -> NgramRule | None:
     that of the longest suffixes, which drafts least. Lengths are compared up to the file's deepest.
     """
     texts = [part for part in parts if part["known"]]
-    deepest = min(max((int(part["right"].max()) for part in texts), default=0), 255)
+    deepest = min(max((int(part["right"].max()) for part in texts), default=0), LONGEST_DRAFT)
     if not deepest:
         return None
     found, fewest = None, MOST_OTHER * sum(len(part["token"]) for part in texts)
@@ -137,7 +134,8 @@ def matching_rule(parts: list[dict[str, Any]]) -> NgramRule | None:
         rule, other = NgramRule("ngram", least, most, match), 0
         for part in texts:
             run = np.minimum(np.minimum(part["right"], part["left"]), deepest)
-            other += int((_drafts(part, rule, deepest).run != run).sum())
+            drafted = drafted_text(part["prompt"], part["token"], rule, deepest, len(run))
+            other += int((drafted.run != run).sum())
             if other > fewest or (found and other == fewest):
                 break
         else:
@@ -145,23 +143,15 @@ def matching_rule(parts: list[dict[str, Any]]) -> NgramRule | None:
     return found
 
 
-def _drafts(part: dict[str, Any], rule: NgramRule, K: int) -> DraftedText:
-    return drafted_text(part["prompt"], part["token"], rule, K, len(part["token"]))
-
-
 def _assembled(
-    source: Source,
-    options: ImportOptions,
-    name: str,
-    parts: list[dict[str, Any]],
-    rule: NgramRule | None,
+    source: Source, settings: Import, name: str, parts: list[Part], rule: NgramRule | None
 ) -> Trace:
     def joined(key: str) -> np.ndarray:
         return np.concatenate([part[key] for part in parts])
 
     right, left = joined("right"), joined("left")
-    deepest = min(max(int(right.max()), 1), 255)
-    K = options.K or deepest
+    deepest = min(max(int(right.max()), 1), LONGEST_DRAFT)
+    K = settings.K or deepest
     if deepest < K:
         raise ValueError(
             f"K is {K}, but {name} never has more than {deepest} drafted tokens accepted: whether "
@@ -172,48 +162,36 @@ def _assembled(
     stops = np.repeat(ended, lengths) & (right >= left)  # the end token itself was drafted
     run = np.minimum(np.minimum(right, left), K)
     offered = [
-        _drafts(part, rule, K).depth if rule and part["known"] else np.full(len(part["token"]), K)
+        drafted_text(part["prompt"], part["token"], rule, K, len(part["token"])).depth
+        if rule and part["known"]
+        else np.full(len(part["token"]), K)
         for part in parts
     ]
-    offset = np.concatenate(([0], np.cumsum(lengths)))
-    prompts = np.concatenate(([0], np.cumsum([len(part["prompt"]) for part in parts])))
+    depth = np.where(stops, np.minimum(left, K), np.maximum(np.concatenate(offered), run))
+    offers = "offers taken as K deep"
+    if rule:
+        offers = f"offers of {rule.text} by the {rule.match} match"
     return Trace(
-        offset=offset,
+        offset=np.concatenate(([0], np.cumsum(lengths))),
         budget=lengths + np.where(ended, K + 1, 0),
         token=joined("token").astype(np.int32),
-        depth=np.where(stops, np.minimum(left, K), np.maximum(np.concatenate(offered), run)).astype(
-            np.uint8
-        ),
+        depth=depth.astype(np.uint8),
         run=run.astype(np.uint8),
-        prompt_offset=prompts,
+        prompt_offset=np.concatenate(([0], np.cumsum([len(part["prompt"]) for part in parts]))),
         prompt=joined("prompt").astype(np.int32),
         meta=TraceMeta(
-            rule=options.rule,
-            target=options.target,
+            rule=settings.rule,
+            target=settings.target,
             drafter=name,
             K=K,
-            temperature=options.temperature,
-            end_tokens=options.end_tokens,
+            temperature=settings.temperature,
+            end_tokens=settings.end_token,
             sources=(f"{source.format} {source.file} sha256 {source.sha256}",),
-            tasks=(options.task or source.file.partition(".")[0],) * len(parts),
+            tasks=(settings.task or source.file.partition(".")[0],) * len(parts),
             ids=tuple(part["id"] for part in parts),
             device="unknown",
             dtype="unknown",
-            notes=f"imported from {source.format}: no signals of the drafter, "
-            + (
-                f"offers of {rule.text} by the {rule.match} match"
-                if rule
-                else "offers taken as K deep"
-            )
-            + ", rows as long as acc_len, tokens -1 where list and text differ in length",
+            notes=f"imported from {source.format}: no signals of the drafter, {offers}, rows as "
+            "long as acc_len, tokens -1 where list and text differ in length",
         ),
     )
-
-
-IMPORTS = (
-    ImportFormat(
-        "specdecode-bench",
-        read_positions,
-        ("K", "rule", "temperature", "target", "task", "end_tokens"),
-    ),
-)

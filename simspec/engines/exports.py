@@ -1,0 +1,552 @@
+"""Settings of serving engines, written from replays with their provenance.
+
+Sources: vllm/config/speculative.py and v1/spec_decode/dynamic/utils.py of vLLM, srt/server_args.py
+and speculative/adaptive_spec_params.py of SGLang, common/arg.cpp of llama.cpp, generation/
+configuration_utils.py of transformers.
+"""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from simspec.cost.model import CostModel
+from simspec.engines import EXPORT_FORMATS, Export
+from simspec.engines.choice import Choice, Evidence, Schedule, acceptance_by_depth, choose, gather
+from simspec.engines.documents import JSON, Fields
+from simspec.evaluate.evaluation import covers
+from simspec.output.files import check_output, replacing, write_json
+from simspec.policies import parse
+from simspec.policy.policy import Policy
+from simspec.trace.recordings import cost_beside, locate
+
+SIDECAR = ".provenance.json"
+MEASURED_HERE = ("llamacpp", "openvino", "transformers", "vllm")
+"""Engines whose costs `simspec engine measure` measures."""
+NOT_COVERED = (
+    "time outside rounds: prefill, scheduling, sampling settings of the server, network",
+    "sequences of a batch that draft unalike: each is replayed alone, at the whole batch's costs",
+    "lengths chosen on other prompts: the gain is counted on the prompts that chose them",
+    "other prompts, temperatures, targets and drafters than those recorded",
+)
+LENGTH, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
+NGRAM = ("prompt_lookup_min", "prompt_lookup_max")
+
+
+@dataclass(frozen=True)
+class Mechanisms:
+    """An engine's names of drafters.
+
+    | field | meaning |
+    | --- | --- |
+    | names | {drafter of a recording: mechanism} |
+    | load | mechanisms that load a draft model |
+    | may_load | those whose weights may be part of the target |
+    | own | those that load none |
+    """
+
+    engine: str
+    names: Mapping[str, str]
+    load: tuple[str, ...] = ()
+    may_load: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+
+
+VLLM = Mechanisms(
+    "vLLM",
+    {"model": "draft_model", "eagle": "eagle", "medusa": "medusa", "prompt_lookup": "ngram"},
+    ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "custom_class"),
+    ("mtp", "dspark"),
+    ("ngram", "ngram_gpu", "suffix"),
+)
+SGLANG = Mechanisms(
+    "SGLang",
+    {"eagle": "EAGLE", "model": "STANDALONE", "prompt_lookup": "NGRAM"},
+    ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH"),
+    ("NEXTN", "FROZEN_KV_MTP", "DSPARK"),
+    ("NGRAM",),
+)
+ADAPTIVE = Mechanisms("SGLang's adaptive mode", {"eagle": "EAGLE"}, ("EAGLE", "EAGLE3"))
+"""Under other algorithms SGLang switches adaptive steps off with a warning."""
+LLAMACPP = Mechanisms(
+    "llama.cpp",
+    {"model": "draft-simple", "prompt_lookup": "ngram-simple"},
+    ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"),
+    (),
+    ("draft-mtp", "ngram-simple"),
+)
+TRANSFORMERS = Mechanisms(
+    "transformers",
+    {"model": "assistant", "prompt_lookup": "prompt_lookup"},
+    (),
+    (),
+    ("assistant", "prompt_lookup"),
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Recordings, what was chosen from them, and the settings of `simspec export`."""
+
+    evidence: Evidence
+    choice: Choice
+    settings: Export
+
+    @property
+    def schedule(self) -> Schedule:
+        """The draft lengths; ValueError where none drafts, or the policy adapts its own."""
+        schedule = self.choice.schedule
+        if schedule is None:
+            raise ValueError(
+                f"policy {self.choice.policies[0]!r} has no fixed draft length, and this format "
+                "holds nothing else: give --policy fixed:K, or none"
+            )
+        if schedule.longest == 0:
+            raise ValueError(
+                "plain decoding is the fastest at these costs, so there is nothing to export: "
+                "give --policy fixed:K to export a length all the same"
+            )
+        return schedule
+
+    @property
+    def length(self) -> int:
+        """The one draft length; ValueError where batch sizes differ, or none drafts."""
+        schedule = self.schedule
+        if not schedule.single:
+            raise ValueError(
+                f"batch sizes {list(schedule.batch)} draft {list(schedule.length)} tokens, but "
+                "this format holds one length: give one --batch-sizes, or --policy fixed:K"
+            )
+        return schedule.longest
+
+    def drafter(self, known: Mechanisms) -> tuple[str, str | None]:
+        """(the engine's name of the drafter, its model); ValueError for one that it does not have.
+
+        A model has to be named where the mechanism loads one: recordings do not name its files.
+        """
+        drafter, method = self.evidence.drafter, self.settings.method
+        if drafter.startswith("ngram "):  # along a text, by the rule that follows
+            drafter = "prompt_lookup"
+        if method is None and drafter not in known.names:
+            raise ValueError(
+                f"{known.engine} has no counterpart of drafter {drafter!r}, expected one of "
+                f"{', '.join(known.names)}: name its mechanism with --method"
+            )
+        method = known.names[drafter] if method is None else method
+        listed = (*known.load, *known.may_load, *known.own)
+        if method not in listed:
+            raise ValueError(f"--method is {method!r}, expected one of {', '.join(listed)}")
+        model = self.settings.draft_model or None
+        if method in known.load and model is None:
+            raise ValueError(
+                f"method {method!r} loads a draft model, and a recording does not name its files: "
+                "give --draft-model"
+            )
+        return method, None if method in known.own else model
+
+
+def _threshold(request: Request, inclusive: bool, engine: str) -> tuple[float, int]:
+    """(threshold, longest draft) of a confidence policy; threshold 0 of a fixed length.
+
+    inclusive: whether the engine submits the token below the threshold. ValueError for the other
+    kind, since its drafts differ by a token, and for any other policy.
+    """
+    if request.choice.schedule is not None:
+        return 0.0, request.length
+    name = request.choice.policies[0]
+    policy = parse(name)
+    if not isinstance(policy, Policy) or not name.startswith("confidence:"):
+        raise ValueError(
+            f"{engine} has no setting that drafts as policy {name!r} does: give fixed:K or "
+            f"confidence:P,inclusive={str(inclusive).lower()}"
+        )
+    threshold, submits = policy.params
+    if bool(submits) != inclusive:
+        does = "submits" if inclusive else "drops"
+        raise ValueError(
+            f"policy {name!r} does not draft as {engine} does, which {does} the token below the "
+            f"threshold: give confidence:{threshold:g},inclusive={str(inclusive).lower()}"
+        )
+    return threshold, policy.longest(request.evidence.K)
+
+
+def _flags(flags: Mapping[str, object]) -> str:
+    """'--name value ...' as a shell reads it; a value of True is a switch."""
+    words: list[str] = []
+    for name, value in flags.items():
+        words += [name] if value is True else [name, shlex.quote(str(value))]
+    return " ".join(words) + "\n"
+
+
+def _vllm_drafter(request: Request) -> dict[str, Any]:
+    method, model = request.drafter(VLLM)
+    config: dict[str, Any] = {"method": method}
+    if model is not None:
+        config["model"] = model
+    if method in ("ngram", "ngram_gpu"):
+        config |= dict(zip(NGRAM, (request.settings.least_ngram, request.settings.ngram)))
+    return config
+
+
+def vllm(request: Request) -> str:
+    """The JSON of `--speculative-config`, by batch size where the lengths differ."""
+    schedule, config = request.schedule, _vllm_drafter(request)
+    config[LENGTH] = request.length if config["method"] == "suffix" else schedule.longest
+    if not schedule.single:
+        config[BY_BATCH] = [list(step) for step in schedule.steps]
+    return json.dumps(config) + "\n"
+
+
+def vllm_synthetic(request: Request) -> str:
+    """The JSON of `--speculative-config` with the acceptance measured at that length."""
+    length = request.length
+    rates = acceptance_by_depth(request.evidence.traces.values(), length)
+    config = _vllm_drafter(request) | {
+        LENGTH: length,
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": [round(rate, 6) for rate in rates],
+    }
+    return json.dumps(config) + "\n"
+
+
+def _sglang_flags(request: Request, steps: int) -> dict[str, object]:
+    """{flag: value} of a chain of `steps` drafted tokens; SGLang counts the root as a token."""
+    algorithm, model = request.drafter(SGLANG)
+    flags: dict[str, object] = {"--speculative-algorithm": algorithm}
+    if model is not None:
+        flags["--speculative-draft-model-path"] = model
+    if algorithm not in ("NGRAM", "DFLASH", "DSPARK"):  # these draft a block in one step
+        flags |= {"--speculative-num-steps": steps, "--speculative-eagle-topk": 1}
+    flags["--speculative-num-draft-tokens"] = steps + 1
+    if algorithm == "NGRAM":  # SGLang's default is a tree 10 wide
+        flags["--speculative-ngram-max-bfs-breadth"] = 1
+    return flags
+
+
+def sglang(request: Request) -> str:
+    """The flags of SGLang, on one line."""
+    return _flags(_sglang_flags(request, request.length))
+
+
+def sglang_adaptive(request: Request) -> str:
+    """The JSON of `--speculative-adaptive-config`: a key is the first batch size of its steps."""
+    request.drafter(ADAPTIVE)
+    slots = {str(low): {"candidate_steps": [k]} for low, _, k in request.schedule.steps}
+    return json.dumps({"ema_alpha": 0.2, "update_interval": 5, "warmup_batches": 10} | slots) + "\n"
+
+
+def _adaptive_flags(request: Request, file: str) -> str:
+    """The flags that go with the file; SGLang sizes its buffers for the longest candidate."""
+    switch = {"--speculative-adaptive": True, "--speculative-adaptive-config": file}
+    return _flags(_sglang_flags(request, request.schedule.longest) | switch).strip()
+
+
+def llamacpp(request: Request) -> str:
+    """The flags of llama.cpp, on one line.
+
+    p_min drops the token below it, so the policy is confidence:P,inclusive=false. All lengths are
+    written, since the defaults changed between versions.
+    """
+    p_min, length = _threshold(request, inclusive=False, engine="llama.cpp")
+    kind, model = request.drafter(LLAMACPP)
+    flags: dict[str, object] = {"--spec-type": kind}
+    if kind == "ngram-simple":
+        if p_min:
+            raise ValueError(f"{kind} has no threshold: give --policy fixed:K, or none")
+        flags["--spec-ngram-simple-size-n"] = request.settings.ngram
+        return _flags(flags | {"--spec-ngram-simple-size-m": length})
+    if model is not None:
+        flags["--model-draft"] = model
+    lengths = {"--spec-draft-n-max": length, "--spec-draft-n-min": 0, "--spec-draft-p-min": p_min}
+    return _flags(flags | lengths)
+
+
+def transformers(request: Request) -> str:
+    """The JSON of generation_config.json: of the assistant, or of the target for prompt lookup.
+
+    | policy | key |
+    | --- | --- |
+    | fixed:K | num_assistant_tokens, or prompt_lookup_num_tokens |
+    | confidence:P | assistant_confidence_threshold: the token below it is submitted |
+    | hf_heuristic:N | num_assistant_tokens_schedule |
+
+    The threshold is always written: transformers' default is 0.4.
+    """
+    method, _ = request.drafter(TRANSFORMERS)
+    config: dict[str, Any]
+    if method == "prompt_lookup":
+        ngram = request.settings.ngram
+        config = {"prompt_lookup_num_tokens": request.length, "max_matching_ngram_size": ngram}
+    else:
+        schedule, threshold, name = "constant", 0.0, request.choice.policies[0]
+        if name.startswith("hf_heuristic:"):
+            policy = parse(name)
+            assert isinstance(policy, Policy)
+            schedule = "heuristic" if policy.scope == "stream" else "heuristic_transient"
+            length = int(policy.state0[0])
+        else:
+            threshold, length = _threshold(request, inclusive=True, engine="transformers")
+        config = {
+            "num_assistant_tokens": length,
+            "num_assistant_tokens_schedule": schedule,
+            "assistant_confidence_threshold": threshold,
+        }
+    return json.dumps(config, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """A document of an engine.
+
+    | field | meaning |
+    | --- | --- |
+    | write | Request -> the document's text |
+    | engine | whose own costs should price it; "": none |
+    | not_covered | what the document does not say about the engine |
+    | shortest | the shortest draft to choose from |
+    | flags | (Request, file name) -> the flags that go with the document |
+    """
+
+    write: Callable[[Request], str]
+    engine: str
+    not_covered: tuple[str, ...]
+    shortest: int = 0
+    flags: Callable[[Request, str], str] | None = None
+
+
+EXPORTS = {
+    "vllm": ExportFormat(
+        vllm,
+        "vllm",
+        (
+            "batches larger than the last range: vLLM uses the last range's length",
+            "data parallel sizes above 1, where vLLM ignores the batch sizes",
+            "piecewise CUDA graphs: a schedule by batch size forces them under the V1 model runner",
+            "devices of compute capability 10.x, whose largest graph holds 1024 rows: --captured",
+            "what a length of 0 costs in vLLM (vllm#49548 reports a collapse)",
+        ),
+    ),
+    "vllm-synthetic": ExportFormat(
+        vllm_synthetic,
+        "",
+        ("dependence between rounds: the engine draws each round's acceptance alone",),
+        shortest=1,
+    ),
+    "sglang": ExportFormat(
+        sglang,
+        "sglang",
+        ("NGRAM matches the text of all requests, where a recording's lookup reads its own alone",),
+    ),
+    "sglang-adaptive": ExportFormat(
+        sglang_adaptive,
+        "sglang",
+        (
+            "SGLang's own adaptation: each batch size has one candidate",
+            "batches between two captured graph sizes, which use the slot of the larger",
+            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE, two-batch "
+            "overlap, pdmux, platform workers",
+            "the overlap scheduler, SGLang's default: a decision comes one round later",
+        ),
+        flags=_adaptive_flags,
+    ),
+    "llamacpp": ExportFormat(
+        llamacpp,
+        "llamacpp",
+        (
+            "several slots: llama.cpp drafts for each slot by itself",
+            "p_min: llama.cpp compares a softmax over its ten best candidates, never below 0.1, "
+            "where a recording holds the probability over all tokens; it drafts longer",
+            "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
+        ),
+    ),
+    "transformers": ExportFormat(
+        transformers,
+        "transformers",
+        ("the threshold's own adaptation: with scikit-learn transformers moves it as it decodes",),
+    ),
+}
+
+
+def write_export(settings: Export) -> tuple[dict[str, Any], list[str]]:
+    """(provenance, notes) of the document in `out`, with the provenance next to it.
+
+    ValueError, one line, for what cannot be exported; then nothing is written.
+    """
+    if settings.format not in EXPORTS:
+        raise ValueError(
+            f"format {settings.format!r} is unknown, expected one of {', '.join(EXPORT_FORMATS)}"
+        )
+    for name in ("engine", "target"):
+        if getattr(settings, name) is not None:
+            raise ValueError(f"format {settings.format} does not read --{name}: leave it out")
+    paths = locate(settings.recordings)
+    files = list(paths.values())
+    if len({file.resolve() for file in files}) < len(files):
+        raise ValueError("a recording is given twice, expected each once: its prompts count once")
+    beside = [cost for file in files if (cost := cost_beside(file)) is not None]
+    for path in (settings.out, Path(f"{settings.out}{SIDECAR}")):
+        check_output(path, *files, *beside, settings.cost or "")
+    sizes = settings.batch_sizes
+    batch = None if sizes is None else [int(word) for word in sizes.split(",")]
+    evidence, notes = gather(paths, settings.cost, batch, settings.context, settings.mixed)
+    shortest = EXPORTS[settings.format].shortest
+    choice = choose(evidence, settings.policy, settings.captured, settings.level, shortest=shortest)
+    if not choice.chosen and choice.schedule is not None and not choice.schedule.single:
+        notes.append(
+            f"{settings.policy} is cut where batch (K + 1) exceeds {settings.captured} rows"
+        )
+    origin, own = write_choice(settings, evidence, choice, paths, _command(settings))
+    return origin, notes + own
+
+
+def write_choice(
+    settings: Export, evidence: Evidence, choice: Choice, paths: Mapping[str, Path], command: str
+) -> tuple[dict[str, Any], list[str]]:
+    """(provenance, notes) of the document of this choice in `out`; as `write_export`."""
+    form, out = EXPORTS[settings.format], settings.out
+    request = Request(evidence, choice, settings)
+    text = form.write(request)
+    origin = {"format": settings.format, "command": command}
+    origin |= _provenance(text, request, paths)
+    if form.flags is not None:
+        origin["flags"] = form.flags(request, out.name)
+    with replacing(out) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    write_json(Path(f"{out}{SIDECAR}"), origin)
+    return origin, price_notes((c for costs in evidence.costs.values() for c in costs), form.engine)
+
+
+def _command(settings: Export) -> str:
+    """The command line that writes the same again."""
+    words = ["simspec", "export", settings.format, *settings.recordings]
+    for field in fields(settings)[2:]:
+        value, flag = getattr(settings, field.name), f"--{field.name.replace('_', '-')}"
+        if field.name == "mixed":
+            words += ["--mixed-costs"] * value
+        elif field.name != "as_json" and value != field.default:
+            words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def price_notes(costs: Iterable[CostModel], engine: str) -> list[str]:
+    """A note where these costs are not the engine's own; none where they are, or for engine ""."""
+    priced = {cost.origin.engines.get("target", "") if cost.origin else "" for cost in costs}
+    others = sorted(name for name in priced if name.split(" ")[0] != engine)
+    if not engine or not others:
+        return []
+    named = ", ".join(name or "costs of no engine" for name in others)
+    remedy = (
+        f"`simspec engine measure {engine}` measures {engine}'s own"
+        if engine in MEASURED_HERE
+        else f"confirm the setting on {engine}"
+    )
+    return [f"priced on {named}, not on {engine}, whose best draft length may differ: {remedy}"]
+
+
+def _provenance(text: str, request: Request, paths: Mapping[str, Path]) -> dict[str, Any]:
+    """Provenance as plain data for JSON; files by name and SHA-256, never by their folder.
+
+    | key | meaning |
+    | --- | --- |
+    | document_sha256 | of the exported text |
+    | predicted | by batch size: policy, and speedup over plain decoding with its interval |
+    | level, covers | of the intervals; prompts, and prices where all costs hold replicates |
+    | length_chosen | whether replay chose the lengths |
+    | recordings | name, sha256, rule, temperature, K, prompts, tokens, device |
+    | costs | name, sha256, device, origin; or the ratio |
+    | not_covered | what the prediction leaves out |
+    """
+    evidence, choice, cost = request.evidence, request.choice, request.settings.cost
+    try:
+        installed = version("simspec")
+    except PackageNotFoundError:
+        installed = "unknown"
+    recordings = [
+        {"name": paths[name].name, "sha256": _file_hash(paths[name]), "rule": trace.meta.rule,
+         "temperature": trace.meta.temperature, "K": trace.K, "prompts": trace.sequences,
+         "tokens": trace.rows, "device": trace.meta.device}
+        for name, trace in evidence.traces.items()
+    ]  # fmt: skip
+    sources: dict[str, CostModel] = {}
+    for name, path in paths.items():
+        sources.setdefault(cost or str(cost_beside(path) or 0.1), evidence.costs[name][0])
+    return {
+        "simspec": installed,
+        "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "target": evidence.target,
+        "drafter": evidence.drafter,
+        "predicted": [
+            {"batch": size, "policy": policy, "speedup": gain.to_dict()}
+            for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
+        ],
+        "level": choice.gains[0].level,
+        "covers": covers(cost for costs in evidence.costs.values() for cost in costs),
+        "length_chosen": choice.chosen,
+        "recordings": recordings,
+        "costs": [_cost(source, model) for source, model in sources.items()],
+        "not_covered": [*EXPORTS[request.settings.format].not_covered, *NOT_COVERED],
+    }
+
+
+def _cost(source: str, model: CostModel) -> dict[str, Any]:
+    try:
+        return {"ratio": float(source)}
+    except ValueError:
+        origin = None if model.origin is None else model.origin.to_dict()
+        path = Path(source)
+        sha256 = _file_hash(path)
+        return {"name": path.name, "sha256": sha256, "device": model.device, "origin": origin}
+
+
+def _file_hash(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_vllm(text: str) -> dict[str, Any]:
+    """A `--speculative-config` that drafts by a length, or by lengths by batch size.
+
+    ValueError, one line, for no such object, and for ranges that vLLM clamps, sorts or fills up
+    without a word.
+    """
+    try:
+        config = Fields(JSON.decode(text), "speculative_config")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {' '.join(str(error).split())[:200]}") from None
+    if not isinstance(config.values, dict):
+        raise ValueError(f"a {type(config.values).__name__}, expected an object")
+    longest = config.whole(LENGTH, 1)
+    if BY_BATCH in config:
+        lengths_by_batch(config.values[BY_BATCH], longest, 0)
+    return config.values
+
+
+def lengths_by_batch(ranges: Any, longest: int, batch: int) -> list[int]:
+    """[0, draft length of 1 request, .., of `batch` requests]; beyond the ranges as in the last.
+
+    ranges: [[first batch size, last, length], ..] from 1 on, without gaps; ValueError for others.
+    """
+    lengths, end = [0], 0
+    for i, entry in enumerate(ranges if isinstance(ranges, list | tuple) else ()):
+        low, high, length = _whole_numbers(entry, f"{BY_BATCH}[{i}]")
+        if low != end + 1 or high < low or length > longest:
+            raise ValueError(
+                f"{BY_BATCH}[{i}] is {[low, high, length]}, expected a range from {end + 1} on and "
+                f"at most {longest} tokens: vLLM would clamp, sort or fill it up"
+            )
+        lengths += [length] * (min(high, batch) + 1 - len(lengths))
+        end = high
+    if not end:
+        raise ValueError(f"{BY_BATCH} is {str(ranges)[:60]}, expected ranges of batch sizes")
+    return lengths + [lengths[-1]] * (batch + 1 - len(lengths))
+
+
+def _whole_numbers(entry: Any, name: str) -> Sequence[int]:
+    valid = isinstance(entry, list | tuple) and len(entry) == 3
+    if not valid or not all(type(n) is int and 0 <= n < 1 << 31 for n in entry):
+        raise ValueError(f"{name} is {str(entry)[:60]}, expected [first batch size, last, length]")
+    return entry

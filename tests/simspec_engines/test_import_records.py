@@ -1,0 +1,823 @@
+"""Records of engines: what sums and rows determine, each trap of a tool, and what is refused.
+
+| trap | test |
+| --- | --- |
+| bonus token counted or not | `..bonus_token..`, `..emitted_tokens..` |
+| rate of tested tokens, or of drafted ones | `..tested_tokens..` |
+| marginal rates, or conditional ones | `test_conditional_rates_..` |
+| one histogram of several draft lengths | `..several_lengths..`, `..several_draft_lengths..` |
+| last rounds cut by the token limit | `test_a_last_round_cut_..` |
+| streams repeat figures | `test_chunks_of_one_stream_..` |
+| SGLang's length holds the prefill's token, its proposed drafts are computed | `test_sglangs_..` |
+| llama.cpp's rounds without drafts, positions up to the deepest accepted | `test_llamacpps_..` |
+| AIPerf derives a histogram of llama.cpp | `test_aiperfs_histogram_..` |
+"""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from import_files import FIXTURES, FORMAT_OF, changed, read, rows_of, written
+from statsmodels.duration.survfunc import SurvfuncRight
+
+from simspec.engines.import_report import (
+    CensoredRounds,
+    Origin,
+    PooledCounts,
+    depth_counts,
+    depth_curve,
+    import_report,
+    length_at,
+    of_rounds,
+)
+
+ORIGIN = Origin("vllm-requests", "r.jsonl", "0" * 64)
+
+
+def rounds_of(requests):
+    """Rounds from one list of (drafted, accepted) a request."""
+    flat = np.array([pair for request in requests for pair in request], np.int64).reshape(-1, 2)
+    offset = np.concatenate(([0], np.cumsum([len(request) for request in requests])))
+    ids = tuple(str(i) for i in range(len(requests)))
+    return CensoredRounds(ORIGIN, ids, offset, flat[:, 0], flat[:, 1])
+
+
+rounds = st.integers(1, 6).flatmap(lambda k: st.tuples(st.just(k), st.integers(0, k)))
+
+
+@given(st.lists(st.lists(rounds, min_size=1, max_size=12), min_size=1, max_size=5))
+def test_acceptance_by_depth_is_kaplan_meiers_estimate(requests):
+    result = rounds_of(requests)
+    curve = depth_curve(of_rounds(result.offset, result.drafted, result.accepted))
+    # A rejection at depth j is an event at time j; a full draft of k tokens is censored after k.
+    rejected = result.accepted < result.drafted
+    time = np.where(rejected, result.accepted + 1, result.drafted + 0.5)
+    known = SurvfuncRight(time, rejected.astype(int))
+    survival = dict(zip(known.surv_times, zip(known.surv_prob, known.surv_prob_se)))
+    last = 1.0
+    for point in curve:
+        last, error = survival.get(point.depth, (last, None))
+        if point.tried:
+            assert point.marginal == pytest.approx(last, abs=1e-12)
+        if point.interval == "rounds" and error and 0 < last < 1:
+            width = 1.959963984540054 * error / (last * abs(np.log(last)))
+            assert point.low == pytest.approx(last ** np.exp(width), abs=1e-9)
+            assert point.high == pytest.approx(last ** np.exp(-width), abs=1e-9)
+
+
+def test_control_counting_censored_rounds_as_rejections_differs():
+    result = rounds_of([[(1, 1), (3, 3), (3, 2)]])
+    curve = depth_curve(of_rounds(result.offset, result.drafted, result.accepted))
+    assert [point.marginal for point in curve] == pytest.approx([1, 1, 0.5])
+    assert np.mean(result.accepted >= 3) == pytest.approx(1 / 3)
+
+
+def test_many_requests_are_resampled_in_groups():
+    rng = np.random.default_rng(0)
+    accepted = (rng.random(9000) < 0.6).astype(np.int64)
+    counts = of_rounds(np.arange(9001), np.ones(9000, np.int64), accepted)
+    (point,) = depth_curve(counts)
+    assert point.interval == "requests"
+    width = 2 * 1.96 * np.sqrt(0.6 * 0.4 / 9000)
+    assert point.high - point.low == pytest.approx(width, rel=0.1)
+    with pytest.raises(ValueError, match="split the file"):
+        of_rounds(np.zeros(1 << 18, np.int64), np.array([255]), np.array([0]))
+
+
+def test_intervals_resample_requests_where_there_are_eight():
+    # Requests differ: all accepted, or nothing. Rounds taken as independent are too sure.
+    unequal = [[(2, 2)] * 20, [(2, 0)] * 20] * 6
+    result = rounds_of(unequal)
+    counts = of_rounds(result.offset, result.drafted, result.accepted)
+    over_requests = depth_curve(counts)[0]
+    together = of_rounds(np.array([0, len(result.drafted)]), result.drafted, result.accepted)
+    over_rounds = depth_curve(together)[0]
+    assert over_requests.interval == "requests"
+    assert over_rounds.interval == "rounds"
+    wide, narrow = (point.high - point.low for point in (over_requests, over_rounds))
+    assert wide > 2 * narrow
+
+
+@pytest.mark.parametrize(
+    "name, drafted",
+    [
+        ("vllm-requests.jsonl", [3, 3, 3, 3, 3, 3, 2]),
+        ("sglang-stats.jsonl", [3, 3, 3, 3, 3, 3, 2]),
+        ("aiperf.jsonl", [3, 3, 3, 3, 3, 3, 2]),
+    ],
+)
+def test_rounds_of_every_format(name, drafted):
+    format = {"sglang-stats.jsonl": "sglang"}.get(name, name.partition(".")[0])
+    result = read(format, FIXTURES / name)
+    assert isinstance(result, CensoredRounds)
+    assert result.offset.tolist() == [0, 4, 7]
+    assert result.drafted.tolist() == drafted
+    assert result.accepted.tolist() == [3, 1, 0, 2, 0, 3, 1]
+    assert import_report(result)["totals"][0]["accepted_length"] == pytest.approx(1 + 10 / 7)
+
+
+def test_a_last_round_cut_by_the_token_limit_is_censored():
+    result = read("vllm-requests", FIXTURES / "vllm-requests.jsonl")
+    assert result.K == 3
+    third = depth_curve(depth_counts(result)["", 3])[2]
+    assert (third.tried, third.accepted) == (3, 2)  # the round that drafted 2 is not among them
+    assert any("2 of 7 rounds are a request's last" in n for n in import_report(result)["notes"])
+
+
+def test_per_step_and_per_request_means_differ():
+    (total,) = import_report(read("aiperf", FIXTURES / "aiperf.jsonl"))["totals"]
+    assert total["accepted_length"] == pytest.approx(1 + 10 / 7)
+    assert total["accepted_length_per_request"] == pytest.approx((1 + 6 / 4 + 1 + 4 / 3) / 2)
+
+
+def test_varying_draft_lengths_are_given_by_draft_length():
+    result = rounds_of([[(3, 3), (1, 1), (3, 0), (1, 0)], [(3, 1), (1, 1), (3, 2)]])
+    assert result.K is None
+    assert {key: c.tried[:, 0].tolist() for key, c in depth_counts(result).items()} == {
+        ("", 1): [2, 1],
+        ("", 3): [2, 2],
+    }
+    assert "acceptance by depth over all rounds" in import_report(result)["not_concluded"]
+    with pytest.raises(ValueError, match="the draft length varies"):
+        length_at(result, 3)
+
+
+def test_length_is_known_at_the_draft_length_of_the_rounds_only():
+    result = rounds_of([[(3, 3), (3, 0)], [(3, 1)]])
+    assert length_at(result, 3) == {"": pytest.approx(1 + 4 / 3)}
+    with pytest.raises(ValueError, match="past depth 3 is censored"):
+        length_at(result, 4)
+    with pytest.raises(ValueError, match="start at other tokens"):
+        length_at(result, 2)
+
+
+@pytest.mark.parametrize(
+    "pairs, words",
+    [([(2, 3)], "accepted 3 of 2"), ([(256, 1)], "<= 255"), ([], "no round with a draft")],
+)
+def test_impossible_rounds_are_refused(pairs, words):
+    with pytest.raises(ValueError, match=words):
+        rounds_of([pairs])
+
+
+def test_streamed_vllm_responses_are_read(tmp_path):
+    rows = rows_of("vllm-requests.jsonl")
+    chunks = [{"id": "x", "choices": [{"text": "a"}]}, rows[0]]
+    path = tmp_path / "stream.txt"
+    path.write_text(
+        "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n"
+    )
+    assert read("vllm-requests", path).accepted.tolist() == [3, 1, 0, 2]
+
+
+def _stats(row):
+    return (row["metrics"]["speculative_decoding"] or {}) if "metrics" in row else {}
+
+
+@pytest.mark.parametrize(
+    "key, value, words",
+    [
+        ("num_spec_steps", 5, "num_spec_steps is 5, expected|by the counts"),
+        ("num_draft_tokens", 99, "num_draft_tokens is 99, expected|by the counts"),
+        ("per_step_accepted", [4, 0, 0, 0], "num_spec_steps|num_accepted|differ|accepted"),
+        ("num_spec_steps", None, "num_spec_steps is missing"),
+        ("mean_acceptance_length", 1.5, "length with the bonus token"),
+        ("draft_acceptance_rate", 0.9, "accepted / drafted"),
+    ],
+)
+def test_vllm_lists_and_counters_must_agree(tmp_path, key, value, words):
+    def change(row):
+        if _stats(row):
+            _stats(row)[key] = value
+
+    with pytest.raises(ValueError, match=words):
+        read("vllm-requests", changed(tmp_path / "f", "vllm-requests.jsonl", change))
+
+
+def test_summaries_among_details_make_all_of_them_sums(tmp_path):
+    rows = rows_of("vllm-requests.jsonl")[:1] + rows_of("vllm-requests-summary.jsonl")[1:]
+    result = read("vllm-requests", written(tmp_path / "f", rows))
+    assert isinstance(result, PooledCounts)
+    assert result.rounds == 7
+
+
+@pytest.mark.parametrize("bonus", [True, False])
+def test_the_bonus_token_is_found_by_the_tokens(tmp_path, bonus):
+    def change(row):
+        stats = row["meta_info"]["speculative_decoding_stats"]
+        values = [max(value, 2) for value in stats["accept_lengths"]]  # zeros would tell
+        stats["accept_lengths"] = values if bonus else [value - 1 for value in values]
+        stats["verify_lengths"] = [4] * len(values)
+        row["meta_info"]["completion_tokens"] = sum(values)
+
+    result = read("sglang", changed(tmp_path / "f", "sglang-stats.jsonl", change))
+    assert result.accepted.tolist() == [3, 1, 1, 2, 1, 3, 1]
+    assert any(("not counted" in note) is not bonus for note in result.notes[:1])
+
+    def spoil(row):
+        change(row)
+        row["meta_info"]["completion_tokens"] = 40
+
+    with pytest.raises(ValueError, match="neither with nor without"):
+        read("sglang", changed(tmp_path / "f", "sglang-stats.jsonl", spoil))
+
+
+def test_verification_widths_count_the_root():
+    result = read("sglang", FIXTURES / "sglang-stats.jsonl")
+    rows = rows_of("sglang-stats.jsonl")
+    widths = [
+        w for r in rows for w in r["meta_info"]["speculative_decoding_stats"]["verify_lengths"]
+    ]
+    assert result.drafted.tolist() == [width - 1 for width in widths]
+
+
+DEPTH = "acceptance by depth"
+
+
+NINE = [5 / 9, 3 / 9, 2 / 9]
+
+
+def marginals(result):
+    """{K: marginals} of a result."""
+    return {
+        K: [point.marginal for point in depth_curve(counts)]
+        for (_, K), counts in depth_counts(result).items()
+    }
+
+
+def edited(path, name, *pairs):
+    """A fixture's copy with some text replaced."""
+    text = (FIXTURES / name).read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    "format, name",
+    [
+        ("vllm-prometheus", "vllm-prometheus.txt"),
+        ("vllm-bench-serve", "vllm-bench-serve.json"),
+        ("llamacpp-log", "llamacpp-log.txt"),
+        ("llamacpp-prometheus", "llamacpp-prometheus.txt"),
+        ("tensorrt-llm-prometheus", "tensorrt-llm-prometheus.txt"),
+    ],
+)
+def test_totals_of_nine_rounds(format, name):
+    result = read(format, FIXTURES / name)
+    assert (result.rounds, result.accepted) == (9, 10)
+    assert result.length == pytest.approx(1 + 10 / 9)
+    assert marginals(result)[3] == pytest.approx(NINE)
+    assert length_at(result, 3) == {"": pytest.approx(1 + sum(NINE))}
+    with pytest.raises(ValueError, match="start at other tokens"):
+        length_at(result, 1)
+
+
+@pytest.mark.parametrize("format", ["tensorrt-llm", "sglang", "guidellm"])
+def test_sums_of_requests_keep_requests(format):
+    path = next(FIXTURES.glob(f"{format}.json*"))
+    result = read(format, path, drafted=3 if format == "sglang" else None)
+    (counts,) = depth_counts(result).values()
+    assert counts.tried[:, 0].tolist() == [4, 3]
+    assert counts.accepted.tolist() == [[3, 2, 1], [2, 1, 1]]
+    assert result.length_per_request == pytest.approx((2.5 + 1 + 4 / 3) / 2)
+
+
+def test_vllm_summaries_are_kept_by_draft_length():
+    result = read("vllm-requests", FIXTURES / "vllm-requests-summary.jsonl")
+    assert marginals(result)[3] == pytest.approx([4 / 6, 3 / 6, 2 / 6])
+    assert marginals(result)[2] == pytest.approx([1, 0])
+    with pytest.raises(ValueError, match="draft length varies"):
+        length_at(result, 3)
+
+
+def test_a_histogram_of_several_lengths_is_withheld(tmp_path):
+    def change(row):
+        stats = row["metrics"]["speculative_decoding"]
+        del stats["acceptance_histogram_by_draft_length"]
+
+    path = changed(tmp_path / "f", "vllm-requests-summary.jsonl", change)
+    result = read("vllm-requests", path)
+    assert depth_counts(result) == {}
+    assert "several draft lengths" in result.withheld[DEPTH]
+    assert result.length == pytest.approx(1 + 10 / 7)
+
+
+def test_counters_since_an_earlier_scrape():
+    early, late = (FIXTURES / f"vllm-prometheus{name}.txt" for name in ("-before", ""))
+    result = read("vllm-prometheus", late, before=early)
+    assert (result.rounds, result.drafted, result.accepted) == (5, 15, 6)
+    assert marginals(result)[3] == pytest.approx([3 / 5, 2 / 5, 1 / 5])
+    with pytest.raises(ValueError, match="counts more than"):
+        read("vllm-prometheus", early, before=late)
+
+
+def test_counters_of_two_engines_add_up_and_of_two_models_do_not(tmp_path):
+    text = (FIXTURES / "vllm-prometheus.txt").read_text()
+    path = tmp_path / "two.txt"
+    path.write_text(text + text.replace('engine="0"', 'engine="1"'))
+    assert read("vllm-prometheus", path).rounds == 18
+    path.write_text(text + text.replace('"llama"', '"other"'))
+    with pytest.raises(ValueError, match="2 models"):
+        read("vllm-prometheus", path)
+
+
+def test_counters_of_varying_draft_lengths_are_withheld(tmp_path):
+    path = edited(tmp_path / "f", "vllm-prometheus.txt", ("} 27.0", "} 20.0"))
+    result = read("vllm-prometheus", path)
+    assert "several draft lengths" in result.withheld[DEPTH]
+    assert result.length == pytest.approx(1 + 10 / 9)
+
+
+def test_few_short_drafts_are_noted(tmp_path):
+    path = edited(
+        tmp_path / "f", "vllm-prometheus.txt", ("} 9.0", "} 900.0"), ("} 27.0", "} 2691.0")
+    )  # 900 rounds, 9 tokens short
+    result = read("vllm-prometheus", path)
+    assert result.draft_length == 3
+    assert any("9 drafted tokens fewer" in note and "0.0100" in note for note in result.notes)
+
+
+def test_log_lines_are_summed():
+    result = read("vllm-log", FIXTURES / "vllm-log.txt")
+    assert (result.rounds, result.drafted, result.accepted) == (13, 39, 14)
+    assert marginals(result)[3] == pytest.approx([7 / 13, 4 / 13, 3 / 13])
+
+
+def test_a_last_draft_cut_short_counts_as_a_round_of_a_log(tmp_path):
+    cut = ("Drafted: 12 tokens", "Drafted: 10 tokens")
+    result = read("vllm-log", edited(tmp_path / "f", "vllm-log.txt", cut))
+    assert (result.rounds, result.drafted, result.accepted) == (13, 37, 14)
+
+
+def test_log_lines_of_varying_draft_lengths_give_the_rate_only(tmp_path):
+    path = edited(tmp_path / "f", "vllm-log.txt", ("length: 2.11", "length: 1.77"))
+    result = read("vllm-log", path)
+    assert (result.rounds, result.length) == (None, None)
+    assert (result.drafted, result.accepted) == (39, 14)
+    assert any(DEPTH in key for key in result.withheld)
+
+
+def test_sglangs_own_length_contains_the_prefills_token():
+    result = read("sglang", FIXTURES / "sglang.jsonl")
+    assert result.length == pytest.approx(1 + 10 / 7)
+    own = np.mean([row["meta_info"]["spec_accept_length"] for row in rows_of("sglang.jsonl")])
+    assert own > result.length_per_request + 0.2
+    assert any("counts the prefill's token" in note for note in result.notes)
+
+
+def test_sglangs_proposed_drafts_are_not_believed():
+    result = read("sglang", FIXTURES / "sglang.jsonl")
+    assert result.drafted is None
+    assert set(result.withheld) == {DEPTH, "acceptance rate"}
+    (total,) = import_report(result)["totals"]
+    assert total["acceptance_rate"] is None
+    with pytest.raises(ValueError, match="expected 4 a round as --drafted says"):
+        read("sglang", FIXTURES / "sglang.jsonl", drafted=4)
+
+
+RENAMED = [
+    ("spec_num_correct_drafts", "spec_accepted_drafts"),
+    ("spec_num_proposed_drafts", "spec_proposed_drafts"),
+    ("spec_correct_drafts_histogram", "spec_accept_histogram"),
+]
+
+
+OLDER = [
+    ("spec_num_correct_drafts", "spec_accept_token_num"),
+    ("spec_num_proposed_drafts", "spec_draft_token_num"),
+]
+
+
+@pytest.mark.parametrize("names", [RENAMED, OLDER], ids=["aliases", "older names"])
+def test_sglangs_other_names_are_read(tmp_path, names):
+    path = edited(tmp_path / "f", "sglang.jsonl", *names)
+    here, result = (read("sglang", p, drafted=3) for p in (FIXTURES / "sglang.jsonl", path))
+    assert (result.rounds, result.accepted, result.length) == (7, 10, here.length)
+
+
+@pytest.mark.parametrize(
+    "name, rounds", [("sglang.jsonl", 4), ("tensorrt-llm.jsonl", 4), ("llamacpp-timings.jsonl", 12)]
+)
+def test_chunks_of_one_stream_count_once(tmp_path, name, rounds):
+    row = rows_of(name)[0] | {"id": "x"}
+    path = tmp_path / "stream"
+    written(path, [row, row, row])
+    format = name.partition(".")[0]
+    result = read(format, path)
+    assert result.requests == 1
+    assert (result.drafted if format.startswith("llama") else result.rounds) == rounds
+
+
+def test_tensorrt_under_a_schedule_has_no_depths(tmp_path):
+    def change(row):
+        row["choices"][0]["speculative_decoding"]["num_spec_tokens"] = None
+
+    result = read("tensorrt-llm", changed(tmp_path / "f", "tensorrt-llm.jsonl", change))
+    assert depth_counts(result) == {}
+    assert DEPTH in result.withheld
+    assert result.length == pytest.approx(1 + 10 / 7)
+
+
+def test_llamacpps_passes_are_not_rounds():
+    result = read("llamacpp-timings", FIXTURES / "llamacpp-timings.jsonl")
+    assert result.rounds is None
+    assert (result.drafted, result.accepted) == (21, 10)
+    assert result.length == pytest.approx(24 / 14)
+    assert "rounds without a draft and the prefill's token" in result.length_means
+    with pytest.raises(ValueError, match="not in the file"):
+        length_at(result, 3)
+
+
+def test_llamacpps_statistics_are_cumulative():
+    result = read("llamacpp-log", FIXTURES / "llamacpp-log.txt")
+    assert (result.rounds, result.requests) == (9, 2)  # the last line, not the sum of both
+
+
+def test_llamacpps_older_line_gives_the_rate_of_generated_tokens():
+    result = read("llamacpp-log", FIXTURES / "llamacpp-log-older.txt")
+    assert (result.drafted, result.accepted, result.rounds) == (297, 171, None)
+    (total,) = import_report(result)["totals"]
+    assert total["acceptance_rate"] == pytest.approx(171 / 297)
+    assert any("tested or not" in note for note in result.notes)
+
+
+def test_aiperfs_histogram_of_llamacpp_is_invented():
+    result = read("aiperf", FIXTURES / "aiperf-llamacpp.jsonl")
+    assert depth_counts(result) == {}
+    assert (result.rounds, result.length, result.drafted) == (None, None, 12)
+    assert "not measured" in next(iter(result.withheld.values()))
+
+
+def test_control_the_same_histogram_of_vllm_is_read(tmp_path):
+    def change(row):
+        row["spec_decode_acceptance"] |= {"engine": "vllm", "num_spec_tokens": 3}
+
+    result = read("aiperf", changed(tmp_path / "f", "aiperf-llamacpp.jsonl", change))
+    assert marginals(result)[3] == pytest.approx([1, 0.5, 0])
+
+
+@pytest.mark.parametrize("shift", [1, -1])
+@pytest.mark.parametrize("name", ["tensorrt-llm.jsonl", "sglang.jsonl"])
+def test_a_histogram_that_counts_the_bonus_token_is_refused(tmp_path, name, shift):
+    def change(row):
+        holder = row["choices"][0]["speculative_decoding"] if "choices" in row else row["meta_info"]
+        (key,) = [key for key in holder if "histogram" in key]
+        holder[key] = [0, *holder[key]] if shift > 0 else [*holder[key][1:], 0]
+
+    with pytest.raises(ValueError, match="bonus token"):
+        read(name.partition(".")[0], changed(tmp_path / "f", name, change))
+
+
+RATE = {
+    "vllm-requests.jsonl": "draft_acceptance_rate",
+    "aiperf.jsonl": "draft_acceptance_rate",
+    "tensorrt-llm.jsonl": "acceptance_rate",
+    "sglang.jsonl": "spec_accept_rate",
+}
+
+
+TESTED = [6 / 9, 4 / 6]
+
+
+def holder(value, key):
+    """The object that holds the key, in a row of JSON."""
+    if isinstance(value, dict) and value.get(key) is not None:
+        return value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for part in parts if (found := holder(part, key)) is not None), None)
+
+
+@pytest.mark.parametrize("name", RATE)
+def test_a_rate_of_tested_tokens_is_refused(tmp_path, name):
+    rates = iter(TESTED)
+
+    def change(row):
+        if (found := holder(row, RATE[name])) is not None:
+            found[RATE[name]] = next(rates)
+
+    path = changed(tmp_path / "f", name, change)
+    with pytest.raises(ValueError, match="accepted / drafted tokens"):
+        read(FORMAT_OF[name], path)
+
+
+def test_control_the_rate_of_drafted_tokens_is_read():
+    for name in RATE:
+        assert read(FORMAT_OF[name], FIXTURES / name)
+
+
+@pytest.mark.parametrize(
+    "name, pairs",
+    [
+        ("vllm-log.txt", [("0.556, 0.333, 0.222", "0.556, 0.600, 0.667")]),
+        ("llamacpp-log.txt", [("0.556, 0.333, 0.222", "0.556, 0.600, 0.667")]),
+    ],
+)
+def test_conditional_rates_in_place_of_marginals_are_refused(tmp_path, name, pairs):
+    text = (FIXTURES / name).read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(ValueError, match="positions sum to|rises with depth"):
+        read(FORMAT_OF[name], tmp_path / "f")
+
+
+def test_responses_of_several_choices_are_counted_as_left_out():
+    notes = read("vllm-requests", FIXTURES / "vllm-requests.jsonl").notes
+    assert notes[-1] == "responses left out, without acceptance (n > 1, or no drafts): 1"
+
+
+def without_lists(row):
+    stats = row["spec_decode_acceptance"]
+    del stats["per_step_accepted"]
+    del stats["per_step_drafted"]
+
+
+def test_aiperfs_histogram_of_several_draft_lengths_is_withheld(tmp_path):
+    path = changed(tmp_path / "f", "aiperf.jsonl", without_lists)
+    result = read("aiperf", path)
+    assert depth_counts(result) == {}
+    with pytest.raises(ValueError, match="several draft lengths are in one histogram"):
+        length_at(result, 3)
+
+
+@pytest.mark.parametrize("name", ["aiperf.jsonl", "vllm-requests-summary.jsonl"])
+def test_histograms_of_emitted_tokens_are_refused(tmp_path, name):
+    def change(row):
+        stats = holder(row, "acceptance_histogram")
+        counts = stats["acceptance_histogram"]
+        if isinstance(counts, dict):
+            without_lists(row)
+            stats["acceptance_histogram"] = {str(int(j) + 1): n for j, n in counts.items()}
+        else:
+            stats["acceptance_histogram"] = [0, *counts[:-1]]
+
+    path = changed(tmp_path / "f", name, change)
+    with pytest.raises(ValueError, match="bonus token"):
+        read(FORMAT_OF[name], path)
+
+
+LLAMACPP = (
+    "I statistics      draft-simple: #calls(b,g,a) =    5    386    386, #gen drafts =    386, "
+    "#acc drafts =    63, #gen tokens =   {drafted}, #acc tokens =    78, #mean acc len = 1.20, "
+    "#acc rate/pos = (0.163, 0.039), dur(b,g,a) = 0.004, 8.560, 0.264 ms\n"
+)
+
+
+def log_of(path, drafted):
+    path.write_text(LLAMACPP.format(drafted=drafted))
+    return path
+
+
+def test_llamacpps_rates_end_at_the_deepest_accepted_position(tmp_path):
+    result = read("llamacpp-log", log_of(tmp_path / "log", 1501))
+    assert (result.rounds, result.drafted, result.accepted) == (386, 1501, 78)
+    assert "several draft lengths" in result.withheld[DEPTH]
+    assert result.length == pytest.approx(1 + 78 / 386)
+
+
+def test_llamacpps_positions_without_an_accepted_token_count_as_rejected(tmp_path):
+    result = read("llamacpp-log", log_of(tmp_path / "log", 4 * 386))
+    assert result.draft_length == 4
+    assert result.by_depth[4].accepted.tolist() == [[63, 15, 0, 0]]
+    assert any("K = 4 is the least" in note for note in result.notes)
+    stated = read("llamacpp-log", log_of(tmp_path / "log", 4 * 386), drafted=4)
+    assert not any("is the least" in note for note in stated.notes)
+    longer = read("llamacpp-log", log_of(tmp_path / "log", 4 * 386), drafted=5)
+    assert depth_counts(longer) == {}
+    with pytest.raises(ValueError, match="--drafted is 3"):
+        read("llamacpp-log", log_of(tmp_path / "log", 4 * 386), drafted=3)
+
+
+def test_a_vllm_request_without_a_verify_step_is_left_out(tmp_path):
+    rows = rows_of("vllm-requests.jsonl")
+    one_token = {
+        "id": "one",
+        "metrics": {
+            "speculative_decoding": {
+                "num_spec_tokens": 3, "num_spec_steps": 0, "num_draft_tokens": 0,
+                "num_accepted_draft_tokens": 0, "acceptance_histogram": [0, 0, 0, 0],
+            }
+        },
+    }  # fmt: skip
+    alone = read("vllm-requests", FIXTURES / "vllm-requests.jsonl")
+    result = read("vllm-requests", written(tmp_path / "f", [one_token, *rows]))
+    assert type(result) is type(alone)
+    assert result.ids == alone.ids
+    assert result.drafted.tolist() == alone.drafted.tolist()
+    assert "requests left out, without a verify step: 1" in result.notes
+    with pytest.raises(ValueError, match="no round with a draft"):
+        read("vllm-requests", written(tmp_path / "f", [one_token]))
+
+
+def openai_response(sequences):
+    return {
+        "id": "cmpl-1",
+        "choices": [{"index": i, "text": "..."} for i in range(sequences)],
+        "sglext": {
+            "spec_tokens_details": [
+                {"spec_verify_ct": 40, "spec_num_correct_drafts": 60 + i,
+                 "spec_num_proposed_drafts": 120, "spec_accept_rate": (60 + i) / 120}
+                for i in range(sequences)
+            ]
+        },
+    }  # fmt: skip
+
+
+def test_all_sequences_of_an_sglang_response_count(tmp_path):
+    result = read("sglang", written(tmp_path / "f", [openai_response(2)]))
+    assert (result.requests, result.rounds, result.accepted) == (2, 80, 121)
+
+
+@pytest.mark.parametrize("short", [1, 3])
+def test_sglangs_ragged_verification_has_no_depths(tmp_path, short):
+    def change(row):
+        rounds = row["meta_info"]["spec_verify_ct"]
+        caps = [0, 0, short, 0, rounds - short]  # a cap of 4 is K = 3: it counts the root
+        row["meta_info"]["spec_cap_lens_histogram"] = caps
+
+    path = changed(tmp_path / "f", "sglang.jsonl", change)
+    result = read("sglang", path, drafted=3)
+    assert depth_counts(result) == {}
+    assert "verified" in result.withheld[DEPTH]
+    assert ("several lengths" in read("sglang", path).withheld[DEPTH]) == (short == 1)
+
+
+def test_sglangs_caps_of_one_length_are_that_length(tmp_path):
+    def change(row):
+        row["meta_info"]["spec_cap_lens_histogram"] = [0] * 4 + [row["meta_info"]["spec_verify_ct"]]
+
+    path = changed(tmp_path / "f", "sglang.jsonl", change)
+    here = read("sglang", FIXTURES / "sglang.jsonl", drafted=3)
+    result = read("sglang", path, drafted=3)
+    assert result.by_depth[3].accepted.tolist() == here.by_depth[3].accepted.tolist()
+
+
+NO_DRAFTS = (
+    "INFO 11-22 08:00:10 [metrics.py:100] SpecDecoding metrics: Mean acceptance length: 1.00, "
+    "Accepted throughput: 0.00 tokens/s, Drafted throughput: 0.00 tokens/s, Accepted: 0 tokens, "
+    "Drafted: 0 tokens, Per-position acceptance rate: 0.000, 0.000, 0.000, Avg Draft acceptance "
+    "rate: nan%\n"
+)
+
+
+def test_a_vllm_log_without_drafts_says_so(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(NO_DRAFTS)
+    with pytest.raises(ValueError, match="1 line of SpecDecoding metrics counts no drafted token"):
+        read("vllm-log", path)
+    path.write_text("nothing\n")
+    with pytest.raises(ValueError, match="no line holds SpecDecoding metrics"):
+        read("vllm-log", path)
+
+
+def test_a_vllm_interval_without_drafts_adds_nothing(tmp_path):
+    path = tmp_path / "log"
+    path.write_text(NO_DRAFTS + (FIXTURES / "vllm-log.txt").read_text())
+    assert read("vllm-log", path).rounds == 13
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["vllm-log.txt", "vllm-prometheus.txt", "vllm-requests.jsonl", "vllm-bench-serve.json",
+     "vllm-requests-summary.jsonl"],
+)  # fmt: skip
+def test_vllms_adaptive_verification_is_noted(name):
+    result = read(name.partition(".")[0].removesuffix("-summary"), FIXTURES / name)
+    assert any("enable_adaptive_verification" in note for note in result.notes)
+
+
+def test_a_key_that_comes_twice_is_refused(tmp_path):
+    row = json.dumps(rows_of("sglang.jsonl")[0])
+    path = tmp_path / "f"
+    path.write_text(row.replace('"spec_verify_ct"', '"spec_verify_ct": 9, "spec_verify_ct"'))
+    with pytest.raises(ValueError, match="'spec_verify_ct' comes twice"):
+        read("sglang", path)
+    path.write_text(path.read_text() + "\n" + row)
+    with pytest.raises(ValueError, match="'spec_verify_ct' comes twice"):
+        read("sglang", path)
+
+
+def test_nan_is_refused_where_it_is_read_and_passed_over_elsewhere(tmp_path):
+    def change(row):
+        row["meta_info"] |= {"e2e_latency": float("nan")}
+
+    path = changed(tmp_path / "f", "sglang.jsonl", change)
+    assert read("sglang", path).rounds == 7
+
+    def spoil(row):
+        row["meta_info"] |= {"spec_accept_rate": float("nan")}
+
+    with pytest.raises(ValueError, match="spec_accept_rate is nan"):
+        read("sglang", changed(tmp_path / "f", "sglang.jsonl", spoil))
+
+
+def scrape(path, drafted, accepted):
+    lines = [
+        f'trtllm_spec_decode_{kind}_tokens_total{{model_name="m",token_position="{i}"}} {count}.0'
+        for kind, counts in (("drafted", drafted), ("accepted", accepted))
+        for i, count in enumerate(counts)
+    ]
+    lines += ["trtllm_spec_decode_acceptance_length 1.78", "trtllm_spec_decode_draft_overhead 0.3"]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_llamacpps_counters_are_vllms_by_another_prefix(tmp_path):
+    path = tmp_path / "metrics"
+    counts = {"drafts": 386, "draft_tokens": 1501, "accepted_tokens": 78}
+    lines = [f"llamacpp:spec_decode_num_{name}_total {n}" for name, n in counts.items()]
+    lines += [
+        f'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {n}'
+        for i, n in enumerate((63, 15))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    result = read("llamacpp-prometheus", path)
+    assert (result.rounds, result.drafted, result.accepted) == (386, 1501, 78)
+    assert "several draft lengths" in result.withheld[DEPTH]
+    before = path.rename(tmp_path / "before")
+    path.write_text(before.read_text().replace("1501", f"{1501 + 8}").replace("386", "388"))
+    later = read("llamacpp-prometheus", path, before=before, drafted=4)
+    assert (later.rounds, later.drafted, later.draft_length) == (2, 8, 4)
+
+
+def test_tensorrts_varying_draft_lengths_have_no_depths(tmp_path):
+    path = scrape(tmp_path / "f", (100, 60, 20), (50, 24, 4))
+    result = read("tensorrt-llm-prometheus", path)
+    assert (result.rounds, result.drafted, result.accepted) == (100, 180, 78)
+    assert result.length == pytest.approx(1.78)
+    assert (result.draft_length, depth_counts(result)) == (None, {})
+    assert "several draft lengths" in result.withheld[DEPTH]
+
+
+def test_tensorrts_positions_that_no_round_drafted_do_not_count(tmp_path):
+    result = read("tensorrt-llm-prometheus", scrape(tmp_path / "f", (9, 9, 0), (5, 3, 0)))
+    assert result.draft_length == 2
+
+
+@pytest.mark.parametrize(
+    "drafted, accepted, words",
+    [
+        ((9, 9), (5,), "expected as many"),
+        ((9, 9), (5, 10), "no more accepted than drafted"),
+        ((0, 0), (0, 0), "some draft"),
+        ((9, 10), (5, 3), "expected at most 2 each"),
+        ((), (), "some draft"),
+    ],
+)
+def test_wrong_counters_of_tensorrt_are_refused(tmp_path, drafted, accepted, words):
+    with pytest.raises(ValueError, match=words):
+        read("tensorrt-llm-prometheus", scrape(tmp_path / "f", drafted, accepted))
+
+
+def test_vllms_documented_summary(tmp_path):
+    """vllm docs/features/speculative_decoding/acceptance_metrics.md: 43 steps, 10 of 129."""
+    stats = {
+        "mean_acceptance_length": 1.2325581395348837,
+        "draft_acceptance_rate": 0.07751937984496124,
+        "acceptance_histogram": [39, 1, 0, 3],
+        "acceptance_histogram_by_draft_length": {"3": [39, 1, 0, 3]},
+        "num_spec_steps": 43,
+        "num_accepted_draft_tokens": 10,
+        "num_draft_tokens": 129,
+        "num_spec_tokens": 3,
+    }
+    row = {"id": "a", "metrics": {"speculative_decoding": stats}}
+    result = read("vllm-requests", written(tmp_path / "f", [row]))
+    assert result.length == pytest.approx(1.2325581395348837)
+    assert marginals(result)[3] == pytest.approx([4 / 43, 3 / 43, 3 / 43])
+
+
+def test_sglangs_details_of_a_request(tmp_path):
+    """sglang#33518: 43 rounds of 5 drafts, 63 correct, 106 tokens."""
+    meta = {
+        "spec_accept_rate": 0.2930232558139535,
+        "spec_accept_length": 2.4651162790697674,
+        "spec_num_correct_drafts": 63,
+        "spec_num_proposed_drafts": 215,
+        "spec_verify_ct": 43,
+        "spec_correct_drafts_histogram": [11, 14, 11, 4, 0, 3],
+        "completion_tokens": 106,
+    }
+    path = written(tmp_path / "f", [{"meta_info": meta}])
+    result = read("sglang", path, drafted=5)
+    assert result.length == pytest.approx(1 + 63 / 43)
+    assert marginals(result)[5][0] == pytest.approx(32 / 43)
+
+
+def test_llamacpps_statistics_line(tmp_path):
+    """A line of a log with 134 rounds of 4 drafts, 354 accepted: rates and mean agree."""
+    (tmp_path / "f").write_text(
+        "0.16 I statistics        draft-mtp: #calls(b,g,a) =    2    134    134, #gen drafts =    "
+        "134, #acc drafts =   109, #gen tokens =    536, #acc tokens =   354, "
+        "#mean acc len = 3.64, #acc rate/pos = (0.813, 0.716, 0.619, 0.493), "
+        "dur(b,g,a) = 0.004, 808.560, 0.264 ms\n"
+    )
+    result = read("llamacpp-log", tmp_path / "f")
+    assert round(result.length, 2) == 3.64
+    assert [round(m, 3) for m in marginals(result)[4]] == [0.813, 0.716, 0.619, 0.493]
