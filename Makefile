@@ -1,6 +1,6 @@
 # make demo   sweep the bundled recordings, pick a policy, run it, compare with the replay
 # make test   the suite, compiled and then its core once more with numba interpreted; not the documents
-# make test-fast  the tests near what is not committed yet; SINCE=main: near what differs from main
+# make test-fast  without the slow tests; TESTS=tests/record: of one folder
 # make format     format the code, and sort its imports
 # make lint   format, style, types and import layers
 # make mutants  plant known bugs in a scratch copy, one at a time: do the tests near them notice?
@@ -27,6 +27,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SMOLLM2 := models/smollm2
 
+located = $(foreach name,$(1),$(shell find tests -name test_$(name).py))
 # Tests of compiled functions: interpreted, their code may differ.
 CORE := rng cost specialize policy deferred_policy policies oracle posterior scalar_predictor exits cost_aware
 CORE += simulate synthetic formulas metrics sweep bounds drawn tree tree_policy tree_replay tree_oracle tree_metrics
@@ -58,14 +59,12 @@ test: $(VENV)/.installed
 	TMPDIR=$$(mktemp -d "$$folder/simspec.XXXXXX"); export TMPDIR; \
 	trap 'rm -rf "$$TMPDIR"' EXIT; trap 'exit 130' INT TERM; set -e; \
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not docs"; \
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(CORE:%=tests/test_%.py)
+	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(call located,$(CORE))
 
-# Tests of slow_tests.txt are left out; after SECONDS_FAST no further test starts, and what is left is skipped.
-SINCE ?= HEAD
-SECONDS_FAST ?= 100
+# Without the tests of slow_tests.txt and of documents; TESTS names files or folders.
+TESTS ?= tests
 test-fast: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not docs" --seconds $(SECONDS_FAST) \
-	  $$($(BIN)/python tools/changed_tests.py --since $(SINCE))
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not docs" $(TESTS)
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
@@ -80,7 +79,7 @@ lint: $(VENV)/.installed
 docs: $(VENV)/.installed
 	$(BIN)/python docs/tables.py --build
 	$(BIN)/python -m mkdocs build --strict --quiet
-	SIMSPEC_SITE=out/site $(BIN)/python -m pytest -n 2 --dist worksteal -m docs $$(grep -l mark.docs tests/test_*.py)
+	SIMSPEC_SITE=out/site $(BIN)/python -m pytest -n 2 --dist worksteal -m docs $$(grep -rl mark.docs tests --include='test_*.py')
 
 bench: $(VENV)/.installed
 	@$(BIN)/python tools/bench/replay.py --history tools/bench/history.jsonl $(BENCH_ARGS)
@@ -119,7 +118,7 @@ test-engines: $(VENV)/.installed $(SMOLLM2)/target/card.json
 
 # Runs of all policies on all prompts of the embedded models: too slow for every change.
 test-slow: $(VENV)/.installed
-	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(SLOW:%=tests/test_%.py)
+	SIMSPEC_SLOW=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(call located,$(SLOW))
 
 # Killed, it goes on where it was. MUTANT_ARGS="--only PATTERN" takes names, files and sentences.
 mutants: $(VENV)/.installed

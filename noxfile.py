@@ -10,11 +10,12 @@ import nox
 
 PROJECT = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
 TESTS = [
-    f"tests/test_{name}.py"
+    str(path)
     for name in (
         "trace", "schema_goldens", "policies", "policy_names", "simulate", "metrics", "sweep",
         "cost", "cost_table", "stats", "oracle", "beta_draw", "specialize", "cli_sweep",
     )
+    for path in Path("tests").rglob(f"test_{name}.py")
 ]  # fmt: skip
 TOOLS = ("pytest>=8", "hypothesis>=6.100")
 

@@ -8,7 +8,6 @@ import gc
 import json
 import os
 import sys
-import time
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -53,25 +52,15 @@ typer.main.get_command = lambda app: _command(
     app, app.info.epilog, len(app.registered_commands), len(app.registered_groups)
 )
 
-BEGAN, FROZEN = time.monotonic(), [0]  # seconds; modules of the last freeze
+FROZEN = [0]  # modules of the last freeze
 SLOW = (Path(__file__).parent / "slow_tests.txt").read_text(encoding="utf-8").split()
-
-
-def pytest_addoption(parser):
-    help = "skip tests that would start later; for make test-fast"
-    parser.addoption("--seconds", type=float, default=float("inf"), help=help)
 
 
 def pytest_collection_modifyitems(items):
     """Marks the tests of slow_tests.txt."""
     for item in items:
-        if item.nodeid.partition("[")[0] in SLOW:
+        if item.nodeid.partition("[")[0].rpartition("/")[2] in SLOW:
             item.add_marker("slow")
-
-
-def pytest_runtest_setup(item):
-    if time.monotonic() - BEGAN > item.config.getoption("--seconds"):
-        pytest.skip("out of time: make test runs it")
 
 
 def _freeze():

@@ -6,10 +6,7 @@ suite, as `make test-fast` runs it.
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 from copied_commands import CopiedCommands
@@ -192,27 +189,3 @@ def test_a_claim_is_tested(simspec):
     code, out, error = simspec("claims", "--claim", "21", "--json")
     assert code == 0, error
     assert "Newcomers are right." in out
-
-
-@pytest.mark.skipif(not os.environ.get("SIMSPEC_SLOW"), reason="two minutes each: make test-slow")
-@pytest.mark.parametrize("file", FILES)
-def test_a_new_file_passes_the_fast_suite(file, tmp_path):
-    folder = copy_of_checkout(tmp_path)
-    (folder / ".gitignore").write_text("*.pyc\n__pycache__/\n*.nbc\n*.nbi\n", encoding="utf-8")
-    commit = ("git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "copy")
-    for command in (("git", "init", "-q"), ("git", "add", "."), commit):
-        subprocess.run(command, cwd=folder, check=True)
-    (folder / file).write_text(FILES[file].lstrip())
-    environment = os.environ | {"PYTHONPATH": str(folder), "SIMSPEC_SLOW": ""}
-    near = subprocess.run(
-        [sys.executable, "tools/changed_tests.py"], cwd=folder, env=environment, check=True,
-        capture_output=True, text=True,
-    ).stdout.split()  # fmt: skip
-    assert len(near) > 3, near  # more than the tests of style and layers
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "2", "-m", "not slow and not docs", "--seconds",
-         "100", *near],
-        cwd=folder, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout

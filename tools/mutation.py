@@ -97,9 +97,19 @@ class Outcome:
 
 
 def load_mutants(folder: Path) -> list[Mutant]:
-    """The bugs of all files of a folder; MutantError for two of one name."""
+    """The bugs of all files of a folder below tests/; MutantError for two of one name.
+
+    Tests are found by the names of their files, in whichever folder they are.
+    """
+    tests = folder.resolve().parent
+    found = {path.name: str(path.relative_to(tests.parent)) for path in tests.rglob("test_*.py")}
+
+    def located(test: str) -> str:
+        file, colons, name = test.partition("::")
+        return found.get(Path(file).name, file) + colons + name
+
     mutants = [
-        Mutant(**entry | {"tests": tuple(entry["tests"])})
+        Mutant(**entry | {"tests": tuple(map(located, entry["tests"]))})
         for path in sorted(folder.glob("*.toml"))
         for entry in tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     ]
