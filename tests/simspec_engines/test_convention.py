@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import CostModel, load_trace, replay
-from simspec.engines.convention import CONVENTIONS, Convention, clipped, convention, engine_passes
+from simspec.engines.convention import CONVENTIONS, clipped, engine_passes
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import WrittenText, record_texts, texts_of
 from simspec.policies import make
@@ -148,8 +148,6 @@ def test_passes_write_the_whole_text(trace, name):
         assert sum(emitted for emitted, _, _ in run) == length
         assert all(0 <= accepted <= drafted for _, drafted, accepted in run)
         assert rules.first_draft == 0 or run[0] == (1, 0, 0)
-    counters = passes.counters()
-    assert counters["num_drafts"] <= counters["passes"] == len(passes.row)
 
 
 def test_vllm_counters_on_the_bundled_recording():
@@ -166,13 +164,4 @@ def test_vllm_counters_on_the_bundled_recording():
                 t += min(drafted, int(trace.run[t])) + 1
         assert drafts == expected
         for recording in (trace, whole):
-            counters = engine_passes(recording, fixed(k), rules).counters()
-            assert counters["num_drafts"] == expected
-
-
-def test_unknown_conventions_are_refused():
-    with pytest.raises(ValueError, match="'sglang' is unknown, expected one of simspec, vllm"):
-        convention("sglang")
-    assert convention("vllm") is CONVENTIONS["vllm"]
-    with pytest.raises(ValueError, match="cap is 'some', expected one of tokens_left"):
-        Convention("mine", cap="some")
+            assert (engine_passes(recording, fixed(k), rules).drafted > 0).sum() == expected

@@ -12,7 +12,7 @@ from simspec import load_trace
 from simspec.engines.ngram import MOST_NGRAM, RULES, NgramRule, drafted_text, drafts, ngram_rule
 from simspec.engines.text import record_texts, texts_of
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 K, END = 5, 3
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
