@@ -175,7 +175,7 @@ class Card:
     def held_out(self) -> Estimate:
         """Accepted length on held-out text."""
         found = self.data["evaluation"]["trained"]["accepted_length"]
-        return Estimate(*(found[key] for key in ("value", "low", "high")), 0.95, found["texts"])
+        return Estimate(found["value"], found["low"], found["high"], 0.95, found["texts"])
 
 
 def read_card(path: Path) -> Card:
@@ -257,7 +257,7 @@ class Recordings:
     def exit(self, card: Card | None) -> Recorded | None:
         """The recording next to an early exit's card, with the costs of the measured exit."""
         measured = [r for r in self.of("early_exit") if r.target == "tiny"]
-        path = card and card.path.with_suffix(".parquet")
+        path = card.path.with_suffix(".parquet") if card else None
         if card is None or path is None or not measured or not path.is_file():
             return None
         form = tuple(card.data["asked"]["settings"][name] for name in ("depth", "layers"))
