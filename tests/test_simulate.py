@@ -23,6 +23,7 @@ from simspec import (
     synthetic,
 )
 from simspec.policies import confidence, fixed, oracle
+from simspec.policy.stepper import walk
 from simspec.trace.quantization import TABLES
 
 SEED = st.integers(0, 2**64 - 1)
@@ -44,32 +45,11 @@ def grids(trace):
 
 
 def step_through(trace, policy, seed, cost):
-    """A decoding loop as the torch engine has it, fed from the recording."""
+    """The loop of an engine, fed from the recording."""
     stepper = Stepper(policy, trace.K, seed, cost, trace.meta.features)
-    sequences = []
-    for s in range(trace.sequences):
-        stepper.begin(int(trace.sequence[s]))
-        first, n, pos, rounds = (
-            int(trace.offset[s]),
-            int(trace.offset[s + 1] - trace.offset[s]),
-            0,
-            [],
-        )
-        while pos < n:
-            row, computed = first + pos, 0
-            cap = min(stepper.K, int(trace.budget[s]) - pos - 1, int(trace.depth[row]))
-            go, keep = stepper.ask(0)
-            while go and computed < cap:
-                stepper.see(computed, trace.feature[row, computed])
-                computed += 1
-                go, keep = stepper.ask(computed)
-            drafted = computed if keep or computed == 0 else computed - 1
-            accepted = min(drafted, int(trace.run[row]))
-            stepper.end(computed, drafted, accepted)
-            rounds.append((pos, computed, drafted, accepted))
-            pos = min(pos + accepted + 1, n)
-        sequences.append(rounds)
-    return Rounds.join(sequences, start=trace.offset)
+    rounds = list(walk(stepper, trace))
+    starts = np.searchsorted([row for row, *_ in rounds], trace.offset)
+    return Rounds(starts, *np.array(rounds).T)
 
 
 @cache

@@ -1,6 +1,3 @@
-import re
-import subprocess
-import sys
 import textwrap
 
 import numba
@@ -175,65 +172,6 @@ def test_kernels_share_no_cache_file(tmp_path, warm):
     assert not one & other
 
 
-ONE_SIGNATURE = """
-import sys
-from helper import double
-print(double({"int": 2, "float": 2.5}[sys.argv[1]]))
-"""
-NUMBA = "from numba import njit as compiled"
-FOREIGN = f"import simspec\n{NUMBA}"
-SHARED = "from simspec.numerics.compile import cached_njit as compiled"
-
-
-def _helper_files(warm, tmp_path, kind, folder, imports):
-    """Runs `double` with one signature; (what it printed, the names of its code files in that
-    cache folder).
-    """
-    options = "" if imports == SHARED else "(cache=True)"
-    source = f"{imports}\n\n@compiled{options}\ndef double(x):\n    return x + x\n"
-    if not (helper := tmp_path / "helper.py").exists() or helper.read_text() != source:
-        helper.write_text(source)
-    (tmp_path / "main.py").write_text(ONE_SIGNATURE)
-    printed = warm(tmp_path, tmp_path / folder, "main.py", kind)
-    names = {path.name for path in (tmp_path / folder).rglob("*.nbc") if "double" in path.name}
-    return printed.strip(), names
-
-
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_signatures_of_a_helper_share_no_cache_file(tmp_path, warm):
-    """Of two processes that compile a helper's signatures at once, the last index and the last
-    code may be of different ones.
-    """
-    _, ints = _helper_files(warm, tmp_path, "int", "a", SHARED)
-    _, floats = _helper_files(warm, tmp_path, "float", "b", SHARED)
-    assert len(ints) == len(floats) == 1
-    assert not ints & floats
-    (index,), (code,) = ([*(tmp_path / "b").rglob(f"*double*{kind}")] for kind in (".nbi", ".nbc"))
-    (place,) = (path.parent for path in (tmp_path / "a").rglob("*double*.nbi"))
-    # The worst order: both code files in one folder, the last index that of the floats.
-    for file in (index, code):
-        (place / file.name).write_bytes(file.read_bytes())
-    assert _helper_files(warm, tmp_path, "float", "a", SHARED)[0] == "5.0"
-    assert _helper_files(warm, tmp_path, "int", "a", SHARED)[0] == "4"
-
-
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_control_numba_alone_shares_a_cache_file(tmp_path, warm):
-    ints, floats = (
-        _helper_files(warm, tmp_path, kind, folder, NUMBA)[1]
-        for kind, folder in (("int", "c"), ("float", "d"))
-    )
-    assert ints == floats
-
-
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="there is no cache where numba is disabled")
-def test_foreign_functions_keep_numbas_file_names(tmp_path, warm):
-    _, foreign = _helper_files(warm, tmp_path, "int", "foreign", FOREIGN)
-    (name,) = foreign
-    # numba's form: function-line.pyXY.number.nbc, without a process id
-    assert re.fullmatch(r"helper\.double-\d+\.py\d+\.1\.nbc", name)
-
-
 def test_wrong_signature_is_named_in_one_line():
     trace = synthetic.iid(0.5, 1, 10, 3)
 
@@ -306,25 +244,3 @@ def test_arrays_that_a_helper_returns_are_freed():
     after = rtsys.get_allocation_stats()
     assert after.alloc - before.alloc > 100
     assert after.alloc - before.alloc == after.free - before.free
-
-
-LINALG = """
-import sys
-import simspec
-assert "scipy.linalg" not in sys.modules
-assert "scipy.linalg.cython_blas" not in sys.modules
-import numba
-import numpy as np
-
-@numba.njit
-def product(a, b):
-    return np.dot(a, b)
-
-print(product(np.eye(2), np.full((2, 2), 3.0)).sum())
-"""
-
-
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
-def test_linear_algebra_of_numba_is_loaded_where_it_is_called():
-    done = subprocess.run([sys.executable, "-c", LINALG], capture_output=True, text=True)
-    assert done.stdout == "12.0\n", done.stderr
