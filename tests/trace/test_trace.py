@@ -158,7 +158,7 @@ def test_a_shorter_budget_keeps_the_first_tokens_of_each_sequence(trace, budget)
 
 
 def test_a_shorter_budget_cuts_the_paths_of_recorded_trees():
-    trace = load_trace(Path(__file__).parents[1] / "traces" / "tiny-eagle-greedy.parquet")
+    trace = load_trace(Path(__file__).parents[2] / "traces" / "tiny-eagle-greedy.parquet")
     short = trace.shorten(5).validate()
     for s in range(0, trace.sequences, 16):
         own = slice(*short.offset[s : s + 2])

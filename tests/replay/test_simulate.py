@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import EXAM, costs, nosy, traces
+from strategies import EXAM, as_lists, costs, grids, nosy, traces
 
 from simspec import (
     CostModel,
@@ -24,24 +24,8 @@ from simspec import (
 )
 from simspec.policies import confidence, fixed, oracle
 from simspec.policy.stepper import walk
-from simspec.trace.quantization import TABLES
 
 SEED = st.integers(0, 2**64 - 1)
-
-
-def as_lists(rounds):
-    columns = zip(
-        rounds.row.tolist(),
-        rounds.computed.tolist(),
-        rounds.drafted.tolist(),
-        rounds.accepted.tolist(),
-    )
-    flat = list(columns)
-    return [flat[a:b] for a, b in zip(rounds.offset[:-1], rounds.offset[1:])]
-
-
-def grids(trace):
-    return [TABLES[grid] for _, grid in trace.meta.features]
 
 
 def step_through(trace, policy, seed, cost):

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.stats import binom
+from strategies import drawn_recording
 
-from simspec import CostModel, Trace, TraceMeta, policies, replay
+from simspec import CostModel, Trace, policies, replay
 from simspec.numerics.stats import monte_carlo_test, swap_distance_test, swap_test
 from simspec.replay.replay import replays
 from simspec.replay.round_tests import (
@@ -21,27 +22,6 @@ from simspec.replay.round_tests import (
 
 K, COST = 4, CostModel.from_ratio(0.2, 4)
 EASY = np.array([0.5, 0.9])
-
-
-def recorded(seed: int, prompts: int = 12, rows: int = 20) -> Trace:
-    """A recording of the rejection rule; prompts are easier or harder."""
-    rng = np.random.default_rng(seed)
-    offset = np.arange(prompts + 1) * rows
-    mean = rng.choice(EASY, (prompts, 1, 1))
-    ratio = np.minimum(1, mean * rng.uniform(0.6, 1.2, (prompts, rows, K))).reshape(-1, K)
-    left = np.tile(np.arange(rows, 0, -1), prompts)
-    ratio[np.arange(K) >= left[:, None]] = 0
-    names = tuple(f"p{s}" for s in range(prompts))
-    meta = TraceMeta("rejection", "t", "d", K, temperature=1.0, tasks=names, ids=names)
-    return Trace(
-        offset=offset,
-        budget=np.full(prompts, rows),
-        token=np.ones(prompts * rows, np.int32),
-        depth=np.full(prompts * rows, K, np.uint8),
-        run=np.zeros(prompts * rows, np.uint8),
-        meta=meta,
-        ratio=ratio.astype(np.float32),
-    )
 
 
 def lossy(trace: Trace, loss: float) -> Trace:
@@ -64,7 +44,7 @@ def test_false_alarms_are_at_most_as_stated(text):
     above 1e-4: no more are allowed."""
     trials, found = 150, {}
     for trial in range(trials):
-        own, recording = recorded(2 * trial), recorded(2 * trial + 1)
+        own, recording = drawn_recording(2 * trial), drawn_recording(2 * trial + 1)
         rounds = run_of(own, text, seed=10_000 + trial)
         p_values, _ = round_p_values(rounds, own, settings(text, 100 * trial, 0.5), 19, recording)
         for name, p in p_values.items():
@@ -80,7 +60,7 @@ def test_control_the_stated_loss_is_detected(text):
     with probability above 1 - 1e-3."""
     trials, alarms = 16, 0
     for trial in range(trials):
-        own = recorded(trial, prompts=30)
+        own = drawn_recording(trial, prompts=30)
         tests = check_rounds(run_of(own, text, 7), own, settings(text, 100, 0.05))
         assert 0 < tests.detectable < 0.5
         lost = run_of(own, text, seed=10_000 + trial, loss=tests.detectable)
@@ -92,7 +72,7 @@ def test_control_the_stated_loss_is_detected(text):
 
 def test_control_another_acceptance_of_equal_mean_is_detected():
     """Easy and hard prompts exchanged: as many rounds in all, others by prompt."""
-    own = recorded(3, prompts=40)
+    own = drawn_recording(3, prompts=40)
     half = own.rows // 2
     swapped = replace(own, ratio=np.roll(own.ratio, half, axis=0))
     rounds = run_of(swapped, "fixed:3", seed=5)
@@ -103,14 +83,14 @@ def test_control_another_acceptance_of_equal_mean_is_detected():
 
 def test_control_a_recording_of_another_drafter_is_detected():
     """The run's rounds fit its own tokens; the recording promises more."""
-    own, other = lossy(recorded(1, prompts=60), 0.3), recorded(2, prompts=60)
+    own, other = lossy(drawn_recording(1, prompts=60), 0.3), drawn_recording(2, prompts=60)
     tests = check_rounds(run_of(own, "fixed:3", 9), own, settings("fixed:3", 100, 0.01), other)
     assert set(tests.alarms) <= set(PAIRED_TESTS)
     assert PAIRED_TESTS[0] in tests.alarms
 
 
 def test_fewer_than_eight_prompts_and_streams_are_not_paired():
-    own = recorded(1, prompts=7)
+    own = drawn_recording(1, prompts=7)
     tests = check_rounds(run_of(own, "fixed:2", 1), own, settings("fixed:2", 5, 0.3), own)
     assert [name for name, _ in tests.p_values] == list(OWN_TESTS)
     assert tests.level == pytest.approx(0.1)
@@ -118,7 +98,7 @@ def test_fewer_than_eight_prompts_and_streams_are_not_paired():
 
 
 def test_a_policy_without_drafts_has_no_detectable_loss():
-    own = recorded(1)
+    own = drawn_recording(1)
     tests = check_rounds(run_of(own, "fixed:0", 1), own, settings("fixed:0", 5, 0.3))
     assert tests.detectable == float("inf")
     assert tests.equal
@@ -126,7 +106,7 @@ def test_a_policy_without_drafts_has_no_detectable_loss():
 
 
 def test_many_replays_are_the_single_ones():
-    own = recorded(4)
+    own = drawn_recording(4)
     policy = policies.parse("beta_ts:scope=stream")
     several = list(replays(own, policy, range(3), COST))
     assert several == [replay(own, policy, seed=seed, cost=COST) for seed in range(3)]

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import EXAM, costs, traces
-from test_simulate import as_lists
+from strategies import EXAM, as_lists, costs, traces
 
 from simspec import CostModel, Rounds, formulas, replay, summary, synthetic
 from simspec.policies import fixed
