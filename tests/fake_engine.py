@@ -1,10 +1,22 @@
 """An engine in this process: its loop on tokens (naive_engine), on a clock that the test sets."""
 
+from pathlib import Path
+
 import naive_engine
 import numpy as np
 from vllm_double import VllmDouble
 
-from real.engines import EngineError, Finished, NgramDraft, PolicyDraft, Ready, Request
+from real.engines import (
+    EngineError,
+    EngineSettings,
+    Finished,
+    NgramDraft,
+    PolicyDraft,
+    Ready,
+    Request,
+)
+from real.engines.rows import open_rows, read_rows
+from real.engines.run import Plan, Workers, about_run, run_blocks
 from simspec import CostModel
 from simspec.engines.convention import CONVENTIONS
 from simspec.engines.ngram import ngram_rule
@@ -12,7 +24,19 @@ from simspec.engines.vllm_proposer import PolicyProposer
 from simspec.policies.fixed import fixed
 
 END = 3
-MODEL = "target"
+KS = (0, 1, 2, 4)
+PLAN = Plan(KS, repeats=2, group=3)
+SETTINGS = EngineSettings(Path("target"), NgramDraft(4, 1, 2))
+
+
+def do_run(path, runner, world, plan=PLAN, settings=SETTINGS):
+    """(about, rows) of a run that ended, or goes on from where it was killed."""
+    requests = [request for request, _ in world]
+    workers = Workers(lambda: runner, settings, plan)
+    with open_rows(path, about_run(workers.ready, settings, requests, plan)) as rows:
+        run_blocks(workers, requests, plan, rows)
+    workers.close()
+    return read_rows(path)
 
 
 def prompts(count, seed=0, budget=24):
@@ -40,7 +64,7 @@ class FakeRunner:
         self.engine, self.follows = rule.partition(":")[0], options.get("follows", False)
         self.seconds = seconds or (lambda drafted, k: 1.0 + 0.1 * drafted)
         self.sets_k, self.forces = options.get("sets_k", True), options.get("forces", True)
-        self.clock, self.fails = options.get("clock", True), options.get("fails")
+        self.fails = options.get("fails")
         self.started, self.closed, self.served = [], 0, 0
         self.name, self.stops = options.get("name", rules), options.get("stops", EngineError)
         self.step_seconds = options.get("step_seconds", lambda active, drafted, k: 1.0)
@@ -104,8 +128,8 @@ class FakeRunner:
         for i, (request, (text, passes)) in enumerate(zip(requests, answers)):
             own = clock[: len(passes)]
             finished.append(Finished(
-                request.id, tuple(text), tuple(passes), tuple(own) if self.clock else None,
-                own[0] - 1e-3 * i, sum(own) - 1e-3 * i, None,
+                request.id, tuple(text), tuple(passes), tuple(own),
+                own[0] - 1e-3 * i, sum(own) - 1e-3 * i,
                 "end" if text[-1] == END else "length",
             ))  # fmt: skip
         return sorted(finished, key=lambda one: len(one.passes))
@@ -130,8 +154,8 @@ class FakeRunner:
         clock = [self.seconds(drafted, k) for _, drafted, _ in passes]
         clock[0] = 5.0  # the prompt
         return Finished(
-            request.id, tuple(text), tuple(passes), tuple(clock) if self.clock else None, clock[0],
-            sum(clock), None, "end" if text[-1] == END else "length",
+            request.id, tuple(text), tuple(passes), tuple(clock), clock[0],
+            sum(clock), "end" if text[-1] == END else "length",
         )  # fmt: skip
 
     def close(self):

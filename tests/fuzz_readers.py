@@ -57,7 +57,7 @@ from simspec.cost.table import CostTable, load_cost
 from simspec.engines.import_report import import_report
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import read_texts, record_texts
-from simspec.papers.recorded import read_card
+from simspec.papers.card import read_card
 from simspec.policies import fixed
 from simspec.policy.predictor import ScalarPredictor
 from simspec.replay.metrics import summary
@@ -105,7 +105,7 @@ def cards(folder: Path) -> None:
 
 
 def use_card(path: Path) -> None:
-    read_card(path)
+    read_card(path, path.name)
     tokens_learned(path.parent, f"{path.stem}.parquet", path.stem)
 
 
@@ -248,11 +248,10 @@ def races(folder: Path) -> None:
 
 def engine_runs(folder: Path) -> None:
     world = prompts(4, budget=12)
-    for name, clock in (("clocked", True), ("unclocked", False)):
-        settings = EngineSettings(Path("target"), NgramDraft(2, 1, 2))
-        asked = [request for request, _ in world]
-        make, plan = partial(FakeRunner, world, clock=clock), Plan((0, 1, 2), repeats=1, group=2)
-        run_on_engine(make, settings, asked, plan, folder / f"{name}.jsonl", False)
+    settings = EngineSettings(Path("target"), NgramDraft(2, 1, 2))
+    asked, plan = [request for request, _ in world], Plan((0, 1, 2), repeats=1, group=2)
+    make = partial(FakeRunner, world)
+    run_on_engine(make, settings, asked, plan, folder / "run.jsonl", False)
 
 
 def use_engine_run(path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_engine import FakeRunner, do_run, prompts
 from shell import refused, simspec
-from test_engine_run import FakeRunner, do_run, prompts
 
 from real.audit.runs import load_run
 from real.engines import rows
@@ -182,5 +182,5 @@ def test_budget_of_an_engine_row_that_no_recording_holds_is_refused(tmp_path):
     row = json.loads(line)
     row["request"]["max_tokens"] = 1 << 63
     path.write_text(f"{head}\n{json.dumps(row)}\n")
-    with pytest.raises(ValueError, match="line 2 is no row.* expected at most 2147483647"):
+    with pytest.raises(ValueError, match="line 2 is no row.* <= 2147483647"):
         rows.read_rows(path)

@@ -24,8 +24,8 @@ from real.drafters import BUILTIN
 from real.engines import RELEASED, EngineSettings, ModelDraft, Request
 from real.engines.adapter import WORKERS, served_form
 from real.engines.compare import accepted_by_position
-from real.engines.messages import Finished
 from real.engines.rows import Row
+from real.engines.worker import Finished
 from real.jobs import export_drafter
 from real.jobs.convert import SERVED, UNSERVED, drafter_of
 from real.model.draft_vocabulary import DraftVocabularyHead
@@ -328,7 +328,7 @@ def engine_row(trace, s, k, budget):
         passes.append((accepted + 1, k, accepted))
         at += accepted + 1
     done = Finished(
-        trace.meta.ids[s], tuple(tokens), tuple(passes), (0.0,) * len(passes), 0, 0, None, "length"
+        trace.meta.ids[s], tuple(tokens), tuple(passes), (0.0,) * len(passes), 0, 0, "length"
     )
     return Row(0, 0, k, None, Request(trace.meta.ids[s], tuple(prompt), budget), done)
 

@@ -215,7 +215,8 @@ def run_speedups(name, cost, recording=None):
 def test_sentences_on_engines_say_what_the_runs_say():
     """The first lines of README and the remarks on docs/engines.md, from rows and costs."""
     from real.engines.rows import read_rows
-    from real.engines.summary import run_summary, summary_table
+    from real.engines.summary import run_summary, summary_frame
+    from simspec.output.frames import markdown
 
     folder = FOLDER / "engines"
     page = " ".join((ROOT / "docs" / "engines.md").read_text(encoding="utf-8").split())
@@ -241,7 +242,7 @@ def test_sentences_on_engines_say_what_the_runs_say():
     recording, errors = load_trace(folder / "six_tasks.parquet"), []
     for engine in ("vllm", "llamacpp", "transformers"):
         summary = run_summary(folder / f"{engine}-ngram.rows.jsonl.xz")
-        assert summary_table([summary]).markdown().splitlines()[-1] in head
+        assert markdown(summary_frame([summary])).splitlines()[-1] in head
         errors += summary.errors
         drafting = run_summary(folder / f"{engine}-model.rows.jsonl.xz", recording)
         errors += drafting.errors
@@ -330,6 +331,6 @@ def test_counts_in_sentences_are_those_of_the_tables_of_the_site():
 
     for names in ("exact-*", "policies-*"):
         texts, passes = counted(names)
-        assert f"all {texts:,} texts and {passes:,} passes are as replayed" in page.lower()
+        assert f"all {texts:,} texts and {passes:,} passes equal the replay" in page.lower()
     _, passes = counted("vllm-model", "llamacpp-model", "transformers-model")
-    assert f"all {passes:,} passes are as replayed" in page
+    assert f"all {passes:,} passes equal the replay" in page

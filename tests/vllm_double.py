@@ -154,7 +154,7 @@ class VllmDouble:
         stopped = "end" if text[-1] in self.ends else "length"
         return Finished(
             going.request.id, tuple(text), tuple(going.passes), tuple(going.clock),
-            going.clock[0], sum(going.clock), None, stopped,
+            going.clock[0], sum(going.clock), stopped,
         )  # fmt: skip
 
     def close(self):

@@ -1,42 +1,54 @@
-"""The commands `simspec engine list`, `run` and `measure`; the others have own files."""
+"""The commands `simspec engine list`, `measure`, `run` and `compare`."""
 
-import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from real.commands.engine_compare import compare
-from real.commands.engine_options import (
-    SMOLLM2,
-    Budget,
-    Count,
-    Draft,
-    Dtype,
-    Fast,
-    Model,
-    Name,
-    Part,
-    Recording,
-    Repeats,
-    Threads,
-    Untested,
-    adapter_of,
-    engine_settings,
-    prompt_choice,
-    start,
-    with_policies,
-)
-from real.commands.options import Json, Seed
-from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, at_most
+from real.commands.options import MOST_TOKENS, show_progress
+from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, MOST_REPEATS, MOST_THREADS
+from simspec.settings import Settings, argument, command, option
 
 if TYPE_CHECKING:
-    from simspec import CostModel
+    from real.engines import Engine, EngineSettings, Request
+    from real.engines.run import Plan
 
 PANEL = "Exchange with engines"
-LONGEST = 64
+LONGEST, GROUP = 64, 4
 LENGTHS = 0, 1, 2, 3, 5, 8
-GROUP = 4
+SHOWN = 20
+"""Exceptions that `compare` lists."""
+SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
+Length = Annotated[int, option("", ge=0, le=LONGEST)]
+InFlight = Annotated[int, option("", ge=1, le=MOST_BATCH)]
+Json = Annotated[bool, option("Print one JSON object on stdout.", "--json")]
+Markdown = Annotated[bool, option("Print Markdown instead of a table.", "--markdown")]
+Name = Annotated[str, argument("An engine of `simspec engine list`.")]
+Model = Annotated[
+    Path, option("The target: a folder of safetensors, or a GGUF file for llama.cpp.")
+]
+Recording = Annotated[str, option("Recording whose prompts run; its texts are the target's own.")]
+Drafter = Annotated[
+    str,
+    option(
+        "ngram:LEAST,MOST, none for plain decoding, or the path of a draft model; for vLLM also of "
+        "a head of `simspec export drafter`, or in simspec's proposer suffix or eagle:FOLDER."
+    ),
+]
+Repeats = Annotated[int, option("Runs of every prompt and length.", ge=1, le=MOST_REPEATS)]
+Prompts = Annotated[
+    int, option("Prompts to run, evenly spaced; 0: all.", "--prompts", ge=0, le=MOST_PROMPTS)
+]
+Part = Annotated[
+    str,
+    option(
+        "PART/PARTS: every PARTS-th prompt; 1-3/4: three of four parts. Costs and speedups need "
+        "different parts."
+    ),
+]
+Budget = Annotated[int, option("New tokens; 0: as the recording allows.", ge=0, le=MOST_TOKENS)]
 
 engine = typer.Typer(
     no_args_is_help=True,
@@ -49,11 +61,145 @@ engine = typer.Typer(
 )
 
 
+@dataclass(frozen=True)
+class EngineOptions(Settings):
+    """How an engine runs, as `measure`, `run` and `advise` share it."""
+
+    threads: Annotated[int, option("Threads of the engine.", ge=1, le=MOST_THREADS)] = 1
+    dtype: Annotated[Literal["float32", "bfloat16", "float16"], option("Of weights.")] = "float32"
+    fast: Annotated[
+        bool, option("The engine's fast settings, where its texts depend on K or not.", "--fast")
+    ] = False
+    untested: Annotated[
+        bool, option("Accept a version of the engine that was not tested.", "--untested")
+    ] = False
+    seed: Annotated[int, option("Of all draws.", ge=0, le=(1 << 63) - 1)] = 0
+    as_json: Json = False
+
+    def engine_settings(self, model: Path, drafter: str, k: int, batch: int) -> "EngineSettings":
+        """The engine's settings; ValueError for an invalid drafter, or no model."""
+        from real.engines.adapter import EngineSettings, draft_of
+
+        if not model.exists():
+            raise ValueError(
+                f"--model {model} is not here, expected a folder of safetensors or a GGUF"
+            )
+        draft = draft_of(drafter, k)
+        return EngineSettings(
+            model, draft, self.threads, self.dtype, batch=batch, exact=not self.fast
+        )
+
+
+@dataclass(frozen=True)
+class Measure(Settings):
+    """Costs of an engine's passes."""
+
+    engine: Name
+    model: Model
+    out: Annotated[
+        Path, option("The cost file; its rows stay in OUT.rows.jsonl, or OUT.bB.rows.jsonl.")
+    ]
+    recording: Recording = SMOLLM2
+    drafter: Drafter = "ngram:1,3"
+    depth: Annotated[int, option("Longest draft priced.", ge=1, le=LONGEST)] = 8
+    prompts: Prompts = 12
+    part: Part = "1/2"
+    budget: Budget = 64
+    repeats: Repeats = 3
+    concurrent: Annotated[
+        tuple[InFlight, ...],
+        option(
+            "Requests in a pass; repeated: a cost table by batch size. Prompts are rounded up to "
+            "whole batches."
+        ),
+    ] = (1,)
+    options: EngineOptions = EngineOptions()
+
+
+@dataclass(frozen=True)
+class Run(Settings):
+    """Prompts on an engine."""
+
+    engine: Name
+    model: Model
+    out: Annotated[Path, option("File of rows, .jsonl; one that exists is continued.")]
+    recording: Recording = SMOLLM2
+    drafter: Drafter = "ngram:1,3"
+    k: Annotated[
+        tuple[Length, ...],
+        option(f"Draft lengths; 0 is plain. Default: {', '.join(map(str, LENGTHS))}.", "-k", "--k"),
+    ] = ()
+    prompts: Prompts = 24
+    part: Part = "2/2"
+    budget: Budget = 96
+    repeats: Repeats = 3
+    group: Annotated[
+        Annotated[int, option("", ge=1, le=MOST_PROMPTS)] | None,
+        option("Prompts of a timing block; default: 4, or those in flight together."),
+    ] = None
+    concurrent: Annotated[
+        int,
+        option(
+            "Requests in flight together: those of a block start in one pass, and prompts are "
+            "rounded up to whole batches.",
+            ge=1,
+            le=MOST_BATCH,
+        ),
+    ] = 1
+    schedule: Annotated[
+        Path | None,
+        option(
+            "File of `simspec export vllm`: draft lengths by requests in a pass; runs them and "
+            "plain decoding."
+        ),
+    ] = None
+    policy: Annotated[
+        tuple[str, ...],
+        option(
+            "Policy of `simspec policies`, repeatable: simspec's proposer runs inside vLLM, for "
+            "every -k too, and drafts up to the longest of them."
+        ),
+    ] = ()
+    cost: Annotated[Path | None, option("Costs that policies plan with: `engine measure`.")] = None
+    options: EngineOptions = EngineOptions()
+
+
+@dataclass(frozen=True)
+class Compare(Settings):
+    """Runs beside their replay."""
+
+    rows: Annotated[
+        tuple[Path, ...],
+        argument(
+            "Rows of `simspec engine run`; several NAME.rows.jsonl: a line each, with the costs in "
+            "NAME.cost.json next to it, or of passes alone where none has one."
+        ),
+    ]
+    cost: Annotated[Path | None, option("Costs of `simspec engine measure`: speedups too.")] = None
+    recording: Annotated[
+        str | None,
+        option(
+            "Recording of the same prompts: its margins explain near-ties, and it predicts the "
+            "drafts of a model."
+        ),
+    ] = None
+    positions: Annotated[
+        bool, option("Acceptance by position too, of a model's or a head's drafts.", "--positions")
+    ] = False
+    plot: Annotated[
+        Path | None, option("Write a PNG of several runs: speedups by draft length.")
+    ] = None
+    as_json: Json = False
+    markdown: Markdown = False
+
+
 @engine.command("list")
-def list_engines(as_json: Json = False) -> None:
+def list_engines(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
     """List the engines, whether they are installed here, and what they can do."""
     from real.engines import RELEASED, find_environment
-    from simspec.output.table import print_table
+    from simspec.output.frames import frame, show
 
     rows = []
     for name, adapter in RELEASED.items():
@@ -68,70 +214,71 @@ def list_engines(as_json: Json = False) -> None:
                 "tested": " to below ".join(adapter.tested),
                 "drafters": ", ".join(adapter.methods),
                 "longest draft": adapter.longest_draft,
-                "batches": adapter.batches,
+                "batches": str(adapter.batches),
             }
         )
-    if as_json:
-        print(json.dumps(rows))
-        return
-    headings = list(rows[0]) if rows else ["engine"]
-    print_table(headings, [[str(cell) for cell in row.values()] for row in rows])
+    show(frame(rows, names=4), as_json)
+
+
+@engine.command("measure")
+@command
+def measure(settings: Measure) -> None:
+    """Measure what the engine's passes of 0 to DEPTH draft tokens cost, as a cost file.
+
+    Costs are in units of the plain passes timed next to them. If the engine can force drafts, junk
+    tokens of every length are verified; otherwise, and with a draft model, whose passes count, its
+    own drafts are timed. Every --cost reads the file.
+
+    Example: simspec engine measure vllm --model models/smollm2/target --out vllm.cost.json
+
+    By batch size: simspec engine measure vllm --model models/smollm2/target --concurrent 1
+    --concurrent 4 --out vllm.cost.json
+    """
+    from real.engines.measure import cost_table, engine_cost
+    from real.engines.rows import read_rows
+    from real.engines.run import Plan
+    from simspec.cost.table import CostTable
+    from simspec.output.files import check_output
+    from simspec.output.frames import frame, show
+    from simspec.output.terminal import print_note
+
+    given, out = settings.options, settings.out
+    check_output(out)
+    sizes, runs = sorted({*settings.concurrent} or {1}), []
+    used = given.engine_settings(settings.model, settings.drafter, settings.depth, sizes[-1])
+    adapter_of(settings.engine).start(used)
+    for size in sizes:
+        ending = ".rows.jsonl" if sizes == [1] else f".b{size}.rows.jsonl"
+        rows, group = out.with_name(out.name + ending), 2 if sizes == [1] else size
+        ks = tuple(range(settings.depth + 1))
+        plan = Plan(ks, settings.repeats, group, size, False, given.seed)
+        requests = prompts_of(settings, size)
+        of_size = replace(used, batch=size)
+        run_requests(settings.engine, of_size, requests, plan, rows, None, given.untested)
+        runs.append(read_rows(rows))
+    cost: Any = cost_table(runs, given.seed)
+    if sizes == [1]:
+        cost = engine_cost(*runs[0], seed=given.seed)
+    cost.to_json(out)
+    for warning in cost.warnings:
+        print_note(warning)
+    tables = []
+    for cell in [cost.at(size) for size in sizes] if isinstance(cost, CostTable) else [cost]:
+        widths, samples = (
+            getattr(cell.precision, part)["verify"] for part in ("half_width", "samples")
+        )
+        lines = [
+            (j, seconds / cell.baseline, widths[j] and widths[j] / cell.baseline, samples[j])
+            for j, seconds in enumerate(cell.verify.tolist())
+        ]
+        title = f"{cell.name}: a plain pass takes {1000 * cell.baseline:.2f} ms; wrote {out}"
+        tables.append(frame(lines, ("draft tokens", "plain passes", "+-", "blocks"), title=title))
+    show(tables, given.as_json, cost=cost)
 
 
 @engine.command("run")
-def run(
-    name: Name,
-    model: Model,
-    out: Annotated[Path, typer.Option(help="File of rows, .jsonl; one that exists is continued.")],
-    recording: Recording = SMOLLM2,
-    drafter: Draft = "ngram:1,3",
-    k: Annotated[
-        list[int] | None,
-        typer.Option("-k", "--k", callback=at_most(LONGEST), help="Draft lengths; 0 is plain."),
-    ] = None,
-    prompts: Count = 24,
-    part: Part = "2/2",
-    budget: Budget = 96,
-    repeats: Repeats = 3,
-    group: Annotated[
-        int | None,
-        typer.Option(
-            callback=at_most(MOST_PROMPTS),
-            help="Prompts of a timing block; default: 4, or those in flight together.",
-        ),
-    ] = None,
-    concurrent: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MOST_BATCH),
-            help="Requests in flight together: those of a block start in one pass, and prompts are "
-            "rounded up to whole batches.",
-        ),
-    ] = 1,
-    schedule: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of `simspec export vllm`: draft lengths by requests in a pass; runs them "
-            "and plain decoding."
-        ),
-    ] = None,
-    policy: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Policy of `simspec policies`, repeatable: simspec's proposer runs inside vLLM, "
-            "for every -k too, and drafts up to the longest of them."
-        ),
-    ] = None,
-    cost: Annotated[
-        Path | None, typer.Option(help="Costs that policies plan with: `engine measure`.")
-    ] = None,
-    threads: Threads = 1,
-    dtype: Dtype = "float32",
-    fast: Fast = False,
-    untested: Untested = False,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
+@command
+def run(settings: Run) -> None:
     """Run prompts at several draft lengths, plain decoding among them, in shuffled blocks.
 
     Every finished request is kept at once; the same command goes on after a kill.
@@ -144,127 +291,147 @@ def run(
     Policies: simspec engine run vllm --model models/smollm2/target --policy cost_ts --policy
     beta_ts -k 0 -k 5 --cost vllm.cost.json --out rows.jsonl
     """
-    from real.engines.run import Plan
-    from real.engines.vllm import with_schedule
-
-    ks = tuple(k or LENGTHS)
-    settings = engine_settings(model, drafter, max(ks), threads, dtype, not fast, concurrent)
-    if schedule is not None:
-        if k:
-            raise ValueError("--schedule says which lengths run, and plain decoding: leave -k out")
-        settings = with_schedule(settings, schedule)
-        assert settings.draft is not None
-        ks = (0, settings.draft.k)
-    policies = tuple(policy or ())
-    if policies:
-        settings = with_policies(settings, policies, cost, schedule, seed)
-    elif cost is not None:
-        raise ValueError("--cost is read by policies: give --policy too")
-    if group is None:
-        group = concurrent if concurrent > 1 else GROUP
-    plan = Plan(ks, repeats, group, concurrent, False, seed, policies)
-    chosen = prompt_choice(prompts, part, budget, concurrent if group == concurrent else 1)
-    ready = start(name, settings, recording, chosen, plan, out, False, untested)
-    written = {"path": str(out), "engine": name, "version": ready.version, "device": ready.device}
-    print(json.dumps(written) if as_json else f"wrote {out}: {name} {ready.version}")
-
-
-@engine.command("measure")
-def measure(
-    name: Name,
-    model: Model,
-    out: Annotated[
-        Path,
-        typer.Option(help="The cost file; its rows stay in OUT.rows.jsonl, or OUT.bB.rows.jsonl."),
-    ],
-    recording: Recording = SMOLLM2,
-    drafter: Draft = "ngram:1,3",
-    depth: Annotated[
-        int, typer.Option("--depth", callback=at_most(LONGEST), help="Longest draft priced.")
-    ] = 8,
-    prompts: Count = 12,
-    part: Part = "1/2",
-    budget: Budget = 64,
-    repeats: Repeats = 3,
-    concurrent: Annotated[
-        list[int] | None,
-        typer.Option(
-            callback=at_most(MOST_BATCH),
-            help="Requests in a pass; repeated: a cost table by batch size. Prompts are rounded up "
-            "to whole batches.",
-        ),
-    ] = None,
-    threads: Threads = 1,
-    dtype: Dtype = "float32",
-    fast: Fast = False,
-    untested: Untested = False,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
-    """Measure what the engine's passes of 0 to DEPTH draft tokens cost, as a cost file.
-
-    Costs are in units of the plain passes timed next to them. If the engine can force drafts, junk
-    tokens of every length are verified; otherwise, and with a draft model, whose passes count, its
-    own drafts are timed. Every --cost reads the file.
-
-    Example: simspec engine measure vllm --model models/smollm2/target --out vllm.cost.json
-
-    By batch size: simspec engine measure vllm --model models/smollm2/target --concurrent 1
-    --concurrent 4 --out vllm.cost.json
-    """
-    from dataclasses import replace
-
-    from real.engines.measure import cost_table, engine_cost
-    from real.engines.rows import read_rows
-    from real.engines.run import Plan
-    from simspec.cost.table import CostTable
+    from real.engines.adapter import with_schedule
+    from real.engines.run import Plan, with_policies
+    from simspec import CostModel
     from simspec.output.files import check_output
-    from simspec.output.terminal import print_note
+    from simspec.output.frames import frame, show
 
-    check_output(out)
-    sizes, runs = sorted({*(concurrent or [1])}), []
-    settings = engine_settings(model, drafter, depth, threads, dtype, not fast, sizes[-1])
-    adapter_of(name, settings)
-    for size in sizes:
-        alone = sizes == [1]
-        rows = out.with_name(
-            f"{out.name}.rows.jsonl" if alone else f"{out.name}.b{size}.rows.jsonl"
+    given, concurrent, ks = settings.options, settings.concurrent, settings.k or LENGTHS
+    used = given.engine_settings(settings.model, settings.drafter, max(ks), concurrent)
+    if settings.schedule is not None:
+        if settings.k:
+            raise ValueError("--schedule says which lengths run, and plain decoding: leave -k out")
+        used = with_schedule(used, settings.schedule)
+        assert used.draft is not None
+        ks = (0, used.draft.k)
+    if settings.policy:
+        planned = None if settings.cost is None else CostModel.from_json(settings.cost)
+        used = with_policies(used, settings.policy, planned, given.seed)
+    elif settings.cost is not None:
+        raise ValueError("--cost is read by policies: give --policy too")
+    group = settings.group or (concurrent if concurrent > 1 else GROUP)
+    plan = Plan(ks, settings.repeats, group, concurrent, False, given.seed, settings.policy)
+    check_output(settings.out)
+    adapter_of(settings.engine).start(used)
+    requests = prompts_of(settings, concurrent if group == concurrent else 1)
+    name = settings.engine
+    ready = run_requests(name, used, requests, plan, settings.out, False, given.untested)
+    about = {"path": str(settings.out), "engine": name, "version": ready.version}
+    show(frame([about], names=3, title=f"wrote {settings.out}: {name} {ready.version}"),
+         given.as_json, **about, device=ready.device)  # fmt: skip
+
+
+@engine.command("compare")
+@command
+def compare(settings: Compare) -> None:
+    """Compare every pass of a run with its replay, and predicted with measured speedups.
+
+    The exit code is 1 where a pass differs and no near-tie explains it.
+
+    Example: simspec engine compare vllm.rows.jsonl --cost vllm.cost.json
+
+    Example: simspec engine compare vllm.rows.jsonl llamacpp.rows.jsonl
+    """
+    from real.engines import summary
+    from real.engines.compare import accepted_by_position, compare_rows
+    from real.engines.measure import speedup_table
+    from real.engines.rows import read_rows
+    from simspec import load_trace
+    from simspec.cost.table import load_cost
+    from simspec.output.files import check_output
+    from simspec.output.frames import show
+    from simspec.output.terminal import print_text
+    from simspec.trace.recordings import locate
+
+    paths, plot, several = settings.rows, settings.plot, len(settings.rows) > 1
+    if several and (settings.positions or settings.cost is not None):
+        raise ValueError(
+            "--positions and --cost are for one file of rows; several have their costs next to them"
         )
-        plan = Plan(tuple(range(depth + 1)), repeats, 2 if alone else size, size, False, seed)
-        chosen = prompt_choice(prompts, part, budget, size)
-        of_size = replace(settings, batch=size)
-        start(name, of_size, recording, chosen, plan, rows, None, untested)
-        runs.append(read_rows(rows))
-    cost = engine_cost(*runs[0], seed=seed) if sizes == [1] else cost_table(runs, seed)
-    cost.to_json(out)
-    if as_json:
-        print(json.dumps(cost.to_dict()))
-        return
-    for warning in cost.warnings:
-        print_note(warning)
-    for cell in [cost.at(size) for size in sizes] if isinstance(cost, CostTable) else [cost]:
-        show_costs(cell, out)
+    if plot is not None:
+        if not several:
+            raise ValueError("--plot draws several runs: name two or more files of rows")
+        check_output(plot)
+    trace = None
+    if settings.recording is not None:
+        (path,) = locate([settings.recording]).values()
+        trace = load_trace(path)
+    if settings.positions and trace is None:
+        raise ValueError("--positions compares with the drafter's recording: give --recording")
+    if several and any(map(summary.has_cost, paths)):
+        runs = [summary.run_summary(path, trace) for path in paths]
+        if plot is not None:
+            summary.draw_runs(runs, plot)
+        show(summary.summary_frame(runs), settings.as_json, settings.markdown, runs=runs)
+        raise typer.Exit(1 if any(found.exceptions for found in runs) else 0)
+    if plot is not None:
+        raise ValueError("--plot draws speedups: these runs have no NAME.cost.json next to them")
+    checks = [
+        (about, held, compare_rows(about, held, trace)) for about, held in map(read_rows, paths)
+    ]
+    about, held, result = checks[0]
+    if several:
+        found = [check for _, _, check in checks]
+        show(summary.checks_frame(checks), settings.as_json, settings.markdown, passes=found)
+        raise typer.Exit(0 if all(check.equal for _, _, check in checks) else 1)
+    tables, facts = [summary.passes_frame(about, result)], dict[str, Any]()
+    if settings.cost is not None:
+        facts["speedups"] = speedup_table(about, held, load_cost(settings.cost), trace)
+        tables.append(summary.speedup_frame(facts["speedups"]))
+    if settings.positions and trace is not None:
+        facts["positions"] = accepted_by_position(about, held, trace)
+        tables.append(summary.positions_frame(facts["positions"]))
+    show(tables, settings.as_json, settings.markdown, about=about, passes=result, **facts)
+    for difference in () if settings.as_json else result.exceptions[:SHOWN]:
+        print_text(
+            f"{difference.id} {summary.arm_text(difference.k)}: {difference.kind} "
+            f"{difference.place}, engine {difference.engine}, predicted {difference.predicted}"
+        )
+    raise typer.Exit(0 if result.equal else 1)
 
 
-def show_costs(cost: "CostModel", out: Path) -> None:
-    """Prints the costs of one batch size."""
-    from simspec.output.table import print_table
+def adapter_of(name: str) -> "Engine":
+    """The engine of that name; ValueError for an unknown one."""
+    from real.engines import RELEASED
 
-    assert cost.precision is not None
-    widths = cost.precision.half_width["verify"]
-    print_table(
-        ("draft tokens", "plain passes", "+-", "blocks"),
-        [
-            (
-                str(j),
-                f"{seconds / cost.baseline:.3f}",
-                "-" if widths[j] is None else f"{widths[j] / cost.baseline:.3f}",
-                str(cost.precision.samples["verify"][j]),
-            )
-            for j, seconds in enumerate(cost.verify.tolist())
-        ],
-        title=f"{cost.name}: a plain pass takes {1000 * cost.baseline:.2f} ms; wrote {out}",
-    )
+    if name not in RELEASED:
+        raise ValueError(f"engine {name!r} is unknown, expected one of {', '.join(RELEASED)}")
+    return RELEASED[name]
 
 
-engine.command("compare")(compare)
+def prompts_of(settings: Measure | Run, batch: int) -> "list[Request]":
+    """The requests of these settings, in whole batches."""
+    from real.engines.run import choose_prompts
+    from simspec import load_trace
+    from simspec.trace.recordings import locate
+
+    (path,) = locate([settings.recording]).values()
+    trace = load_trace(path)
+    return choose_prompts(trace, settings.prompts, settings.part, settings.budget, batch)
+
+
+def run_requests(
+    name: str,
+    settings: "EngineSettings",
+    requests: "Sequence[Request]",
+    plan: "Plan",
+    out: Path,
+    force: bool | None,
+    untested: bool,
+) -> Any:
+    """Runs the plan on these requests in the engine's environment, with a bar of progress."""
+    import real.engines
+    from real.engines.run import run_on_engine
+
+    adapter = adapter_of(name)
+    adapter.start(settings)
+    environment = real.engines.find_environment(adapter, untested)
+    longest = max(len(request.prompt) + request.max_tokens for request in requests)
+    settings = replace(settings, longest=longest + 2 * max(plan.ks) + 2)
+
+    def make() -> Any:
+        return real.engines.Worker(adapter, environment)
+
+    with show_progress() as progress:
+        return run_on_engine(make, settings, requests, plan, out, force, progress)

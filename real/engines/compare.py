@@ -1,4 +1,7 @@
-"""An engine's passes against the replay under its convention, pass by pass."""
+"""An engine's passes against the replay under its convention, pass by pass.
+
+Requests of a wave start together and share every pass until they end.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from real.engines.rows import Row
-from real.engines.waves import lengths_of, whole_waves
+from real.engines.rows import Arm, Row
 from simspec.cost.model import CostModel
 from simspec.engines.convention import (
     CONVENTIONS,
@@ -18,6 +20,7 @@ from simspec.engines.convention import (
     engine_passes,
     scheduled_passes,
 )
+from simspec.engines.exports import lengths_by_batch
 from simspec.engines.ngram import NgramRule, ngram_rule
 from simspec.engines.suffix import SuffixRule
 from simspec.engines.text import WrittenText, record_texts
@@ -27,6 +30,8 @@ from simspec.policy.policy import Policy
 from simspec.trace.quantization import decode_margin
 from simspec.trace.trace import Trace
 
+MOST_REQUESTS, MOST_PROMPTS = 10_000, 1_000_000
+"""Requests of a wave, as of a plan, and prompts of a run."""
 COUNTERS = "passes", "num_drafts", "num_draft_tokens", "num_accepted_tokens"
 
 
@@ -34,13 +39,8 @@ def convention_of(about: Mapping[str, Any]) -> Convention:
     """The convention of a run's engine and drafting method; ValueError for an unknown engine."""
     draft = about["draft"] or {}
     name = about["engine"]
-    if draft.get("method") == "ngram":
-        if f"{name}_ngram" in CONVENTIONS:
-            name = f"{name}_ngram"
-        elif name == "vllm" and draft.get("match") == "last":
-            name = "vllm_v2_ngram"
-    elif draft.get("method") == "model" and f"{name}_model" in CONVENTIONS:
-        name = f"{name}_model"
+    if f"{name}_{draft.get('method')}" in CONVENTIONS:
+        name = f"{name}_{draft['method']}"
     if name not in CONVENTIONS:
         raise ValueError(
             f"engine {about['engine']!r} has no convention, expected one of "
@@ -57,23 +57,16 @@ def rule_of(about: Mapping[str, Any]) -> NgramRule | SuffixRule | None:
         return None
     if draft.get("suffix") is not None:
         return suffix_rule(draft["suffix"], max(about["plan"]["ks"]))
-    name = "vllm_v2" if convention_of(about).fill == "drafts" else about["engine"]
-    sizes = draft["ngram_min"], draft["ngram_max"]
-    return ngram_rule(f"{name}:{sizes[0]},{sizes[1]}")
+    return ngram_rule(f"{about['engine']}:{draft['ngram_min']},{draft['ngram_max']}")
 
 
 @dataclass(frozen=True)
 class Difference:
     """A request whose text or passes differ from what was predicted.
 
-    | field | meaning |
-    | --- | --- |
-    | id, k, block | the request, its draft length or policy, and its timing block |
-    | kind | text: its tokens differ from plain decoding's, or the recording's; passes |
-    | place | token or pass that differs first, from 0 |
-    | engine, predicted | what the engine gave there, and what was expected |
-    | margin | the target's recorded margin at that token; None: not known |
-    | near_tie | the margin is below real.equality's NEAR_TIE, so that rounding decides |
+    kind: "text" where its tokens differ from plain decoding's, or the recording's, else "passes";
+    place: the token or pass that differs first, from 0; margin: the target's recorded one there,
+    None where unknown; near_tie: it is below real.equality's NEAR_TIE, so that rounding decides.
     """
 
     id: str
@@ -88,15 +81,13 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Rows of a run against the replay.
+class RunCheck:
+    """Rows of a run against the replay: how many requests and passes were compared.
 
     | field | meaning |
     | --- | --- |
-    | requests, passes | compared |
     | clipped | requests whose last pass counts tokens after the end of the text |
     | counters | {k or policy: {counter: [engine, predicted]}}, counts within the text |
-    | differences | what is not equal; near-ties explain some |
     | left_out | requests that no recording covers, or whose draft lengths hang on missing ones |
     | exact | the settings keep texts equal to plain ones; else other texts are no exceptions |
     """
@@ -141,7 +132,7 @@ def compare_rows(
     recording: Trace | None = None,
     rules: Convention | None = None,
     rule: NgramRule | SuffixRule | None = None,
-) -> Comparison:
+) -> RunCheck:
     """Every row with drafts of the engine's own against the replay of its text.
 
     Drafts of a text's own tokens follow from it. Drafts of a model or a head need the drafter's
@@ -183,7 +174,7 @@ def compare_rows(
                 both[0] += _count(engine, name)
                 both[1] += _count(expected, name)
     exact = about.get("exact", True) is not False
-    return Comparison(compared, passes, cut, counters, tuple(differences), left_out, exact)
+    return RunCheck(compared, passes, cut, counters, tuple(differences), left_out, exact)
 
 
 def accepted_by_position(
@@ -232,6 +223,71 @@ def end_tokens(rows: Sequence[Row]) -> list[int]:
     return sorted({r.finished.tokens[-1] for r in rows if r.finished.stopped == "end"})
 
 
+def wave_sizes(about: Mapping[str, Any]) -> list[int]:
+    """Requests of each group of prompts, which is a wave; ValueError where requests take turns."""
+    plan = about["plan"]
+    numbers: list[Any] = [plan["concurrent"], plan.get("group"), about.get("count")]
+    limits = MOST_REQUESTS, MOST_REQUESTS, MOST_PROMPTS
+    if any(type(n) is not int or not 1 <= n <= most for n, most in zip(numbers, limits)):
+        raise ValueError(
+            f"{numbers[0]} requests in flight, groups of {numbers[1]} and {numbers[2]} prompts are "
+            "no run's: run it again"
+        )
+    concurrent, group, count = numbers
+    if group > concurrent:
+        raise ValueError(
+            f"blocks of {group} requests run {concurrent} together, so that some start later: run "
+            f"with --group {concurrent}"
+        )
+    return [min(group, count - first) for first in range(0, count, group)]
+
+
+def batch_size(about: Mapping[str, Any]) -> int:
+    """Requests of a wave; ValueError where they take turns, or no wave has all in flight."""
+    size, concurrent = max(wave_sizes(about)), int(about["plan"]["concurrent"])
+    if size != concurrent:
+        raise ValueError(
+            f"{concurrent} requests may be in flight, and waves have {size}: run with --group "
+            f"{concurrent}, on as many prompts or more"
+        )
+    return size
+
+
+def whole_waves(about: Mapping[str, Any], rows: Sequence[Row]) -> dict[tuple[int, Arm], list[Row]]:
+    """{(block, arm): rows} of the waves all of whose requests are among the rows.
+
+    ValueError where requests take turns, or did not start in one pass.
+    """
+    sizes = wave_sizes(about)
+    found = defaultdict(list)
+    for row in rows:
+        found[row.block, row.arm].append(row)
+    held = {key: wave for key, wave in found.items() if len(wave) == sizes[key[0] % len(sizes)]}
+    for wave in held.values():
+        for session in {row.session for row in wave}:  # a wave that was killed ran twice
+            lock_step([row for row in wave if row.session == session])
+    return held
+
+
+def lock_step(wave: Sequence[Row]) -> tuple[float, ...]:
+    """Seconds of the wave's passes, the prompts' first; ValueError where they are not shared."""
+    clocks = [row.finished.pass_seconds for row in wave]
+    longest = max(clocks, key=len)
+    if any(clock != longest[: len(clock)] for clock in clocks):
+        raise ValueError(
+            f"the {len(wave)} requests of block {wave[0].block} did not start in one pass: give "
+            "shorter prompts, or a smaller --concurrent"
+        )
+    return longest
+
+
+def lengths_of(about: Mapping[str, Any]) -> list[int]:
+    """Draft length of a pass by its number of requests, from 0; empty without a schedule."""
+    if not about.get("schedule"):
+        return []
+    return lengths_by_batch(about["schedule"], max(about["plan"]["ks"]), max(wave_sizes(about)))
+
+
 @dataclass(frozen=True)
 class ServedPolicy:
     """A policy that decided drafts in an engine, with the costs and the seed that it had.
@@ -278,7 +334,7 @@ def predicted_passes(
     """(the rows that can be predicted, their passes at draft length k), along the rows' own texts.
 
     Without an n-gram rule the rows' texts must be those of the recording. lengths: of a schedule,
-    as in `waves.lengths_of`; the rows of a block are then a wave. served: decides lengths up to k.
+    as in `lengths_of`; the rows of a block are then a wave. served: decides lengths up to k.
     """
     if k == 0 or rule is not None:
         drafts = rule if rule is not None and k else ngram_rule("vllm")

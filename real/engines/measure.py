@@ -14,10 +14,17 @@ from uuid import uuid4
 
 import numpy as np
 
-from real.engines.compare import convention_of, policy_of, predicted_passes, rule_of
+from real.engines.compare import (
+    batch_size,
+    convention_of,
+    lengths_of,
+    lock_step,
+    policy_of,
+    predicted_passes,
+    rule_of,
+    whole_waves,
+)
 from real.engines.rows import Arm, Row
-from real.engines.timing import TimedBlock, timed_block, whole_blocks
-from real.engines.waves import StepPrices, batch_size, lengths_of, steps, whole_waves
 from real.measure.estimate import (
     LEVEL,
     Estimate,
@@ -27,6 +34,7 @@ from real.measure.estimate import (
     trimmed_mean,
     width_or_none,
 )
+from real.measure.pace import TimingBlock
 from simspec import CostModel, Trace
 from simspec.cost.provenance import PARTS, CostOrigin, CostPrecision
 from simspec.cost.table import CostTable
@@ -36,6 +44,58 @@ DRAWS = 200
 """Bootstrap replicates of the costs, over timing blocks."""
 DIGITS = 5
 """Decimals of a replicate, in plain steps: far below its noise, as `simspec measure` has it."""
+
+
+@dataclass(frozen=True)
+class TimedBlock:
+    """One timing block: seconds of a plain pass, and of passes by their draft tokens over it."""
+
+    plain: float
+    ratios: Mapping[int, float]
+    seconds: float
+    disturbed: bool
+
+
+def whole_blocks(about: Mapping[str, Any], rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows by timing block: those that one process ran at every draft length and policy."""
+    found = defaultdict(list)
+    for row in rows:
+        found[row.block].append(row)
+    arms = len(about["plan"]["ks"]) + len(about["plan"].get("policies", ()))
+    return [
+        part
+        for _, part in sorted(found.items())
+        if len({row.session for row in part}) == 1
+        and len({row.arm for row in part}) == arms
+        and len({len([r for r in part if r.arm == row.arm]) for row in part}) == 1
+    ]
+
+
+def timed_block(rows: Sequence[Row], together: bool = False) -> TimedBlock | None:
+    """The block's ratios; None where it has no plain pass after a prompt.
+
+    together: the requests of a draft length share their passes; those of all of them count, where
+    they draft alike.
+    """
+    waves = [[row] for row in rows]
+    if together:
+        waves = [[row for row in rows if row.k == k] for k in sorted({row.k for row in rows})]
+    taken, pace = defaultdict(list), list[float]()
+    for wave in waves:
+        count = min(len(row.finished.passes) for row in wave)
+        clock = lock_step(wave)[1:count]
+        for i, spent in enumerate(clock, 1):
+            drafted = {row.finished.passes[i][1] for row in wave}
+            if len(drafted) == 1:
+                taken[wave[0].k == 0, drafted.pop()].append(spent)
+        if wave[0].k == 0 and clock:
+            pace += (np.array(clock) / np.median(clock)).tolist()
+    plain = taken.pop((True, 0), [])
+    if not plain or not np.mean(plain) > 0:
+        return None
+    ratios = {d: float(np.mean(s) / np.mean(plain)) for (_, d), s in taken.items()}
+    seconds = sum(max(row.finished.seconds for row in wave) for wave in waves)
+    return TimedBlock(float(np.mean(plain)), ratios, seconds, TimingBlock(pace).disturbed)
 
 
 def engine_cost(
@@ -167,6 +227,95 @@ def _replicates(K: int, verify: list[list[float]]) -> dict[str, Any]:
         "feature": zeros,
         "node": zeros,
     }
+
+
+def steps(passes: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """(requests int64[T], draft tokens int64[T]) of a wave's steps, the prompts' step left out.
+
+    passes: the draft tokens of each request's passes, the prompt's pass first.
+    """
+    count = max(map(len, passes)) - 1
+    active, drafted = np.zeros((2, count), np.int64)
+    for of_request in passes:
+        later = of_request[1:]
+        active[: len(later)] += 1
+        drafted[: len(later)] += np.array(later, np.int64)
+    return active, drafted
+
+
+@dataclass(frozen=True)
+class StepPrices:
+    """Seconds of steps by requests and draft tokens, at the costs and at their R replicates.
+
+    | field | dtype, shape | meaning |
+    | --- | --- | --- |
+    | sizes | int64[nb] | measured numbers of requests |
+    | plain | float64[nb, 1 + R] | a plain step |
+    | verify | float64[nb, 1 + R, K + 1] | a step by the draft tokens of each request |
+    """
+
+    sizes: np.ndarray
+    plain: np.ndarray
+    verify: np.ndarray
+
+    @classmethod
+    def of(cls, cost: CostModel | CostTable) -> "StepPrices":
+        """Prices of a CostModel, which is of one request, or of a table of one context."""
+        sizes = cost.batch if isinstance(cost, CostTable) else (1,)
+        cells = [cost.at(size) if isinstance(cost, CostTable) else cost for size in sizes]
+        count = min(len(cell.replicates) for cell in cells)
+        every = [(cell, *cell.replicates[:count]) for cell in cells]
+        return cls(
+            np.array(sizes, np.int64),
+            np.array([[cell.baseline] * (1 + count) for cell in cells]),
+            np.array([[held.verify for held in of_size] for of_size in every]),
+        )
+
+    @property
+    def longest(self) -> int:
+        """The longest draft that is priced."""
+        return self.verify.shape[2] - 1
+
+    def check(self, fewest: int, most: int) -> None:
+        """ValueError unless passes of that many requests lie between measured sizes."""
+        for number, missing in ((most, most), (fewest, 1)):
+            if not self.sizes[0] <= number <= self.sizes[-1]:
+                raise ValueError(
+                    f"the costs price {self.sizes[0]} to {self.sizes[-1]} requests a pass, the run "
+                    f"has passes of {number}: measure --concurrent {missing} too"
+                )
+
+    def seconds(self, active: np.ndarray, drafted: np.ndarray | None = None) -> np.ndarray:
+        """float64[1 + R]: the sum over steps; drafted None: plain decoding.
+
+        A step of n requests and d draft tokens is linear in d / n between the entries of a size,
+        and linear in n between sizes. ValueError for steps smaller or larger than any measured.
+        """
+        if not len(active):
+            return np.zeros(self.plain.shape[1])
+        self.check(int(active.min()), int(active.max()))
+        at_size = self.plain[:, :, None]
+        if drafted is not None:
+            each = drafted / active
+            low = np.minimum(each.astype(np.int64), max(self.verify.shape[2] - 2, 0))
+            high = np.minimum(low + 1, self.verify.shape[2] - 1)
+            first, second = self.verify[:, :, low], self.verify[:, :, high]
+            at_size = first + (second - first) * (each - low)
+        return _between(
+            self.sizes, np.broadcast_to(at_size, (*self.plain.shape, len(active))), active
+        )
+
+
+def _between(sizes: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """float64[1 + R]: sum over steps of values[nb, 1 + R, T], linear between sizes."""
+    high = np.searchsorted(sizes, at)
+    low = np.maximum(high - 1, 0)
+    low = np.where(sizes[high] == at, high, low)
+    share = (at - sizes[low]) / np.maximum(sizes[high] - sizes[low], 1)
+    step = np.arange(len(at))
+    first, second = values[low, :, step], values[high, :, step]  # [T, 1 + R]
+    seconds: np.ndarray = (first + (second - first) * share[:, None]).sum(axis=0)
+    return seconds
 
 
 @dataclass(frozen=True)

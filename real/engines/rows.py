@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any, NotRequired, TypedDict
 
-from real.engines.messages import MOST_TOKEN_ID, Finished, Request, read_finished
+import msgspec
+from msgspec import Meta
+
+from real.engines.worker import Finished, Request, decoded, read_as
 from simspec.engines.vllm_proposer import suffix_rule
 from simspec.output.files import check_output, naming
 
@@ -23,16 +26,51 @@ except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
-MOST_BYTES = 1 << 30
-"""Bytes of a file of rows."""
-MOST_LINE = 16 << 20
-MOST_NGRAM, MOST_POLICY = 64, 1000
-
-
+MOST_BYTES, MOST_LINE = 1 << 30, 16 << 20
+"""Bytes of a file of rows, and of a line."""
+Whole = Annotated[int, Meta(ge=0)]
+NgramSize = Annotated[int, Meta(ge=1, le=64)]
 Arm = tuple[int, str]
 """A draft length, and the policy that decides lengths up to it; "": always that length."""
 Key = tuple[int, Arm, int | None, str]
 """Block, arm, forced junk tokens and id of a request's row."""
+
+
+class StoredDraft(TypedDict):
+    """The draft of a run, as `draft_description` has it."""
+
+    method: str
+    ngram_min: NotRequired[NgramSize]
+    ngram_max: NotRequired[NgramSize]
+    cost: NotRequired[dict[str, Any] | None]
+    suffix: NotRequired[dict[str, Any] | None]
+
+
+class StoredPlan(TypedDict):
+    """The plan of a run, see `real.engines.run.Plan`."""
+
+    ks: list[Whole]
+    concurrent: Whole
+    force: bool
+    group: NotRequired[Whole]
+    policies: NotRequired[list[str]]
+
+
+class About(TypedDict):
+    """What a run is about, as far as comparisons read it."""
+
+    engine: str
+    version: str
+    device: str
+    model: str
+    dtype: str
+    prompts: str
+    threads: Whole
+    longest: Whole
+    batch: Whole
+    seed: NotRequired[Whole]
+    draft: StoredDraft | None
+    plan: StoredPlan
 
 
 @dataclass(frozen=True)
@@ -45,21 +83,19 @@ class Row:
     | block | its timing block |
     | k | draft length of the run; 0: plain decoding |
     | force | junk tokens drafted in each pass; None: the engine drafts by itself |
-    | request | what was asked for |
-    | finished | what the engine answered |
     | policy | text of the policy that decided the lengths, up to k; "": fixed |
     """
 
-    session: int
-    block: int
-    k: int
-    force: int | None
+    session: Whole
+    block: Whole
+    k: Whole
+    force: Whole | None
     request: Request
     finished: Finished
-    policy: str = ""
+    policy: Annotated[str, Meta(max_length=1000)] = ""
 
     @property
-    def arm(self) -> "Arm":
+    def arm(self) -> Arm:
         """The draft length or policy of the row."""
         return self.k, self.policy
 
@@ -69,7 +105,7 @@ class Row:
         return self.policy or self.k
 
     @property
-    def key(self) -> "Key":
+    def key(self) -> Key:
         """Fields that identify the row in its file."""
         return self.block, self.arm, self.force, self.request.id
 
@@ -86,11 +122,15 @@ class RowFile:
         """Adds a row; ValueError for one that the file holds already."""
         if row.key in self.done:
             raise ValueError(f"request {row.request.id!r} of block {row.block} is held already")
-        self._file.write(_line({k: v for k, v in vars(row).items() if k != "policy" or v}))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self.write({k: v for k, v in vars(row).items() if k != "policy" or v})
         self.done.add(row.key)
         self.rows.append(row)
+
+    def write(self, value: Any) -> None:
+        """A line of JSON, on the disk."""
+        self._file.write(msgspec.json.encode(value) + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
 
 
 @contextmanager
@@ -122,17 +162,16 @@ def open_rows(path: str | Path, about: Mapping[str, Any]) -> Iterator[RowFile]:
                 raise ValueError(f"{path} is written by another process: wait for it") from None
         held, rows, end = _read(file, path)
         file.truncate(end)  # half a line of a process that was killed
+        opened = RowFile(file, about, rows)
         if held is None:
-            file.write(_line({"simspec_engine_rows": FORMAT, "about": about}))
-            file.flush()
-            os.fsync(file.fileno())
+            opened.write({"simspec_engine_rows": FORMAT, "about": about})
         elif held != about:
             other = sorted(key for key in {*held, *about} if held.get(key) != about.get(key))
             raise ValueError(
                 f"{path} holds another run, which differs in {', '.join(other)}: name another "
                 "file, or give the same settings"
             )
-        yield RowFile(file, about, rows)
+        yield opened
 
 
 def read_rows(path: str | Path) -> tuple[dict[str, Any], list[Row]]:
@@ -154,17 +193,12 @@ def read_rows(path: str | Path) -> tuple[dict[str, Any], list[Row]]:
         _check_about(about)
         if unknown := {row.policy for row in rows} - {"", *about["plan"].get("policies", [])}:
             raise ValueError(f"it states no policy {min(unknown)[:60]!r}, which its rows have")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(
             f"{path} line 1 describes no run ({reason}): name a file of `simspec engine run`"
         ) from None
     return about, rows
-
-
-def _line(value: Any) -> bytes:
-    # vars of the dataclasses in a row: asdict would copy every token
-    return json.dumps(value, separators=(",", ":"), default=vars).encode() + b"\n"
 
 
 def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row], int]:
@@ -180,15 +214,18 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
         if not line.endswith(b"\n"):
             break
         try:
-            value = json.loads(line)
             if about is None:
-                about = _about(value)
+                head = decoded(line)
+                if head.get("simspec_engine_rows") != FORMAT:
+                    raise ValueError(f"it is of another format than {FORMAT}")
+                about = read_as(dict, head.get("about"))
             else:
-                row = _row(value)
+                row: Row = decoded(line, Row)
+                row.finished.check(row.request)
                 if row.key in rows:
                     raise ValueError("it repeats a request of its block")
                 rows[row.key] = row
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except ValueError as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
                 f"{path} line {number} is no row of a run ({reason}): name another file"
@@ -197,69 +234,17 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
     return about, list(rows.values()), end
 
 
-def _about(value: Any) -> dict[str, Any]:
-    if value["simspec_engine_rows"] != FORMAT or not isinstance(value["about"], dict):
-        raise ValueError(f"it is of another format than {FORMAT}")
-    about: dict[str, Any] = value["about"]
-    return about
-
-
-TEXTS = "engine", "version", "device", "model", "dtype", "prompts"
-NUMBERS = "threads", "longest", "batch"
-
-
 def _check_about(about: Mapping[str, Any]) -> None:
-    """ValueError, KeyError or TypeError where a description lacks what comparisons read."""
+    """ValueError or KeyError where a description lacks what comparisons read."""
+    read_as(About, about)
     plan, draft = about["plan"], about["draft"]
-    for name in TEXTS:
-        if not isinstance(about[name], str):
-            raise ValueError(f"{name} is no text")
-    for value in (*(about[name] for name in NUMBERS), plan["concurrent"], *plan["ks"]):
-        _whole(value)
-    policies = plan.get("policies", [])
-    if not (isinstance(policies, list) and all(isinstance(text, str) for text in policies)):
-        raise ValueError("its policies are no list of texts")
-    if policies and (draft is None or draft["method"] != "policy"):
-        raise ValueError("its policies have no proposer")
-    if not (isinstance(plan["ks"], list) and 0 in plan["ks"] and type(plan["force"]) is bool):
+    if 0 not in plan["ks"]:
         raise ValueError("its plan has no draft lengths, 0 among them")
-    if draft is None:
-        return
-    if not isinstance(draft["method"], str):
-        raise ValueError("its drafting method is no text")
-    if draft["method"] == "ngram" and draft["match"] not in (None, "first", "last"):
-        raise ValueError("its n-gram match is neither first nor last")
-    if draft["method"] == "policy":
-        _whole(about["seed"])
-        _whole(plan["group"])
-        if not (draft["cost"] is None or isinstance(draft["cost"], dict)):
-            raise ValueError("the costs of its policies are no object")
-        suffix_rule({} if draft.get("suffix") is None else draft["suffix"], 1)
-    if draft["method"] not in ("ngram", "policy"):
-        return
-    if not 1 <= _whole(draft["ngram_min"]) <= _whole(draft["ngram_max"]) <= MOST_NGRAM:
-        raise ValueError(f"its n-grams are not of 1 to {MOST_NGRAM} tokens")
-
-
-def _row(value: Any) -> Row:
-    asked = value["request"]
-    prompt = asked["prompt"]
-    ids = isinstance(prompt, list) and all(type(t) is int and 0 <= t < 1 << 31 for t in prompt)
-    if not ids:
-        raise ValueError("its prompt holds other values than token ids")
-    if (budget := _whole(asked["max_tokens"])) > MOST_TOKEN_ID:
-        raise ValueError(f"its max_tokens is {budget}; expected at most {MOST_TOKEN_ID}")
-    request = Request(str(asked["id"]), tuple(prompt), budget)
-    finished = read_finished(value["finished"], {request.id: request})
-    force = None if value["force"] is None else _whole(value["force"])
-    session, block, k = (_whole(value[name]) for name in ("session", "block", "k"))
-    policy = value.get("policy", "")
-    if not isinstance(policy, str) or len(policy) > MOST_POLICY:
-        raise ValueError(f"its policy is no text of up to {MOST_POLICY} characters")
-    return Row(session, block, k, force, request, finished, policy)
-
-
-def _whole(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no whole number >= 0")
-    return value
+    method = None if draft is None else draft["method"]
+    if plan.get("policies") and method != "policy":
+        raise ValueError("its policies have no proposer")
+    if method in ("ngram", "policy") and draft["ngram_min"] > draft["ngram_max"]:
+        raise ValueError("its n-grams have no length")
+    if method == "policy":
+        about["seed"], plan["group"], draft["cost"]
+        suffix_rule(draft.get("suffix") or {}, 1)

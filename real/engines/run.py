@@ -2,44 +2,33 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from real.engines.adapter import EngineSettings, ModelDraft, PolicyDraft, draft_description
-from real.engines.messages import MOST_TOKENS, Finished, Ready, Request
+from real.engines.adapter import (
+    EngineSettings,
+    ModelDraft,
+    NgramDraft,
+    PolicyDraft,
+    draft_description,
+)
 from real.engines.rows import Arm, Row, RowFile, open_rows
+from real.engines.worker import MOST_TOKENS, Finished, Ready, Request, Worker
 from real.progress import Progress, quiet
+from simspec import CostModel, Stepper
+from simspec.engines.suffix import FEATURES
+from simspec.engines.vllm_proposer import served_policy
 from simspec.trace.trace import Trace
 
 WARM_UP = 2
 """Requests of each draft length that run uncounted when a worker starts; a batch, if larger."""
 WARM_TOKENS = 8
 """Tokens of each request of a warm-up batch."""
-
-
-class Runner(Protocol):
-    """Methods of a worker that a run calls; `real.engines.Worker` is one."""
-
-    def start(self, settings: EngineSettings) -> Ready:
-        """Loads the models."""
-
-    def run(
-        self,
-        requests: Sequence[Request],
-        keep: Callable[[Finished], None],
-        concurrent: int = 1,
-        k: int | None = None,
-        force: int | None = None,
-        policy: str | None = None,
-    ) -> float:
-        """Seconds of the requests; `keep` gets each one when it has finished."""
-
-    def close(self) -> None:
-        """Ends it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +42,6 @@ class Plan:
     | group | prompts of a block; a block runs all lengths on them, in random order |
     | concurrent | requests in flight together |
     | force | the engine drafts k junk tokens in each pass, where it can |
-    | seed | of the orders |
     | policies | that decide draft lengths, up to the longest of ks |
 
     ValueError for numbers outside their range, and lengths without 0 or given twice.
@@ -89,6 +77,67 @@ class Plan:
         return self.group <= self.concurrent > 1
 
 
+def choose_prompts(
+    trace: Trace, count: int = 0, part: str = "1/1", budget: int = 0, batch: int = 1
+) -> list[Request]:
+    """The requests of a recording's prompts: count of them, evenly spaced; 0: all.
+
+    part: "1/2" is every second prompt, "1-3/4" three of four parts, which share none. budget: new
+    tokens of each; 0: as the recording allows. The number is a multiple of batch: count rounded up,
+    or down where prompts are few. ValueError for an invalid part, and where none is left.
+    """
+    found = re.fullmatch(r"(\d{1,3})(?:-(\d{1,3}))?/(\d{1,3})", part, re.ASCII)
+    first, last, parts = (int(found[1]), int(found[2] or found[1]), int(found[3])) if found else (
+        0, 0, 0
+    )  # fmt: skip
+    if not 1 <= first <= last <= parts <= 100:
+        raise ValueError(f"--part is {part!r}, expected PART/PARTS such as 1/2 or 1-3/4")
+    chosen = [s for s in range(trace.sequences) if first - 1 <= s % parts < last]
+    most = len(chosen) - len(chosen) % batch
+    if chosen and not most:
+        raise ValueError(
+            f"the part has {len(chosen)} prompts, a batch {batch}: give a larger --part"
+        )
+    if not chosen:
+        raise ValueError(f"part {part} of {trace.sequences} prompts is empty: give fewer parts")
+    wanted = min(-(-count // batch) * batch, most) if count else most
+    requests = []
+    for s in (chosen[i * len(chosen) // wanted] for i in range(wanted)):
+        prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]]
+        allowed = int(trace.budget[s])
+        tokens = min(allowed, budget) if budget else allowed
+        requests.append(Request(trace.meta.ids[s], tuple(prompt.tolist()), tokens))
+    return requests
+
+
+def with_policies(
+    settings: EngineSettings, policies: Sequence[str], cost: CostModel | None, seed: int
+) -> EngineSettings:
+    """The settings with simspec's proposer, where policies decide up to the draft's k tokens.
+
+    cost: what policies plan with. ValueError for policies that it cannot run.
+    """
+    from real.decode.features import feature_grids
+
+    draft = settings.draft
+    if settings.schedule or draft is None:
+        raise ValueError("--policy decides draft lengths: leave --schedule out, and name a drafter")
+    if isinstance(draft, NgramDraft):
+        draft = PolicyDraft(draft.k, draft.ngram_min, draft.ngram_max)
+    elif isinstance(draft, ModelDraft):
+        draft = PolicyDraft(draft.k, model=draft.model)
+    for text in policies:  # refused here, not in the engine
+        policy, planned = served_policy(text, draft.k, cost)
+        shown: tuple[tuple[str, str], ...] = ()
+        if draft.suffix is not None and policy.reads:
+            shown = FEATURES
+        if draft.model is not None or draft.eagle is not None:
+            shown = feature_grids(policy.reads)
+        Stepper(policy, draft.k, seed, planned, shown)
+    held = None if cost is None else replace(cost, precision=None).to_dict()
+    return replace(settings, draft=replace(draft, cost=held), seed=seed)
+
+
 @dataclass(frozen=True)
 class Block:
     """A timing block: its number, its requests, and the arms in the order of their runs."""
@@ -116,8 +165,7 @@ def about_run(
     """Description of a run; one of another engine, settings or prompts does not continue it."""
     asked = json.dumps([[r.id, list(r.prompt), r.max_tokens] for r in requests]).encode()
     schedule = {"schedule": [*map(list, settings.schedule)]} if settings.schedule else {}
-    held = ("threads", "dtype", "longest", "batch", "exact", "seed", "temperature")
-    planned = {k: v for k, v in asdict(plan).items() if k != "policies" or v}
+    held = ("threads", "dtype", "longest", "batch", "exact", "seed")
     return {
         "engine": ready.engine,
         "version": ready.version,
@@ -126,7 +174,7 @@ def about_run(
         "draft": draft_description(settings.draft),
         **schedule,
         **{name: getattr(settings, name) for name in held},
-        "plan": planned,
+        "plan": {k: v for k, v in asdict(plan).items() if k != "policies" or v},
         "prompts": hashlib.sha256(asked).hexdigest(),
         "count": len(requests),
     }
@@ -138,43 +186,36 @@ class Workers:
     `make` gives a worker that has not started. Each is warmed once, outside the blocks.
     """
 
-    def __init__(self, make: Callable[[], Runner], settings: EngineSettings, plan: Plan):
+    def __init__(self, make: Callable[[], Worker], settings: EngineSettings, plan: Plan):
         self.make, self.settings, self.plan = make, settings, plan
-        self.held: dict[int, Runner] = {}
-        self.first = make()
-        longest = max(plan.ks)
-        self.ready = self.first.start(_at_length(settings, longest))
+        self.held: dict[int, Worker] = {}
+        self.first, longest = make(), max(plan.ks)
+        self.ready = self.first.start(self._at_length(longest))
         self.held[longest] = self.first
-
-    def of(self, k: int) -> tuple[Runner, int | None]:
-        """(the worker for this length, the length to set)."""
-        if self.ready.sets_k:
-            return self.first, k
-        if k not in self.held:
-            worker = self.make()
-            self.held[k] = worker
-            worker.start(_at_length(self.settings, k))
-        return self.held[k], None
 
     def run(self, requests: Sequence[Request], arm: Arm, keep: Callable[[Finished], None]) -> None:
         """Runs requests at this length, or under this policy."""
         k, policy = arm
-        worker, given = self.of(k)
+        worker, given = self.first, k if self.ready.sets_k else None
+        if not self.ready.sets_k and k not in self.held:
+            self.held[k] = self.make()
+            self.held[k].start(self._at_length(k))
+        if not self.ready.sets_k:
+            worker = self.held[k]
         force = k if self.plan.force else None
         steered: dict[str, Any] = {"policy": policy} if policy else {}
         worker.run(requests, keep, self.plan.concurrent, given, force, **steered)
+
+    def _at_length(self, k: int) -> EngineSettings:
+        """The settings with drafts of k tokens; without drafting at 0."""
+        if self.settings.draft is None or k == 0:
+            return replace(self.settings, draft=None, schedule=())
+        return replace(self.settings, draft=replace(self.settings.draft, k=k))
 
     def close(self) -> None:
         """Ends all workers."""
         for worker in self.held.values():
             worker.close()
-
-
-def _at_length(settings: EngineSettings, k: int) -> EngineSettings:
-    """The settings with drafts of k tokens; without drafting at 0."""
-    if settings.draft is None or k == 0:
-        return replace(settings, draft=None, schedule=())
-    return replace(settings, draft=replace(settings.draft, k=k))
 
 
 def run_blocks(
@@ -186,10 +227,9 @@ def run_blocks(
 ) -> None:
     """Runs what the file does not hold yet, and keeps every request when it has finished."""
     warm: set[Arm] = set()
-    made = blocks(requests, plan)
     total, done = len(requests) * plan.repeats * len(plan.arms), len(rows.rows)
     progress("requests", done, total)
-    for block in made:
+    for block in blocks(requests, plan):
         for arm in block.arms:
             force = arm[0] if plan.force else None
             todo = [r for r in block.requests if (block.number, arm, force, r.id) not in rows.done]
@@ -225,60 +265,8 @@ def _warm_up(requests: Sequence[Request], plan: Plan) -> list[Request]:
     return [Request(f"warm-up {r.id}", r.prompt, min(r.max_tokens, most)) for r in chosen]
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Which prompts of a recording run on an engine.
-
-    | field | meaning |
-    | --- | --- |
-    | count | number of prompts, evenly spaced over the recording; 0: all |
-    | part, parts | every parts-th prompt from the part-th on, 1 .. parts: parts share none |
-    | budget | new tokens of each; 0: as the recording allows |
-    | last | the parts from `part` to this one, in the recording's order; None: `part` alone |
-    | batch | the number is a multiple of it: count rounded up, or down where prompts are few |
-    """
-
-    count: int = 0
-    part: int = 1
-    parts: int = 1
-    budget: int = 0
-    last: int | None = None
-    batch: int = 1
-
-    def __post_init__(self) -> None:
-        last = self.part if self.last is None else self.last
-        in_order = 1 <= self.part <= last <= self.parts <= 100
-        if not (in_order and self.count >= 0 and self.budget >= 0):
-            raise ValueError(
-                f"part {self.part} to {last} of {self.parts}, {self.count} prompts, {self.budget} "
-                "tokens: expected parts of 1 to as many as there are, and numbers >= 0"
-            )
-
-    def of(self, trace: Trace) -> list[Request]:
-        """The requests; ValueError where none is left."""
-        last = self.part if self.last is None else self.last
-        wanted_parts = range(self.part - 1, last)
-        chosen = [s for s in range(trace.sequences) if s % self.parts in wanted_parts]
-        most = len(chosen) - len(chosen) % self.batch
-        if chosen and not most:
-            raise ValueError(
-                f"the part has {len(chosen)} prompts, a batch {self.batch}: give a larger --part"
-            )
-        wanted = min(-(-self.count // self.batch) * self.batch, most) if self.count else most
-        chosen = [chosen[i * len(chosen) // wanted] for i in range(wanted)]
-        if not chosen:
-            raise ValueError(f"part {self.part} of {trace.sequences} prompts is empty: give fewer")
-        return [self._request(trace, s) for s in chosen]
-
-    def _request(self, trace: Trace, s: int) -> Request:
-        prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]]
-        budget = int(trace.budget[s])
-        budget = min(budget, self.budget) if self.budget else budget
-        return Request(trace.meta.ids[s], tuple(prompt.tolist()), budget)
-
-
 def run_on_engine(
-    make: Callable[[], Runner],
+    make: Callable[[], Worker],
     settings: EngineSettings,
     requests: Sequence[Request],
     plan: Plan,
@@ -301,10 +289,9 @@ def run_on_engine(
         )
     workers = Workers(make, settings, plan)
     try:
-        forced = workers.ready.forces_drafts if force is None else force
-        if force is None and isinstance(settings.draft, ModelDraft):
-            forced = False
-        if forced and not workers.ready.forces_drafts:
+        can = workers.ready.forces_drafts
+        forced = can and not isinstance(settings.draft, ModelDraft) if force is None else force
+        if forced and not can:
             raise ValueError(f"{workers.ready.engine} cannot force drafts here: leave --force out")
         workers.plan = plan = replace(plan, force=forced)
         with open_rows(out, about_run(workers.ready, settings, requests, plan)) as rows:

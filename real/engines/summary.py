@@ -1,52 +1,38 @@
-"""Runs on engines, a line and a panel each: predicted and measured speedups, or passes alone."""
+"""Runs on engines as tables: predicted and measured speedups, passes, and a panel each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from real.engines.compare import compare_rows
-from real.engines.measure import Speedup, SpeedupTable, speedup_table
+from real.engines.compare import RunCheck, compare_rows
+from real.engines.measure import Speedup, SpeedupTable, StepPrices, speedup_table
 from real.engines.rows import read_rows
-from real.engines.waves import StepPrices
 from real.files import replacing
 from simspec import Trace
 from simspec.cost.table import load_cost
+from simspec.output.frames import frame
 from simspec.output.names import label_text
-from simspec.output.table import Table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ROWS = (".rows.jsonl", ".rows.jsonl.xz")
 COLUMNS = 3
 """Panels of a figure's row."""
-HEADINGS = (
-    "engine", "drafter", "prompts", "plain pass", "K", "predicted [95%]", "measured [95%]",
-    "advice", "error: median, 90%", "passes compared",
-)  # fmt: skip
-
-PASSES = (
-    "engine", "drafter", "in flight", "K", "prompts", "texts", "passes", "exceptions", "near-ties",
-    "left out",
-)  # fmt: skip
+PREDICTED, MEASURED = "predicted [95%]", "measured [95%]"
 
 
 @dataclass(frozen=True)
 class RunSummary:
     """Predictions and measurements of a run of one engine with one drafter.
 
-    | field | meaning |
-    | --- | --- |
-    | engine, drafter | with version and batch; the drafting method and its n-gram lengths |
-    | prompts | that were timed |
-    | plain | seconds of a plain pass, of the whole batch |
-    | drafting | the draft length above 0 that was predicted best, with its speedups |
-    | table | speedups of all draft lengths |
-    | passes, equal | compared with the replay, and of these equal to it |
-    | differ | requests whose text or passes differ from the replay |
-    | exceptions | of these, without an explanation |
-    | explained | those that differ with one, in words |
+    plain: seconds of a plain pass, of the whole batch; drafting: the draft length above 0 that was
+    predicted best; differ: requests whose text or passes differ from the replay, exceptions those
+    of them without an explanation, which `explained` has of the others.
     """
 
     engine: str
@@ -64,22 +50,6 @@ class RunSummary:
     def errors(self) -> list[float]:
         """Relative errors of the predicted speedups of all draft lengths above 0, ascending."""
         return sorted(abs(row.error) for row in self.table.rows if row.k)
-
-    def cells(self) -> tuple[str, ...]:
-        """Cells of a table with HEADINGS."""
-        table, best = self.table, self.drafting
-        advice, state = advised(table)
-        replayed = f"{self.passes:,}, equal"
-        if self.differ:
-            replayed = f"{self.passes:,}; {self.exceptions} exceptions, {self.explained}"
-        return (
-            self.engine, self.drafter, str(self.prompts), f"{1000 * self.plain:.1f} ms",
-            length_name(best.name, table.scheduled),
-            _figure(best.predicted, best.predicted_interval),
-            _figure(best.measured, best.measured_interval), f"{advice}, {state}",
-            f"{np.median(self.errors):.1%} to {np.quantile(self.errors, 0.9):.1%}",
-            replayed,
-        )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -107,47 +77,106 @@ def advised(table: SpeedupTable) -> tuple[str, str]:
     return advice, "confirmed" if table.confirmed else f"{named(table.best)} is faster"
 
 
-def speedups_shown(table: SpeedupTable) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-    """(title, headings, cells) of the predicted and measured speedups of one run."""
-    cells = [
-        (
-            length_name(row.name, table.scheduled),
-            _figure(row.predicted, row.predicted_interval, 3),
-            _figure(row.measured, row.measured_interval, 3),
-            f"{row.error:+.1%}",
-        )
-        for row in table.rows
-    ]
+def speedup_frame(table: SpeedupTable) -> "DataFrame":
+    """The predicted and measured speedups of one run."""
     advice, state = advised(table)
     state = state if table.confirmed else f"not confirmed: {state}"
     batch = f"batch {table.batch}, " if table.batch > 1 else ""
-    title = (
-        f"{batch}recommended: {advice}, {state}; {table.prompts} prompts, {table.repeats} repeats"
+    return frame(
+        [
+            {
+                "K": length_name(row.name, table.scheduled),
+                PREDICTED: row.predicted_interval or row.predicted,
+                MEASURED: row.measured_interval or row.measured,
+                "error": f"{row.error:+.1%}",
+            }
+            for row in table.rows
+        ],
+        title=f"{batch}recommended: {advice}, {state}; {table.prompts} prompts, {table.repeats} "
+        "repeats",
+        formats={PREDICTED: ".3f", MEASURED: ".3f"},
     )
-    return title, ("K", "predicted [95%]", "measured [95%]", "error"), cells
 
 
-def positions_shown(
-    positions: Mapping[int, Sequence[tuple[int, int, int]]],
-) -> tuple[str, Sequence[str], Sequence[Sequence[str]]]:
-    """(title, headings, cells) of `accepted_by_position`: shares of drafts, by draft length."""
+def passes_frame(about: Mapping[str, Any], result: RunCheck) -> "DataFrame":
+    """What one run's passes count by draft length or policy, beside the replay."""
+    scheduled = bool(about.get("schedule"))
+    rows = [
+        (
+            length_name(k, scheduled),
+            *(f"{a}" if a == b else f"{a}, predicted {b}" for a, b in counters.values()),
+        )
+        for k, counters in result.counters.items()
+    ]
+    return frame(
+        rows, ("K", "passes", "with a draft", "drafted", "accepted"),
+        title=f"{about['engine']} {about['version']}: {result.requests} requests, {result.passes} "
+        f"passes; {len(result.exceptions)} exceptions, {result.explained}, {result.left_out} left "
+        "out",
+    )  # fmt: skip
+
+
+def positions_frame(positions: Mapping[int, Sequence[tuple[int, int, int]]]) -> "DataFrame":
+    """The shares of `accepted_by_position`, by draft length."""
     longest = max(positions, default=0)
-    cells = []
+    rows = []
     for k, counts in positions.items():
         shares = [
             f"{a / n:.3f}" if a == b else f"{a / n:.3f}, predicted {b / n:.3f}"
             for n, a, b in counts
             if n
         ]
-        drafts = str(counts[0][0])
-        cells.append((str(k), drafts, *shares, *["-"] * (longest - len(shares))))
-    headings = ("K", "drafts", *(f"accepted to {j}" for j in range(1, longest + 1)))
-    return "drafts whose first tokens are all accepted", headings, cells
+        rows.append((k, counts[0][0], *shares, *["-"] * (longest - len(shares))))
+    columns = ("K", "drafts", *(f"accepted to {j}" for j in range(1, longest + 1)))
+    return frame(rows, columns, title="drafts whose first tokens are all accepted")
 
 
-def _figure(value: float, interval: Any, digits: int = 2) -> str:
-    limits = f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]" if interval else ""
-    return f"{value:.{digits}f}{limits}"
+def summary_frame(summaries: Sequence[RunSummary]) -> "DataFrame":
+    """A row a run: its best draft length above 0, the advice, errors over all lengths, passes."""
+    rows = []
+    for run in summaries:
+        best, replayed = run.drafting, f"{run.passes:,}, equal"
+        if run.differ:
+            replayed = f"{run.passes:,}; {run.exceptions} exceptions, {run.explained}"
+        errors = f"{np.median(run.errors):.1%} to {np.quantile(run.errors, 0.9):.1%}"
+        rows.append(
+            {
+                "engine": run.engine,
+                "drafter": run.drafter,
+                "prompts": run.prompts,
+                "plain pass": f"{1000 * run.plain:.1f} ms",
+                "K": length_name(best.name, run.table.scheduled),
+                PREDICTED: best.predicted_interval or best.predicted,
+                MEASURED: best.measured_interval or best.measured,
+                "advice": ", ".join(advised(run.table)),
+                "error: median, 90%": errors,
+                "passes compared": replayed,
+            }
+        )
+    formats = {PREDICTED: ".2f", MEASURED: ".2f"}
+    return frame(rows, names=2, formats=formats, optional=("prompts",))
+
+
+def checks_frame(
+    checks: Sequence[tuple[Mapping[str, Any], Sequence[Any], RunCheck]],
+) -> "DataFrame":
+    """A row a run, (about, rows, check), of its texts and passes against the replay."""
+    rows = [
+        {
+            "engine": f"{about['engine']} {about['version']}",
+            "drafter": drafter_text(about["draft"]),
+            "in flight": about["plan"]["concurrent"],
+            "K": ", ".join(str(policy or k) for k, policy in sorted({row.arm for row in held})),
+            "prompts": len({row.request.id for row in held}),
+            "texts": f"{check.requests:,}",
+            "passes": f"{check.passes:,}",
+            "exceptions": len(check.exceptions),
+            "near-ties": sum(difference.near_tie for difference in check.differences),
+            "left out": check.left_out,
+        }
+        for about, held, check in checks
+    ]
+    return frame(rows, names=2, optional=("prompts", "left out"))
 
 
 def cost_of_rows(path: Path) -> Path:
@@ -202,40 +231,6 @@ def drafter_text(draft: Mapping[str, Any] | None) -> str:
         return "suffix decoding"
     least, most = draft["ngram_min"], draft["ngram_max"]
     return f"n-gram {least}" if least == most else f"n-gram {least} to {most}"
-
-
-def summary_table(summaries: Sequence[RunSummary]) -> Table:
-    """A row a run."""
-    return Table(
-        HEADINGS,
-        [summary.cells() for summary in summaries],
-        names=2,
-        notes=(
-            "K: the draft length above 0 predicted best; predicted and measured: its speedup over "
-            "plain decoding after the prompt; errors are over all draft lengths.",
-        ),
-        optional=("prompts",),
-    )
-
-
-def passes_table(paths: Sequence[Path], recording: Trace | None = None) -> tuple[Table, list[dict]]:
-    """(a row a run of its texts and passes against the replay, the same as plain values)."""
-    cells, values = [], []
-    for path in paths:
-        about, rows = read_rows(path)
-        result = compare_rows(about, rows, recording)
-        near = sum(difference.near_tie for difference in result.differences)
-        prompts = len({row.request.id for row in rows})
-        ks = ", ".join(str(policy or k) for k, policy in sorted({row.arm for row in rows}))
-        cells.append(
-            (
-                f"{about['engine']} {about['version']}", drafter_text(about["draft"]),
-                str(about["plan"]["concurrent"]), ks, str(prompts), f"{result.requests:,}",
-                f"{result.passes:,}", str(len(result.exceptions)), str(near), str(result.left_out),
-            )
-        )  # fmt: skip
-        values.append({"path": str(path), "about": about, "passes": result.to_dict()})
-    return Table(PASSES, cells, names=2, optional=("prompts", "left out")), values
 
 
 def draw_runs(summaries: Sequence[RunSummary], path: Path) -> None:

@@ -14,7 +14,7 @@ from served_drafters import DRAFT_TOKENS, make_world, random_prompts
 from real.engines import RELEASED, EngineSettings, ModelDraft, Worker, find_environment
 from real.engines.compare import accepted_by_position, compare_rows
 from real.engines.rows import read_rows
-from real.engines.run import Plan, Prompts, run_on_engine
+from real.engines.run import Plan, choose_prompts, run_on_engine
 from real.jobs import export_drafter
 
 K, BUDGET, PROMPTS = 3, 40, 8
@@ -69,7 +69,7 @@ def ran(world, out, recording, ks, path, concurrent=1):
     environment = find_environment(engine)
     settings = EngineSettings(world.target, ModelDraft(K, out), 1, batch=concurrent, longest=80)
     plan = Plan(ks, 1, PROMPTS, concurrent)
-    requests = Prompts(budget=BUDGET).of(recording)
+    requests = choose_prompts(recording, budget=BUDGET)
     run_on_engine(lambda: Worker(engine, environment), settings, requests, plan, path)
     return read_rows(path)
 

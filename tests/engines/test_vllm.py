@@ -212,9 +212,3 @@ def test_a_draft_model_that_is_the_target_is_nearly_always_right(ngram):
                 assert drafted == [0] + [k] * (len(drafted) - 1)
             rows = [row for one in got.values() for row in one.passes[1:]]
             assert sum(row[2] for row in rows) >= 0.9 * k * len(rows)
-
-
-def test_samples_with_drafts_are_refused_on_a_cpu(ngram):
-    ngram.close()
-    with pytest.raises(EngineError, match="samples wrongly with drafts"):
-        started(replace(NGRAM, temperature=0.5))

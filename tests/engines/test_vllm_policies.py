@@ -8,7 +8,7 @@ from test_vllm import BUDGET, REQUESTS, ROOT, TARGET, TEXTS, reason_to_skip
 from real.engines import RELEASED, EngineSettings, PolicyDraft, Worker, find_environment
 from real.engines.compare import compare_rows, written_text
 from real.engines.rows import read_rows
-from real.engines.run import Plan, Prompts, run_on_engine
+from real.engines.run import Plan, choose_prompts, run_on_engine
 from simspec import CostModel, load_trace
 
 K = 6
@@ -57,7 +57,7 @@ def test_rounds_over_suffixes_are_those_of_the_replay(tmp_path):
 
 def test_rounds_over_an_eagle_head_are_those_of_its_recording(tmp_path):
     recording = load_trace(ROOT / "traces" / "tiny-eagle-greedy.parquet")
-    requests = Prompts(8, budget=24).of(recording)
+    requests = choose_prompts(recording, 8, budget=24)
     tiny = ROOT / "real" / "tiny"
     draft, policies = PolicyDraft(3, cost=COST, eagle=tiny / "eagle"), ("confidence:0.4",)
     about, rows = ran(tmp_path, draft, 4, policies, requests, tiny / "target", 440)

@@ -7,11 +7,10 @@ import naive_engine
 import numpy as np
 import pytest
 import torch
-from fake_engine import FakeRunner
+from fake_engine import FakeRunner, do_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shell import command, contents, refused, simspec
-from test_engine_run import do_run
 from toy_lm import END, RULES, VOCAB, toy_decoder, toy_prompts, toy_recording, toy_target
 
 import real.record.texts

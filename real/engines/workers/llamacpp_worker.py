@@ -81,7 +81,6 @@ class LlamaCpp:
             "device": " ".join(str(name) for name in devices if name) or "cpu",
             "sets_k": drafts,
             "forces_drafts": drafts,
-            "notes": self._notes(),
         }
 
     def run(self, requests, concurrent, k, force):
@@ -96,14 +95,6 @@ class LlamaCpp:
         self._build(k if force is None else force, forced=force is not None)
         for request in requests:
             yield self._decode(request)
-
-    def _notes(self):
-        notes = ["fast: the text may depend on threads and draft length"]
-        if self.options["exact"]:
-            notes = ["exact: no flash attention, a float32 cache"]
-        if self.options["draft"] and self.options["draft"]["method"] == "ngram":
-            notes.append("forced drafts need a match: passes without one stay plain")
-        return notes
 
     def _build(self, k, forced):
         """Starts the server with draft length k, unless it runs with it."""
@@ -153,7 +144,7 @@ class LlamaCpp:
         else:
             p.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
             p.draft.mparams.path = draft["model"]
-            p.draft.n_max, p.draft.n_min, p.draft.p_min = k, 0, draft["p_min"]
+            p.draft.n_max, p.draft.n_min, p.draft.p_min = k, 0, 0.0
             for cpu in (p.draft.cpuparams, p.draft.cpuparams_batch):
                 cpu.n_threads = self.options["threads"]
             if self.options["exact"]:
@@ -197,7 +188,6 @@ class LlamaCpp:
             "pass_seconds": clock,
             "first_seconds": first,
             "seconds": seconds,
-            "text": "".join(event.get("content", "") for event in events),
             "stopped": "end" if end["stop_type"] == "eos" else "length",
         }
 

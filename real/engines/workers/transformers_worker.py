@@ -95,7 +95,6 @@ class Transformers:
             "device": self.device,
             "sets_k": self.options["draft"] is not None,
             "forces_drafts": True,
-            "notes": [f"torch {self.torch.__version__}"],
         }
 
     def run(self, requests, concurrent, k, force):
@@ -185,7 +184,6 @@ class Transformers:
             "pass_seconds": [after - before for before, after in zip(times, times[1:])],
             "first_seconds": times[1] - clock.began,
             "seconds": times[-1] - clock.began,
-            "text": None,
             "stopped": "end" if tokens[-1] in self.ends else "length",
         }
 

@@ -56,11 +56,6 @@ class VllmEngine:
 
         self.draft, self.options, self.on_cpu = options["draft"], options, current_platform.is_cpu()
         self.most = self.draft["k"] if self.draft else 0
-        if options["temperature"] and self.draft and self.on_cpu:
-            raise ValueError(
-                f"vLLM on a CPU samples wrongly with drafts (temperature is "
-                f"{options['temperature']}): give temperature 0, or no draft"
-            )
         # beyond max_model_len - K drafts are K times token 0, for every request of the pass
         length, batch = options["longest"] + 2 * self.most + 2, options["batch"]
         self.llm = LLM(
@@ -146,16 +141,12 @@ class VllmEngine:
         from vllm.platforms import current_platform
 
         threads = f" ({self.options['threads']} threads)" if self.on_cpu else ""
-        notes = ["pass_seconds: scheduling, target, sampling and the next draft of one step"]
-        if self.on_cpu and "libiomp5" not in os.environ.get("LD_PRELOAD", ""):
-            notes.append("without libiomp5 in LD_PRELOAD drafts are slow")
         return {
             "engine": "vllm",
             "version": vllm.__version__.partition("+")[0],
             "device": current_platform.get_device_name() + threads,
             "sets_k": bool(self.draft) and self.form != "medusa",
             "forces_drafts": bool(self.draft) and self.form not in ("policy", "medusa"),
-            "notes": notes,
         }
 
     def run(self, requests, concurrent, k, force, policy=None):
@@ -210,8 +201,7 @@ class VllmEngine:
         from vllm.sampling_params import RequestOutputKind
 
         return SamplingParams(
-            temperature=self.options["temperature"],
-            seed=self.options["seed"] if self.options["temperature"] else None,
+            temperature=0.0,
             max_tokens=max_tokens,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -261,7 +251,6 @@ class Going:
             "pass_seconds": self.seconds,
             "first_seconds": self.first,
             "seconds": now - self.joined,
-            "text": None,
             "stopped": "end" if output.finish_reason == "stop" else "length",
         }
 

