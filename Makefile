@@ -17,10 +17,6 @@
 # make smollm2-variants  its EAGLE with other draft vocabularies, against itself
 # make smollm2-engines  costs and speedups of it on the released engines, predicted and measured (docs/engines.md)
 # make smollm2-equality  run them for real, compare every round with its replay, audit every token
-# make ablations  train every ablation of the papers for the embedded target at one budget (docs/training.md)
-# make s2d-targets  one sorted drafter for targets of three sizes
-# make s2d-gsm8k    a target and a sorted drafter trained on GSM8K
-# make paper-recordings  deeper drafts and beams of embedded drafters for `simspec paper`
 # make tiny-rejection  record some embedded drafters under the rejection rule (traces/README.md)
 PYTHON ?= python3
 VENV := .venv
@@ -33,14 +29,13 @@ CORE := rng cost specialize policy deferred_policy policies oracle posterior sca
 CORE += simulate synthetic formulas metrics sweep bounds drawn tree tree_policy tree_replay tree_oracle tree_metrics
 CORE += beta_draw
 
-SLOW := rejection_policies assisted ablation_data embedded equality tree_engine tree_embedded sampling_law
+SLOW := rejection_policies assisted embedded equality tree_engine tree_embedded sampling_law
 SLOW += fuzz random_kills plugins kill engine_run
 
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 clean costs
 .PHONY: smollm2-run smollm2-scorecards smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-eagle smollm2-glide smollm2-more-drafters smollm2-variants smollm2-variant ablations tiny-rejection paper-recordings
-.PHONY: s2d-targets s2d-gsm8k
+.PHONY: smollm2-eagle smollm2-glide smollm2-more-drafters smollm2-variants smollm2-variant tiny-rejection
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -109,7 +104,7 @@ engines: $(ENGINES:%=.engines/%/.installed)
 # eight of its layers. The machine should be idle; killed, it goes on where it was.
 DRAFT := $(SMOLLM2)/draft
 $(DRAFT)/model.safetensors: $(SMOLLM2)/target/card.json
-	$(BIN)/python tools/skip_layers.py $(SMOLLM2)/target $(DRAFT) 12 19
+	$(BIN)/python tools/untrained.py skip $(SMOLLM2)/target $(DRAFT) 12 19
 smollm2-engines: engines $(DRAFT)/model.safetensors
 	tools/bench/engines.sh $(BIN) $(SMOLLM2) traces/smollm2/engines
 
@@ -199,7 +194,7 @@ smollm2-recordings:
 EXHIBITED := $(wildcard $(addsuffix /*.parquet,$(addprefix traces/smollm2/,greedy coupled rejection)))
 # Weights that are not at hand are drawn at random in their sizes: seconds do not depend on values.
 smollm2-costs: $(SMOLLM2)/target/card.json
-	$(BIN)/python tools/untrained_drafters.py $(SMOLLM2) \
+	$(BIN)/python tools/untrained.py sizes $(SMOLLM2) \
 	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
 	$(BIN)/simspec measure $(addprefix --for ,$(EXHIBITED)) --models $(SMOLLM2) --threads 2 --seconds 20
 
@@ -299,35 +294,6 @@ lab/.copied:
 	cp $(DATA)/heldout-*.jsonl.xz lab/heldout/
 	for s in $(SETS); do head -n $(LINES) $(DATA)/eval/$$s.jsonl > lab/prompts/$$s.jsonl; done
 	touch $@
-
-# Cards of all ablations in traces/ablations, their weights in models/ablations: ABLATION_STEPS steps of 16
-# windows of 192 tokens each. Killed, it goes on where it was; ABLATION_ARGS="--minutes 20" stops by itself.
-# ABLATION_SEED=1 trains them from other weights on other windows, into folders that end in -seed1.
-ABLATION_STEPS ?= 300
-ABLATION_SEED ?= 0
-ABLATION_END = $(if $(filter-out 0,$(ABLATION_SEED)),-seed$(ABLATION_SEED))
-ablations: $(VENV)/.installed lab/.copied
-	$(BIN)/python tools/train_ablations.py lab/text --out models/ablations$(ABLATION_END) \
-	  --cards traces/ablations$(ABLATION_END) --along traces/tiny-model-coupled.parquet \
-	  --steps $(ABLATION_STEPS) --seed $(ABLATION_SEED) $(ABLATION_ARGS)
-
-# One sorted drafter for targets of 5, 10 and 20 layers (S2D Table 2) and a target with exits (Table 1), an hour
-# and a half of two cores. Killed, it goes on. S2D_ARGS="--only sorted" makes one target.
-s2d-targets: $(VENV)/.installed lab/.copied
-	$(BIN)/python tools/several_targets.py lab/text --heldout lab/heldout/heldout-prose.jsonl.xz \
-	  --out models/s2d --records traces/s2d $(S2D_ARGS)
-
-# S2D Table 5: the embedded target and a sorted drafter, each with and without training on GSM8K; 40 minutes of two
-# cores, the drafter of all text included where `make s2d-targets` has not trained it. Killed, it goes on.
-s2d-gsm8k: $(VENV)/.installed lab/.copied
-	test -f models/s2d/gsm8k.parquet || $(BIN)/simspec record lab/prompts/gsm8k_test.jsonl --drafter prompt_lookup \
-	  --rule coupled --temperature 0.8 --depth 3 --budget 96 --per-task 60 --longest 400 --out models/s2d/gsm8k.parquet
-	$(BIN)/python tools/task_target.py lab/text --task $(DATA)/train-*.jsonl.xz \
-	  --heldout lab/heldout/heldout-math.jsonl.xz --prompts models/s2d/gsm8k.parquet \
-	  --out models/s2d --records traces/s2d $(S2D_ARGS)
-
-paper-recordings: $(VENV)/.installed
-	$(BIN)/python tools/record_for_papers.py
 
 # Small recordings of the rejection rule, for tests and to try commands: 8 prompts of each task, K = 5.
 tiny-rejection: $(VENV)/.installed lab/.copied

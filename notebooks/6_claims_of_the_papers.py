@@ -27,6 +27,7 @@ import simspec
 from simspec import CostModel, formulas
 from simspec.evaluate.evaluation import evaluate
 from simspec.numerics import stats
+from simspec.papers import CLAIMS, Recordings
 from simspec.papers.printed import (
     EESD,
     eesd_cells,
@@ -35,6 +36,7 @@ from simspec.papers.printed import (
     shared_cost,
     table_rows,
 )
+from simspec.papers.recorded import summary
 from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
 from simspec.policy.predictor import split_by_task
 from simspec.reports.reachable import reachable
@@ -313,3 +315,20 @@ for colour, (name, trace) in zip(COLOURS, traces.items()):
 axes[0].set(xlabel="c", ylabel="speedup", title="best fixed K, and the oracle (dotted)")
 axes[1].set(xlabel="c", ylabel="oracle over best fixed K, %", title="the gap")
 axes[1].legend(fontsize=8)
+
+# %% [markdown]
+# ## The claims, as effects
+#
+# `simspec.papers` holds one file a paper: its claims are functions that return an effect with its
+# interval, on each recording, at measured prices and at flat ones (c = 0.10, the papers' regime).
+# Here are EAGLE's and GLIDE's: what the median recording shows, and how many intervals lie where
+# the claim puts the effect.
+#
+# **Look for:** claims that hold at flat prices and not at measured ones, and the two readings of
+# claim 15: as printed, and over all rows.
+
+# %%
+found = summary([*CLAIMS["eagle"], *CLAIMS["glide"]], Recordings())
+for row in found.itertuples():
+    effect = row[6]
+    print(f"{row.claim}, {row.regime}: {effect.text('+.3f')}, holds on {row.holds}: {row.sentence}")

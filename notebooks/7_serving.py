@@ -35,9 +35,10 @@ from simspec.engines import Export, Import
 from simspec.engines.exports import lengths_by_batch, read_vllm, write_export
 from simspec.engines.import_report import depth_counts, depth_curve, length_at, not_concluded
 from simspec.engines.imports import read_import
+from simspec.numerics import stats
 from simspec.policies import fixed
+from simspec.published import length_curves
 from simspec.reports.batches import BatchPlan, batch_rows, crossings
-from simspec.reports.transport import published_errors, transport
 from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.recordings import CHECKOUT
 
@@ -233,22 +234,80 @@ axis.legend(fontsize=8)
 # size of the others. A stand-in has to be measured at the K that will run.
 
 # %%
-rows = transport(traces, 8, (8,), resamples=500 if FAST else 2000)
-published = [
-    (error.K, 100 * error.error)
-    for error in published_errors()
-    if error.stand_in == "table" and error.measured_at > error.K
-]
+RATES = np.linspace(0, 1, 4001)
+
+
+def counts(trace, longest=8):
+    """{K: float64[S, 1 + K]}: rounds of fixed:K, and those that accept at least 1, .., K tokens.
+
+    Rounds count where the budget allows the longest draft, so those of all K are comparable; K = 0
+    holds rows, and the drafts from them, in place of rounds.
+    """
+    sequence = np.repeat(np.arange(trace.sequences), np.diff(trace.offset))
+    counted = trace.budget[sequence] - (np.arange(trace.rows) - trace.offset[sequence]) > longest
+    replays = {K: simspec.replay(trace, fixed(K)) for K in range(1, longest + 1)}
+    outcomes = {K: (rounds.row, rounds.accepted) for K, rounds in replays.items()}
+    outcomes[0] = np.arange(trace.rows), trace.run
+    found = {}
+    for K, (row, accepted) in outcomes.items():
+        flags = np.column_stack((np.ones(len(row)), accepted[:, None] > np.arange(K or longest)))
+        found[K] = np.zeros((trace.sequences, flags.shape[1]))
+        np.add.at(found[K], sequence[row], flags * counted[row][:, None])
+    return found
+
+
+def same_rate(length, measured_at, K):
+    """The accepted length of K where one rate for all depths gives `length` at another K."""
+    by_rate = [np.power.outer(RATES, np.arange(k + 1)).sum(axis=1) for k in (measured_at, K)]
+    return np.interp(length, *by_rate)
+
+
+def errors(trace, K, longest=8):
+    """{estimate: its accepted length at K over the replayed one, less 1}, with intervals."""
+    of = counts(trace, longest)
+    measured = {f"table@{longest}": (longest, K), "iid@1": (1, 1), "iid@3": (3, 3)}
+    measured["teacher-forced"] = (0, K)
+    found = {}
+    for name, (M, depth) in measured.items():
+
+        def error(totals, name=name, M=M):
+            rounds, accepted, other, more = np.moveaxis(totals, -1, 0)
+            length = 1 + more / other
+            length = same_rate(length, M, K) if name.startswith("iid") else length
+            return length / (1 + accepted / rounds) - 1
+
+        parts = (
+            of[K][:, 0],
+            of[K][:, 1:].sum(axis=1),
+            of[M][:, 0],
+            of[M][:, 1 : depth + 1].sum(axis=1),
+        )
+        columns = np.stack(parts, axis=-1)
+        found[name] = stats.estimate(columns, error, resamples=500 if FAST else 2000)
+    return found
+
+
+rows = {each: {K: errors(one, K) for K in range(1, 9)} for each, one in traces.items()}
+published = []
+for curve in length_curves():
+    printed = [
+        (e.K, e.error) for e in curve.printed if e.stand_in == "table" and e.measured_at > e.K
+    ]
+    whole = {K: 1 + sum(shares) for K, shares in curve.marginals.items() if len(shares) == K}
+    lengths = dict(curve.accepted_length) | whole
+    for M, shares in curve.marginals.items():
+        smaller = [K for K in lengths if K < M and len(shares) >= K]
+        printed += [(K, (1 + sum(shares[:K])) / lengths[K] - 1) for K in smaller]
+    published += [(K, 100 * error) for K, error in printed]
 figure, axes = plt.subplots(1, 4, figsize=(10, 3.2), sharey=True)
 for axis, each in zip(axes, traces):
-    for colour, stand_in in zip(COLOURS, rows[0].errors):
-        held = [row for row in rows if row.recording == each and stand_in in row.errors]
-        values = np.array([100 * row.errors[stand_in].value for row in held])
-        low = np.array([100 * row.errors[stand_in].low for row in held])
-        high = np.array([100 * row.errors[stand_in].high for row in held])
-        at = [row.K for row in held]
+    at = sorted(rows[each])
+    for colour, stand_in in zip(COLOURS, rows[each][1]):
+        held = [rows[each][K][stand_in] for K in at]
+        values = np.array([100 * error.value for error in held])
+        limits = [[100 * getattr(error, side) for error in held] for side in ("low", "high")]
         axis.plot(at, values, "o-", ms=3, color=colour, label=stand_in)
-        axis.fill_between(at, low, high, color=colour, alpha=0.15)
+        axis.fill_between(at, *limits, color=colour, alpha=0.15)
         worst = int(abs(values).argmax())
         print(f"{each}: {stand_in} is furthest off at K = {at[worst]}, {values[worst]:+.1f}%")
     axis.plot(*zip(*published), "x", ms=4, color="grey", label="tables, published")

@@ -57,7 +57,7 @@ from simspec.cost.table import CostTable, load_cost
 from simspec.engines.import_report import import_report
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import read_texts, record_texts
-from simspec.papers.card import read_card
+from simspec.papers.recorded import read_card
 from simspec.policies import fixed
 from simspec.policy.predictor import ScalarPredictor
 from simspec.replay.metrics import summary
@@ -105,7 +105,7 @@ def cards(folder: Path) -> None:
 
 
 def use_card(path: Path) -> None:
-    read_card(path, path.name)
+    read_card(path)
     tokens_learned(path.parent, f"{path.stem}.parquet", path.stem)
 
 

@@ -134,3 +134,39 @@ EXAM = [
 ]
 """Every built-in policy by its own examples, and a user's; those that plan, planned for a trace and
 costs that are not those they are replayed with."""
+
+
+def as_lists(rounds):
+    columns = zip(
+        rounds.row.tolist(),
+        rounds.computed.tolist(),
+        rounds.drafted.tolist(),
+        rounds.accepted.tolist(),
+    )
+    flat = list(columns)
+    return [flat[a:b] for a, b in zip(rounds.offset[:-1], rounds.offset[1:])]
+
+
+def grids(trace):
+    return [TABLES[grid] for _, grid in trace.meta.features]
+
+
+def drawn_recording(seed: int, prompts: int = 12, rows: int = 20) -> Trace:
+    """A recording of the rejection rule; prompts are easier or harder."""
+    rng = np.random.default_rng(seed)
+    offset = np.arange(prompts + 1) * rows
+    mean = rng.choice(np.array([0.5, 0.9]), (prompts, 1, 1))
+    ratio = np.minimum(1, mean * rng.uniform(0.6, 1.2, (prompts, rows, 4))).reshape(-1, 4)
+    left = np.tile(np.arange(rows, 0, -1), prompts)
+    ratio[np.arange(4) >= left[:, None]] = 0
+    names = tuple(f"p{s}" for s in range(prompts))
+    meta = TraceMeta("rejection", "t", "d", 4, temperature=1.0, tasks=names, ids=names)
+    return Trace(
+        offset=offset,
+        budget=np.full(prompts, rows),
+        token=np.ones(prompts * rows, np.int32),
+        depth=np.full(prompts * rows, 4, np.uint8),
+        run=np.zeros(prompts * rows, np.uint8),
+        meta=meta,
+        ratio=ratio.astype(np.float32),
+    )

@@ -13,7 +13,7 @@ import toy_lm
 import toy_training
 import typer
 from shell import run
-from test_simulate import as_lists, grids
+from strategies import as_lists, grids
 from toy_lm import END, RULES, run_all, toy_cost, toy_recording
 
 import real.commands

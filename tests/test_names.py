@@ -63,7 +63,6 @@ COMMANDS = (
     ["compare", "t.parquet", "--policy", "fixed:1", "--replicates", 1, "--markdown"],
     ["drafters", "t.parquet", "--by-task"],
     ["drafters", "t.parquet", "--by-task", "--markdown"],
-    ["transport", "t.parquet"],
 )
 
 

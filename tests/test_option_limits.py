@@ -20,7 +20,6 @@ OPTIONS = [
     ("sweep", TRACE, "--context", HUGE),
     ("drafters", TRACE, "--depth", HUGE),
     ("drafters", TRACE, "-k", HUGE),
-    ("transport", TRACE, "-k", HUGE),
     ("record", "absent.jsonl", "--out", "x.parquet", "-k", HUGE),
     ("record", "absent.jsonl", "--out", "x.parquet", "--budget", HUGE),
     ("record", "absent.jsonl", "--out", "x.parquet", "--longest", HUGE),
@@ -53,10 +52,10 @@ def test_huge_number_is_refused_before_files_are_read(tmp_path, arguments):
 
 SEEDED = [
     *((name, TRACE) for name in (
-        "sweep", "score", "compare", "report", "drift", "batch", "drafters", "trees", "transport",
-        "cascade", "hybrid", "run", "teacher-force", "race", "scorecard",
+        "sweep", "score", "compare", "report", "batch", "drafters", "trees",
+        "run", "teacher-force", "race", "scorecard",
     )),
-    ("tune", "fixed", TRACE), ("claims", "absent"), ("paper", "absent"), ("check", TRACE),
+    ("tune", "fixed", TRACE), ("check", TRACE),
     ("demo",),
     ("record", "absent.jsonl", "--out", "x.parquet"), ("measure", "--out", "x.json"),
     ("train", "absent", "--out", "m"),
@@ -79,7 +78,7 @@ def test_every_seed_is_checked():
 
 LEVELLED = [
     *((name, TRACE) for name in (
-        "compare", "report", "drafters", "transport", "trees", "batch", "hybrid",
+        "compare", "report", "drafters", "trees", "batch",
     )),
     ("tune", "fixed", TRACE), ("import", "absent", "absent"),
     ("export", "vllm", TRACE, "--out", "x.json"),

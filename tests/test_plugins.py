@@ -90,18 +90,6 @@ def greet(name: str) -> None:
     """
     print(f"hello, {name}")
 ''',
-    "simspec/papers/newcomer.py": '''
-"""A claim of its own."""
-
-from simspec.papers.claim import EESD, Claim
-
-
-def test(inputs, price):
-    return []
-
-
-CLAIMS = (Claim(21, "Newcomers are right.", EESD, "nowhere", test, (), detail="d", regime="r"),)
-''',
 }
 COPIED = ("simspec", "real", "tests", "tools", "docs")
 LINKED = ("traces", "pyproject.toml", "README.md")
@@ -183,9 +171,3 @@ def test_a_drafter_is_listed_recorded_and_swept(simspec, scratch):
 def test_a_command_is_in_the_help_of_its_group_and_runs(simspec):
     assert "Greet somebody." in simspec("--help")[1]
     assert simspec("greet", "world") == (0, "hello, world\n", "")
-
-
-def test_a_claim_is_tested(simspec):
-    code, out, error = simspec("claims", "--claim", "21", "--json")
-    assert code == 0, error
-    assert "Newcomers are right." in out

@@ -16,17 +16,12 @@ from simspec.cost.table import load_cost
 from simspec.engines.choice import Evidence, choose
 from simspec.evaluate.evaluation import covers, covers_text, evaluate
 from simspec.numerics import stats
-from simspec.numerics.stats import quotient
-from simspec.output.table import Table
-from simspec.papers.evidence import EffectSource, excess, observe
-from simspec.papers.recorded import MEASURED, Price, Recorded
-from simspec.papers.table import covered, figure
+from simspec.papers.recorded import Recorded, excess, figure, speedup
 from simspec.policies.fixed import fixed
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import ReplayJob, replay, sequence_seconds
 from simspec.reports.comparison import Question, comparisons, paired_p
 from simspec.reports.drafters import compare_drafters
-from simspec.reports.drift import drift
 from simspec.reports.oracle_gap import score
 from simspec.reports.trees import compare_trees
 from simspec.trace.rounds import Rounds
@@ -226,7 +221,7 @@ def test_p_of_a_difference_that_prices_alone_leave_open():
 
 
 def test_reports_widen_and_keep_their_figures():
-    """Drafters, score, exports, drift and claims: the value stays, the interval widens."""
+    """Drafters, score, exports and claims: the value stays, the interval widens."""
     trace, cost = costs(R=32)
     bare = load_cost(f"{FILE}.cost.json")
 
@@ -236,13 +231,10 @@ def test_reports_widen_and_keep_their_figures():
         gain = choose(Evidence({"t": trace}, (1,), {"t": (cost,)})).gains[0]
         (row,) = scored["policies"]
         seconds = evaluate(trace, ["fixed:2", "fixed:3"], cost, 1).seconds
-        claim = observe("", EffectSource("t"), "", stats.stacked(*seconds.values()), excess)
-        (drifted,) = drift("t", trace, ["beta_ts"], cost, orders=2)
-        shown = drafter.speedup, gain, claim.interval, drifted.blocks, drifted.switching
+        shown = drafter.speedup, gain, figure(*seconds.values(), of=excess)
         return [
             (row["share"], row["high"] - row["low"]),
             *((one.value, one.high - one.low) for one in shown),
-            (claim.interval.value, claim.error),
         ]
 
     for (value, width), (exact, narrow) in zip(found(cost), found(bare), strict=True):
@@ -257,15 +249,10 @@ def test_trees_and_papers_widen_and_keep_their_figures():
     def found(cost):
         rows, _ = compare_trees({"t": trace}, {"t": cost}, (8,), policies=("cape",), resamples=500)
         recorded = Recorded("t", "eagle", "tiny", trace, cost)
-        flat = Price("flat", 0.1, True)
-        seconds = recorded.priced_seconds(fixed(3), MEASURED)
-        columns = recorded.tokens, seconds
-        cell = figure(columns, quotient)
-        assert recorded.priced_seconds(fixed(3), flat).shape == seconds.shape
-        assert ("prices" in cell.estimate.covers) == (seconds.shape[1] > 1)
-        table = Table(("a", "b"), (("-", cell),))
-        assert covered(table) == covers([cost])
-        intervals = [rows[-1].speedup, rows[-1].gain, cell.estimate]
+        cell = speedup(recorded, recorded.seconds(fixed(3)))
+        assert list(cell.covers) == covers([cost])
+        assert recorded.at(0.1).seconds(fixed(3)).shape[1] == 1  # a ratio has an exact price
+        intervals = [rows[-1].speedup, rows[-1].gain, cell]
         return rows[-1], [(one.value, one.high - one.low) for one in intervals]
 
     (row, wide), (exact, narrow) = found(cost), found(bare)
@@ -273,15 +260,6 @@ def test_trees_and_papers_widen_and_keep_their_figures():
     for (value, width), (same, less) in zip(wide, narrow, strict=True):
         assert value == same
         assert width > 1.02 * less
-
-
-def test_a_ratio_has_an_exact_price():
-    """At c with flat verification every replicate is the same; with measured rows they differ."""
-    trace, cost = costs(R=5)
-    recorded = Recorded("t", "eagle", "tiny", trace, cost)
-    flat, rows = (recorded.priced_seconds(fixed(3), Price("", 0.1, x)) for x in (True, False))
-    np.testing.assert_allclose(flat, np.repeat(flat[:, :1], 6, axis=1))
-    assert (np.ptp(rows, axis=1) > 1e-3 * rows[:, 0]).all()
 
 
 def test_what_is_covered_is_said():

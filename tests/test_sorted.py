@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shell import run
 from toy_lm import (
     END,
     RULES,
@@ -32,16 +31,8 @@ from real.record.exits import record_exits
 from real.record.recorder import record_sequence
 from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
-from simspec import load_trace, policies, replay
-from simspec.reports.cascades import compare_thresholds
-from simspec.trace.exits import (
-    ExitDrafts,
-    cascade,
-    exit_counts,
-    exits_path,
-    read_exits,
-    write_exits,
-)
+from simspec import policies, replay
+from simspec.trace.exits import ExitDrafts, cascade, exit_counts, read_exits, write_exits
 from simspec.trace.quantization import LOG_ODDS
 
 CODES = st.integers(0, 255)
@@ -225,54 +216,6 @@ def test_assembled_rows_are_a_trace():
     trace = toy_recording("sorted", "coupled")[0]
     derived, _ = cascade(trace, exits_of("coupled"), (0.5, 0.9))
     assert derived.validate() is derived
-
-
-def naive_seconds(trace, drafts, threshold, c):
-    """Tokens and modelled seconds of fixed:4, round by round from the derived recording."""
-    derived, exits = cascade(trace, drafts, threshold)
-    seconds = 0.0
-    for first, end in zip(trace.offset, trace.offset[1:]):
-        t = first
-        while t < end:
-            k = min(4, int(derived.depth[t]), int(trace.budget[0]) - (t - first) - 1)
-            seconds += 1 + c * sum((1, 2, 3)[exits[t, slot]] / 3 for slot in range(k))
-            t += min(k, int(derived.run[t])) + 1
-    return seconds
-
-
-@pytest.mark.parametrize("threshold", [(0.0, 0.0), (0.8, 0.7), (1.0, 1.0)])
-def test_compared_thresholds_equal_rounds_by_hand(threshold):
-    trace, drafts = toy_recording("sorted", "greedy")[0], exits_of("greedy")
-    (row,) = compare_thresholds(trace, drafts, [threshold], "fixed:4", (0.1, 0.3))
-    for c in (0.1, 0.3):
-        expected = trace.rows / naive_seconds(trace, drafts, threshold, c)
-        assert row.speedups[f"{c:g}"] == pytest.approx(expected, 1e-12)
-    assert sum(row.shares) == pytest.approx(1)
-
-
-def test_commands_compare_and_derive(tmp_path, capsys):
-    trace, drafts = toy_recording("sorted", "greedy")[0], exits_of("greedy")
-    path, out = tmp_path / "s.parquet", tmp_path / "t.parquet"
-    trace.save(path)
-    write_exits(drafts, trace, exits_path(path))
-    code, shown, _ = run(capsys, "cascade", path, "--json")
-    rows = json.loads(shown)["rows"]
-    assert code == 0
-    assert [row["shares"].index(1.0) for row in rows[:3]] == [0, 1, 2]  # each exit alone
-    code, *_ = run(capsys, "cascade", path, "--thresholds", "0.9/0.6", "--out", out)
-    assert code == 0
-    derived = load_trace(out)
-    assert (derived.run == cascade(trace, drafts, (0.9, 0.6))[0].run).all()
-    for options, message in (
-        (("--thresholds", "high"), "expected one number for each exit but the last"),
-        (("--out", out), "expected one"),
-        (("--policy", "oracle"), "is not a chain"),
-        (("--thresholds", "0.5"), "1 thresholds for 3 exits"),
-    ):
-        code, _, err = run(capsys, "cascade", path, *options)
-        assert code == 2
-        assert message in err
-        assert err.count("\n") == 1
 
 
 @settings(deadline=None, max_examples=10)

@@ -3,8 +3,6 @@
 import pytest
 from documents import ROOT, TABLES
 
-from simspec.reports.hybrid import weight_table
-
 PAGE = "# Title\n\n<!-- table: simspec show -->\n\n{}\n\n<!-- table: end -->\n\ntext\n"
 
 
@@ -76,16 +74,8 @@ def test_the_site_has_all_that_a_command_prints(page, tmp_path, monkeypatch):
 
 @pytest.mark.docs
 def test_pages_name_their_commands():
-    found = {name: TABLES["commands"](ROOT / "docs" / name) for name in ("hybrid.md", "results.md")}
-    assert [command.split()[0] for command in found["hybrid.md"]] == [
-        "hybrid", "hybrid", "hybrid", "drafters", "trees",
-    ]  # fmt: skip
+    found = {name: TABLES["commands"](ROOT / "docs" / name) for name in ("papers.md", "results.md")}
+    assert found["papers.md"] == ["report --paper claims --markdown"]
     assert [command.split()[0] for command in found["results.md"]] == [
-        "score", "drafters", "trees", "paper",
+        "score", "drafters", "trees",
     ]  # fmt: skip
-
-
-@pytest.mark.docs
-def test_weights_of_the_page_are_those_of_the_defaults():
-    page = (ROOT / "docs" / "hybrid.md").read_text(encoding="utf-8")
-    assert weight_table().markdown() in page

@@ -4,15 +4,17 @@ Usage: python tools/cut_prompts.py DATA/eval EXHIBIT.jsonl TRAINING.jsonl
 
 The first file has up to 20 prompts of each of five sets. The second has the other prompts of these
 sets and of four more, for drafters to learn from. No training prompt shares 13 words in a row with
-a prompt of the first file (`leakage`).
+a prompt of the first file.
 """
 
 import json
+import re
 import sys
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
-from leakage import leaks, sampled_hashes, set_instruction, word_runs
 
 TASKS = {
     "mt_bench": "chat",
@@ -27,11 +29,64 @@ MORE = "mbpp_sanitized", "codesearchnet_queries", "qmsum_test", "spider_dev"
 drafter that learned from others."""
 LOOPING = "mts-test2-58", "tatqa-dev-085", "tatqa-dev-163"
 """SmolLM2's greedy output repeats more than half of its 8-grams there."""
-HASHES = "training_runs.npy"
-"""Beside the exhibit: hashes of words of the training prompts, by which a test finds leaks."""
 PROMPTS = 20
 CHARACTERS = 80, 2400
 """Of a prompt of the exhibit: about 600 tokens at most."""
+
+WORDS = 13
+"""Words in a row that two prompts share by copying, not by chance (GPT-3, appendix C)."""
+SAMPLE = 8
+"""A file of hashes holds those divisible by it."""
+
+Run = tuple[str, ...]
+
+
+def words(text: str) -> list[str]:
+    """Words of letters, digits and underscores, in lower case."""
+    return re.findall(r"\w+", text.lower())
+
+
+def set_instruction(prompts: Sequence[str]) -> int:
+    """How many leading words at least half of the prompts of a set share: its instruction."""
+    texts = [words(prompt) for prompt in prompts]
+    length, group = 0, texts
+    while group:
+        by_word: dict[str, list[list[str]]] = {}
+        for text in group:
+            if len(text) > length:
+                by_word.setdefault(text[length], []).append(text)
+        group = max(by_word.values(), key=len, default=[])
+        if 2 * len(group) < len(texts) or len(group) < 2:
+            break
+        length += 1
+    return length
+
+
+def word_runs(turns: Iterable[str], instruction: int = 0) -> set[Run]:
+    """All runs of `WORDS` words of a prompt's turns, without the set's instruction in the first."""
+    runs: set[Run] = set()
+    for i, turn in enumerate(turns):
+        text = words(turn)[0 if i else instruction :]
+        runs |= {tuple(text[j : j + WORDS]) for j in range(len(text) - WORDS + 1)}
+    return runs
+
+
+def sampled_hashes(runs: Iterable[Run]) -> np.ndarray:
+    """uint32, ascending: hashes of one in `SAMPLE` runs, the same of every text that holds them.
+
+    Half of 64 bits: a run that was not copied is taken for one with 32,944 others once in 130,000.
+    They say whether a text of some dozens of words was copied, and nothing about what it says.
+    """
+    hashes = {
+        int.from_bytes(blake2b(" ".join(run).encode(), digest_size=8).digest(), "big")
+        for run in runs
+    }
+    return np.unique(np.array([h >> 32 for h in hashes if h % SAMPLE == 0], np.uint32))
+
+
+def leaks(turns: Iterable[str], taken: set[Run], instruction: int = 0) -> bool:
+    """Whether a prompt shares a run with `taken`; a short turn shares itself whole."""
+    return not taken.isdisjoint(word_runs(turns, instruction))
 
 
 def main(data: Path, exhibit: Path, training: Path) -> None:
@@ -60,10 +115,6 @@ def main(data: Path, exhibit: Path, training: Path) -> None:
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in prompts)
         path.write_text("".join(lines), encoding="utf-8")
         print(f"{path}: {len(prompts)} prompts")
-    learned_runs = (
-        word_runs(row["turns"], n) for row, n in learned if not leaks(row["turns"], taken, n)
-    )
-    np.save(exhibit.parent / HASHES, sampled_hashes(set().union(*learned_runs)))
     print(f"left out of the training prompts: {len(learned) - len(kept)} that share 13 words")
 
 

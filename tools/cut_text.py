@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from leakage import leaks, word_runs
+from cut_prompts import leaks, word_runs
 
 CHAT = "dialogue/databricks-dolly-15k:"
 """Source of the questions (CC-BY-SA-3.0): instructions as users write them."""

@@ -28,7 +28,7 @@ class LookaheadDrafter(Drafter):
     is a chain, each other guess follows the one above it in its column. The target's best tokens
     after the last level complete W n-grams and become the next level. `follow` False is the
     authors' default (ALWAYS_FWD_ONE, github.com/hao-ai-lab/LookaheadDecoding). The sizes are
-    theirs for a 7B model; docs/lookahead_and_sorted.md compares the rest.
+    theirs for a 7B model; docs/results.md compares the rest.
 
     The pool depends on the rounds before: not `history_free`, so that it runs but is not recorded.
     Guesses are best tokens, never drawn: a drafted token has q = 1, and any rule stays lossless.

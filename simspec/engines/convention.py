@@ -6,7 +6,7 @@ which decide its passes and its statistics. Each engine's rules are one Conventi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -17,10 +17,6 @@ from simspec.replay.replay import recording, replays
 from simspec.trace.acceptance import drawn_run
 from simspec.trace.rounds import Rounds, committed
 from simspec.trace.trace import Trace
-
-CAPS = ("tokens_left", "none", "one_left")
-ENDS = ("accepted", "last_only", "bonus")
-FILLS = ("none", "drafts")
 
 
 @dataclass(frozen=True)
@@ -40,28 +36,15 @@ class Convention:
     | past_end | whether accepted tokens after the end of the text are counted |
     | fill | drafts: every pass submits K draft tokens, or what the cap leaves, past an end token |
     |  | too |
-
-    ValueError for other values.
     """
 
     name: str
-    first_draft: int = 1
-    cap: str = "tokens_left"
-    end_token: str = "accepted"
+    first_draft: Literal[0, 1] = 1
+    cap: Literal["tokens_left", "none", "one_left"] = "tokens_left"
+    end_token: Literal["accepted", "last_only", "bonus"] = "accepted"
     drafts_end: bool = True
     past_end: bool = False
-    fill: str = "none"
-
-    def __post_init__(self) -> None:
-        choices: dict[str, tuple[Any, ...]] = {
-            "first_draft": (0, 1), "cap": CAPS, "end_token": ENDS, "fill": FILLS,
-        }  # fmt: skip
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"convention {self.name!r}: {name} is {getattr(self, name)!r}, expected one of "
-                    f"{', '.join(map(str, known))}"
-                )
+    fill: Literal["none", "drafts"] = "none"
 
 
 CONVENTIONS = {
@@ -82,15 +65,6 @@ CONVENTIONS = {
 }  # fmt: skip
 """Read in vLLM 0.32 (V1 runner; draft model; n-gram of the V2 runner), llama.cpp of October 2026
 (n-gram; draft model) and transformers 5.23 (draft model; prompt lookup)."""
-
-
-def convention(name: str) -> Convention:
-    """The convention of that name; ValueError, with the known names, for another."""
-    if name not in CONVENTIONS:
-        raise ValueError(
-            f"convention {name!r} is unknown, expected one of {', '.join(CONVENTIONS)}"
-        )
-    return CONVENTIONS[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,18 +103,6 @@ class Passes:
         part = slice(self.offset[s], self.offset[s + 1])
         columns = (column[part].tolist() for column in (self.emitted, self.drafted, self.accepted))
         return list(zip(*columns))
-
-    def counters(self) -> dict[str, int]:
-        """The sums that the engine's statistics report; num_drafts counts passes with a draft.
-
-        Accepted tokens are those within the text: an engine with `past_end` may report more.
-        """
-        return {
-            "passes": len(self.row),
-            "num_drafts": int((self.drafted > 0).sum()),
-            "num_draft_tokens": int(self.drafted.sum()),
-            "num_accepted_tokens": int(self.accepted.sum()),
-        }
 
 
 def engine_passes(

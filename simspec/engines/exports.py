@@ -8,11 +8,11 @@ configuration_utils.py of transformers.
 import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from simspec.cost.model import CostModel
 from simspec.engines import EXPORT_FORMATS, Export
@@ -25,7 +25,7 @@ from simspec.policy.policy import Policy
 from simspec.trace.recordings import cost_beside, locate
 
 SIDECAR = ".provenance.json"
-MEASURED_HERE = ("llamacpp", "openvino", "transformers", "vllm")
+MEASURED_HERE = ("llamacpp", "transformers", "vllm")
 """Engines whose costs `simspec engine measure` measures."""
 NOT_COVERED = (
     "time outside rounds: prefill, scheduling, sampling settings of the server, network",
@@ -37,17 +37,9 @@ LENGTH, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_s
 NGRAM = ("prompt_lookup_min", "prompt_lookup_max")
 
 
-@dataclass(frozen=True)
-class Mechanisms:
-    """An engine's names of drafters.
-
-    | field | meaning |
-    | --- | --- |
-    | names | {drafter of a recording: mechanism} |
-    | load | mechanisms that load a draft model |
-    | may_load | those whose weights may be part of the target |
-    | own | those that load none |
-    """
+class Mechanisms(NamedTuple):
+    """An engine's names of drafters: of those of recordings, then by what they load: a draft model,
+    perhaps one (weights may be part of the target), or none."""
 
     engine: str
     names: Mapping[str, str]
@@ -60,32 +52,23 @@ VLLM = Mechanisms(
     "vLLM",
     {"model": "draft_model", "eagle": "eagle", "medusa": "medusa", "prompt_lookup": "ngram"},
     ("draft_model", "eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "custom_class"),
-    ("mtp", "dspark"),
-    ("ngram", "ngram_gpu", "suffix"),
-)
+    ("mtp", "dspark"), ("ngram", "ngram_gpu", "suffix"),
+)  # fmt: skip
 SGLANG = Mechanisms(
-    "SGLang",
-    {"eagle": "EAGLE", "model": "STANDALONE", "prompt_lookup": "NGRAM"},
-    ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH"),
-    ("NEXTN", "FROZEN_KV_MTP", "DSPARK"),
-    ("NGRAM",),
-)
+    "SGLang", {"eagle": "EAGLE", "model": "STANDALONE", "prompt_lookup": "NGRAM"},
+    ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH"), ("NEXTN", "FROZEN_KV_MTP", "DSPARK"), ("NGRAM",),
+)  # fmt: skip
 ADAPTIVE = Mechanisms("SGLang's adaptive mode", {"eagle": "EAGLE"}, ("EAGLE", "EAGLE3"))
 """Under other algorithms SGLang switches adaptive steps off with a warning."""
 LLAMACPP = Mechanisms(
-    "llama.cpp",
-    {"model": "draft-simple", "prompt_lookup": "ngram-simple"},
-    ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"),
-    (),
+    "llama.cpp", {"model": "draft-simple", "prompt_lookup": "ngram-simple"},
+    ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"), (),
     ("draft-mtp", "ngram-simple"),
-)
+)  # fmt: skip
 TRANSFORMERS = Mechanisms(
-    "transformers",
-    {"model": "assistant", "prompt_lookup": "prompt_lookup"},
-    (),
-    (),
-    ("assistant", "prompt_lookup"),
-)
+    "transformers", {"model": "assistant", "prompt_lookup": "prompt_lookup"},
+    own=("assistant", "prompt_lookup"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -175,11 +158,8 @@ def _threshold(request: Request, inclusive: bool, engine: str) -> tuple[float, i
 
 
 def _flags(flags: Mapping[str, object]) -> str:
-    """'--name value ...' as a shell reads it; a value of True is a switch."""
-    words: list[str] = []
-    for name, value in flags.items():
-        words += [name] if value is True else [name, shlex.quote(str(value))]
-    return " ".join(words) + "\n"
+    """'--name value ...' as a shell reads it."""
+    return " ".join(f"{name} {shlex.quote(str(value))}" for name, value in flags.items()) + "\n"
 
 
 def _vllm_drafter(request: Request) -> dict[str, Any]:
@@ -241,8 +221,9 @@ def sglang_adaptive(request: Request) -> str:
 
 def _adaptive_flags(request: Request, file: str) -> str:
     """The flags that go with the file; SGLang sizes its buffers for the longest candidate."""
-    switch = {"--speculative-adaptive": True, "--speculative-adaptive-config": file}
-    return _flags(_sglang_flags(request, request.schedule.longest) | switch).strip()
+    chain = _sglang_flags(request, request.schedule.longest)
+    switch = "--speculative-adaptive " + _flags({"--speculative-adaptive-config": file})
+    return f"{_flags(chain).strip()} {switch.strip()}"
 
 
 def llamacpp(request: Request) -> str:
@@ -298,18 +279,9 @@ def transformers(request: Request) -> str:
     return json.dumps(config, indent=1) + "\n"
 
 
-@dataclass(frozen=True)
-class ExportFormat:
-    """A document of an engine.
-
-    | field | meaning |
-    | --- | --- |
-    | write | Request -> the document's text |
-    | engine | whose own costs should price it; "": none |
-    | not_covered | what the document does not say about the engine |
-    | shortest | the shortest draft to choose from |
-    | flags | (Request, file name) -> the flags that go with the document |
-    """
+class ExportFormat(NamedTuple):
+    """A document of an engine: how it is written, whose own costs should price it, and what it does
+    not say; the shortest draft to choose from, and the flags that go with a file of that name."""
 
     write: Callable[[Request], str]
     engine: str
@@ -319,56 +291,36 @@ class ExportFormat:
 
 
 EXPORTS = {
-    "vllm": ExportFormat(
-        vllm,
-        "vllm",
-        (
-            "batches larger than the last range: vLLM uses the last range's length",
-            "data parallel sizes above 1, where vLLM ignores the batch sizes",
-            "piecewise CUDA graphs: a schedule by batch size forces them under the V1 model runner",
-            "devices of compute capability 10.x, whose largest graph holds 1024 rows: --captured",
-            "what a length of 0 costs in vLLM (vllm#49548 reports a collapse)",
-        ),
-    ),
-    "vllm-synthetic": ExportFormat(
-        vllm_synthetic,
-        "",
-        ("dependence between rounds: the engine draws each round's acceptance alone",),
-        shortest=1,
-    ),
-    "sglang": ExportFormat(
-        sglang,
-        "sglang",
-        ("NGRAM matches the text of all requests, where a recording's lookup reads its own alone",),
-    ),
-    "sglang-adaptive": ExportFormat(
-        sglang_adaptive,
-        "sglang",
-        (
-            "SGLang's own adaptation: each batch size has one candidate",
-            "batches between two captured graph sizes, which use the slot of the larger",
-            "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE, two-batch "
-            "overlap, pdmux, platform workers",
-            "the overlap scheduler, SGLang's default: a decision comes one round later",
-        ),
-        flags=_adaptive_flags,
-    ),
-    "llamacpp": ExportFormat(
-        llamacpp,
-        "llamacpp",
-        (
-            "several slots: llama.cpp drafts for each slot by itself",
-            "p_min: llama.cpp compares a softmax over its ten best candidates, never below 0.1, "
-            "where a recording holds the probability over all tokens; it drafts longer",
-            "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
-        ),
-    ),
-    "transformers": ExportFormat(
-        transformers,
-        "transformers",
-        ("the threshold's own adaptation: with scikit-learn transformers moves it as it decodes",),
-    ),
-}
+    "vllm": ExportFormat(vllm, "vllm", (
+        "batches larger than the last range: vLLM uses the last range's length",
+        "data parallel sizes above 1, where vLLM ignores the batch sizes",
+        "piecewise CUDA graphs: a schedule by batch size forces them under the V1 model runner",
+        "devices of compute capability 10.x, whose largest graph holds 1024 rows: --captured",
+        "what a length of 0 costs in vLLM (vllm#49548 reports a collapse)",
+    )),
+    "vllm-synthetic": ExportFormat(vllm_synthetic, "", (
+        "dependence between rounds: the engine draws each round's acceptance alone",
+    ), shortest=1),
+    "sglang": ExportFormat(sglang, "sglang", (
+        "NGRAM matches the text of all requests, where a recording's lookup reads its own alone",
+    )),
+    "sglang-adaptive": ExportFormat(sglang_adaptive, "sglang", (
+        "SGLang's own adaptation: each batch size has one candidate",
+        "batches between two captured graph sizes, which use the slot of the larger",
+        "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE, two-batch "
+        "overlap, pdmux, platform workers",
+        "the overlap scheduler, SGLang's default: a decision comes one round later",
+    ), flags=_adaptive_flags),
+    "llamacpp": ExportFormat(llamacpp, "llamacpp", (
+        "several slots: llama.cpp drafts for each slot by itself",
+        "p_min: llama.cpp compares a softmax over its ten best candidates, never below 0.1, where "
+        "a recording holds the probability over all tokens; it drafts longer",
+        "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
+    )),
+    "transformers": ExportFormat(transformers, "transformers", (
+        "the threshold's own adaptation: with scikit-learn transformers moves it as it decodes",
+    )),
+}  # fmt: skip
 
 
 def write_export(settings: Export) -> tuple[dict[str, Any], list[str]]:
@@ -450,32 +402,22 @@ def price_notes(costs: Iterable[CostModel], engine: str) -> list[str]:
 def _provenance(text: str, request: Request, paths: Mapping[str, Path]) -> dict[str, Any]:
     """Provenance as plain data for JSON; files by name and SHA-256, never by their folder.
 
-    | key | meaning |
-    | --- | --- |
-    | document_sha256 | of the exported text |
-    | predicted | by batch size: policy, and speedup over plain decoding with its interval |
-    | level, covers | of the intervals; prompts, and prices where all costs hold replicates |
-    | length_chosen | whether replay chose the lengths |
-    | recordings | name, sha256, rule, temperature, K, prompts, tokens, device |
-    | costs | name, sha256, device, origin; or the ratio |
-    | not_covered | what the prediction leaves out |
+    level and covers are of the speedups' intervals: over prompts, and over prices where all costs
+    hold replicates. length_chosen: whether replay chose the lengths.
     """
     evidence, choice, cost = request.evidence, request.choice, request.settings.cost
-    try:
-        installed = version("simspec")
-    except PackageNotFoundError:
-        installed = "unknown"
+    about = ("rule", "temperature", "device")
     recordings = [
-        {"name": paths[name].name, "sha256": _file_hash(paths[name]), "rule": trace.meta.rule,
-         "temperature": trace.meta.temperature, "K": trace.K, "prompts": trace.sequences,
-         "tokens": trace.rows, "device": trace.meta.device}
+        {"name": paths[name].name, "sha256": _file_hash(paths[name]), "K": trace.K}
+        | {key: getattr(trace.meta, key) for key in about}
+        | {"prompts": trace.sequences, "tokens": trace.rows}
         for name, trace in evidence.traces.items()
-    ]  # fmt: skip
+    ]
     sources: dict[str, CostModel] = {}
     for name, path in paths.items():
         sources.setdefault(cost or str(cost_beside(path) or 0.1), evidence.costs[name][0])
     return {
-        "simspec": installed,
+        "simspec": _version(),
         "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "target": evidence.target,
         "drafter": evidence.drafter,
@@ -490,6 +432,13 @@ def _provenance(text: str, request: Request, paths: Mapping[str, Path]) -> dict[
         "costs": [_cost(source, model) for source, model in sources.items()],
         "not_covered": [*EXPORTS[request.settings.format].not_covered, *NOT_COVERED],
     }
+
+
+def _version() -> str:
+    try:
+        return version("simspec")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _cost(source: str, model: CostModel) -> dict[str, Any]:
@@ -532,21 +481,18 @@ def lengths_by_batch(ranges: Any, longest: int, batch: int) -> list[int]:
     """
     lengths, end = [0], 0
     for i, entry in enumerate(ranges if isinstance(ranges, list | tuple) else ()):
-        low, high, length = _whole_numbers(entry, f"{BY_BATCH}[{i}]")
+        name = f"{BY_BATCH}[{i}] is {str(entry)[:60]}"
+        valid = isinstance(entry, list | tuple) and len(entry) == 3
+        if not valid or not all(type(n) is int and 0 <= n < 1 << 31 for n in entry):
+            raise ValueError(f"{name}, expected [first batch size, last, length]")
+        low, high, length = entry
         if low != end + 1 or high < low or length > longest:
             raise ValueError(
-                f"{BY_BATCH}[{i}] is {[low, high, length]}, expected a range from {end + 1} on and "
-                f"at most {longest} tokens: vLLM would clamp, sort or fill it up"
+                f"{name}, expected a range from {end + 1} on and at most {longest} tokens: vLLM "
+                "would clamp, sort or fill it up"
             )
         lengths += [length] * (min(high, batch) + 1 - len(lengths))
         end = high
     if not end:
         raise ValueError(f"{BY_BATCH} is {str(ranges)[:60]}, expected ranges of batch sizes")
     return lengths + [lengths[-1]] * (batch + 1 - len(lengths))
-
-
-def _whole_numbers(entry: Any, name: str) -> Sequence[int]:
-    valid = isinstance(entry, list | tuple) and len(entry) == 3
-    if not valid or not all(type(n) is int and 0 <= n < 1 << 31 for n in entry):
-        raise ValueError(f"{name} is {str(entry)[:60]}, expected [first batch size, last, length]")
-    return entry

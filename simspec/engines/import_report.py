@@ -1,4 +1,4 @@
-"""What an import holds, and what may be concluded from it: exact, censored or pooled rounds."""
+"""What an import holds, and what may be concluded from it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from simspec.engines import LONGEST_DRAFT
+from simspec.engines.documents import Source
 from simspec.numerics.stats import MIN_PROMPTS, bootstrap
 from simspec.policies.fixed import fixed
 from simspec.replay.replay import replay
@@ -25,6 +26,15 @@ ELSEWHERE = (
 NOTHING = "the file holds no round with a draft: nothing can be concluded"
 PER_ROUND = "1 + accepted drafts / rounds with a draft (bonus token included)"
 AT_K = "tokens / rounds at K, the last round cut at the end of the text (bonus token included)"
+EXACT = {
+    "policies that read signals, draft trees": "the file holds accepted lengths only",
+    "drafts deeper than K": "no draft is known to have gone deeper",
+    "rounds without an offer": "a drafter that found nothing to propose counts as rejected",
+}
+VARIES = (
+    "the draft length varies, and where it was long the text may have been easy: it is given by "
+    "draft length"
+)
 
 
 def mean_of(rounds: Any, accepted: Any) -> float | None:
@@ -58,10 +68,6 @@ class DepthCounts:
                 "are all accepted, which never rises"
             )
 
-    @property
-    def K(self) -> int:
-        return self.tried.shape[1]
-
 
 def of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.ndarray) -> DepthCounts:
     """The counts of rounds, request s from offset[s] to offset[s + 1] - 1."""
@@ -86,99 +92,38 @@ def check_size(requests: int, K: int) -> None:
         )
 
 
-def of_histograms(counts: np.ndarray) -> DepthCounts:
-    """The counts of histograms int64[S, K + 1]: rounds of K drafts that accepted 0 to K."""
-    at_least = counts[:, ::-1].cumsum(axis=1)[:, ::-1]
-    return DepthCounts(at_least[:, :-1], at_least[:, 1:])
-
-
 def of_totals(rounds: int, at_least: np.ndarray) -> DepthCounts:
     """The counts of totals: rounds of K drafts, and those that accepted at least 1 to K."""
     return DepthCounts(np.concatenate(([rounds], at_least[:-1]))[None], at_least[None], False)
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Source of an import: format, the file's name and the SHA-256 of its bytes."""
-
-    format: str
-    file: str
-    sha256: str
-
-
-@dataclass(frozen=True)
-class ExactImport:
-    """Recordings by drafter: the accepted length of a draft from every position is known."""
-
-    origin: Origin
-    traces: Mapping[str, Trace]
-    notes: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, eq=False)
-class CensoredRounds:
-    """Every round of a real run; what a longer draft would have given is unknown.
+class Imported:
+    """What a file holds.
 
-    | field    | dtype, shape | meaning                                                   |
-    | -------- | ------------ | --------------------------------------------------------- |
-    | ids      | (str,) [S]   | the requests                                              |
-    | offset   | int64[S + 1] | request s has rounds offset[s] .. offset[s + 1] - 1       |
-    | drafted  | int64[R]     | tokens drafted, at most 255                               |
-    | accepted | int64[R]     | leading drafted tokens accepted, without the bonus token  |
+    | field | meaning |
+    | --- | --- |
+    | kind | exact: the outcome of a draft from every position; censored: every round, up to its |
+    |  | own draft length; pooled: sums over rounds |
+    | traces | {drafter: recording} of an exact file |
+    | lists | (offset, drafted, accepted) of a censored one: int64, request s has the rounds |
+    |  | offset[s] .. offset[s + 1] - 1 |
+    | requests, rounds | counts; rounds are those with a draft |
+    | drafted, accepted | tokens, without the bonus token |
+    | length, length_means | tokens emitted a round, and its definition |
+    | length_per_request | mean over requests of each one's own length |
+    | by_depth | {draft length of the rounds: their DepthCounts} |
+    | draft_length | of all rounds; None: it varies or is unknown |
+    | withheld | {conclusion: why the file cannot give it} |
+    | notes | what was assumed or left out |
 
-    accepted == drafted is censored there. ValueError unless 0 <= accepted <= drafted.
+    ValueError where more tokens are accepted than drafted, and without rounds.
     """
 
-    origin: Origin
-    ids: tuple[str, ...]
-    offset: np.ndarray
-    drafted: np.ndarray
-    accepted: np.ndarray
-    notes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len(self.drafted) == 0:
-            raise ValueError(NOTHING)
-        wrong = np.flatnonzero((self.accepted < 0) | (self.accepted > self.drafted))
-        if len(wrong) or self.drafted.max() > LONGEST_DRAFT:
-            r = wrong[0] if len(wrong) else self.drafted.argmax()
-            raise ValueError(
-                f"round {r} accepted {self.accepted[r]} of {self.drafted[r]} drafted tokens, "
-                f"expected accepted <= drafted <= {LONGEST_DRAFT}: is the bonus token counted?"
-            )
-
-    @property
-    def K(self) -> int | None:
-        """The draft length of all rounds, None where it varies.
-
-        The last round of a request may be shorter: the token budget cuts it, not the outcome.
-        """
-        lasting = np.ones(len(self.drafted), bool)
-        lasting[self.offset[1:][np.diff(self.offset) > 0] - 1] = False
-        lengths = np.unique(self.drafted[lasting] if lasting.any() else self.drafted)
-        constant = len(lengths) == 1 and self.drafted.max() == lengths[0]
-        return int(lengths[0]) if constant else None
-
-
-@dataclass(frozen=True, eq=False)
-class PooledCounts:
-    """Sums over rounds; which round gave what is lost.
-
-    | field              | type               | meaning                                       |
-    | ------------------ | ------------------ | --------------------------------------------- |
-    | requests, rounds   | int/None           | counts; rounds are those with a draft         |
-    | drafted, accepted  | int/None           | tokens, without the bonus token               |
-    | length             | float/None         | tokens emitted a round                        |
-    | length_means       | str                | definition of `length`                        |
-    | length_per_request | float/None         | mean over requests of each one's own length   |
-    | by_depth           | {int: DepthCounts} | by draft length K of the rounds               |
-    | draft_length       | int/None           | of all rounds; None: varies or unknown        |
-    | withheld           | {str: str}         | conclusion: why the file cannot give it       |
-
-    ValueError where more tokens are accepted than drafted.
-    """
-
-    origin: Origin
+    source: Source
+    kind: str = "pooled"
+    traces: Mapping[str, Trace] = field(default_factory=dict)
+    lists: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     requests: int | None = None
     rounds: int | None = None
     drafted: int | None = None
@@ -202,8 +147,48 @@ class PooledCounts:
             )
 
 
-Imported = ExactImport | CensoredRounds | PooledCounts
-KINDS = {ExactImport: "exact", CensoredRounds: "censored", PooledCounts: "pooled"}
+def censored(
+    source: Source, offset: np.ndarray, drafted: np.ndarray, accepted: np.ndarray,
+    notes: tuple[str, ...] = (),
+) -> Imported:  # fmt: skip
+    """The rounds of requests; accepted == drafted is censored there.
+
+    The last round of a request may be shorter than all others: the token budget cuts it, not the
+    outcome. ValueError unless 0 <= accepted <= drafted <= 255.
+    """
+    wrong = np.flatnonzero((accepted > drafted) | (accepted < 0) | (drafted > LONGEST_DRAFT))
+    if len(wrong):
+        r = wrong[0]
+        raise ValueError(
+            f"round {r} accepted {accepted[r]} of {drafted[r]} drafted tokens, expected accepted "
+            f"<= drafted <= {LONGEST_DRAFT}: is the bonus token counted?"
+        )
+    if not len(drafted):
+        raise ValueError(NOTHING)
+    started = np.diff(offset) > 0
+    lasting = np.ones(len(drafted), bool)
+    lasting[offset[1:][started] - 1] = False
+    lengths = np.unique(drafted[lasting] if lasting.any() else drafted)
+    K = int(lengths[0]) if len(lengths) == 1 and drafted.max() == lengths[0] else None
+    if K is not None:
+        by_depth = {K: of_rounds(offset, drafted, accepted)}
+    else:
+        request = np.repeat(np.arange(len(offset) - 1), np.diff(offset))
+        by_depth = {}
+        for k in filter(None, map(int, np.unique(drafted))):
+            sizes = np.bincount(request[drafted == k], minlength=len(offset) - 1)
+            own = np.concatenate(([0], np.cumsum(sizes)))
+            by_depth[k] = of_rounds(own, drafted[drafted == k], accepted[drafted == k])
+    sums = np.concatenate(([0], np.cumsum(accepted)))[offset]
+    last = (
+        f"{int(started.sum())} of {len(drafted)} rounds are a request's last: a stop or the token "
+        "limit may have cut them, which reads as a rejection"
+    )
+    return Imported(
+        source, "censored", {}, (offset, drafted, accepted), len(offset) - 1, len(drafted),
+        int(drafted.sum()), int(accepted.sum()), mean_of(len(drafted), accepted.sum()), PER_ROUND,
+        mean_of(np.diff(offset), np.diff(sums)), by_depth, K, notes=(*notes, last),
+    )  # fmt: skip
 
 
 def rounds_at(trace: Trace, k: int) -> Rounds:
@@ -223,27 +208,18 @@ def length_at(result: Imported, k: int) -> dict[str, float]:
     sequence's end), others for the draft length of the rounds themselves, where it is constant.
     ValueError, with the reason, for any other k.
     """
-    if isinstance(result, ExactImport):
+    if result.kind == "exact":
         return {
             name: trace.rows / len(rounds_at(trace, k)) for name, trace in result.traces.items()
         }
-    if isinstance(result, CensoredRounds):
-        deepest, own = int(result.drafted.max()), result.K
-        if k > deepest:
-            raise ValueError(
-                f"no round drafted more than {deepest} tokens, so acceptance past depth {deepest} "
-                f"is censored: the accepted length at K = {k} is unknown"
-            )
-        length: float | None = 1 + float(result.accepted.mean())
-    else:
-        own, length = result.draft_length, result.length
-    if own is None:
-        reason = "; ".join(dict.fromkeys(getattr(result, "withheld", {}).values()))
+    own, length = result.draft_length, result.length
+    if own is None or length is None:
+        reason = "; ".join(dict.fromkeys(result.withheld.values()))
         raise ValueError(
             f"the accepted length at K = {k} is unknown: the draft length varies or is not given"
             + (f" ({reason})" if reason else "")
         )
-    if k != own or length is None:
+    if k != own:
         raise ValueError(
             f"the accepted length at K = {k} is unknown from rounds of {own}: {ELSEWHERE}"
         )
@@ -252,72 +228,26 @@ def length_at(result: Imported, k: int) -> dict[str, float]:
 
 def depth_counts(result: Imported) -> dict[tuple[str, int], DepthCounts]:
     """{(drafter, K): counts}: rounds of one draft length each; exact: of rounds at its K."""
-    if isinstance(result, ExactImport):
-        counts = {}
-        for name, trace in result.traces.items():
-            rounds = rounds_at(trace, trace.K)
-            counts[name, trace.K] = of_rounds(rounds.offset, rounds.drafted, rounds.accepted)
-        return counts
-    if isinstance(result, PooledCounts):
-        return {("", K): counts for K, counts in result.by_depth.items()}
-    if result.K is not None:
-        return {("", result.K): of_rounds(result.offset, result.drafted, result.accepted)}
-    request = np.repeat(np.arange(len(result.ids)), np.diff(result.offset))
-    found = {}
-    for k in map(int, np.unique(result.drafted)):
-        chosen = result.drafted == k
-        sizes = np.bincount(request[chosen], minlength=len(result.ids))
-        offset = np.concatenate(([0], np.cumsum(sizes)))
-        if k:
-            found["", k] = of_rounds(offset, result.drafted[chosen], result.accepted[chosen])
-    return found
+    counts = {("", K): counts for K, counts in result.by_depth.items()}
+    for name, trace in result.traces.items():
+        rounds = rounds_at(trace, trace.K)
+        counts[name, trace.K] = of_rounds(rounds.offset, rounds.drafted, rounds.accepted)
+    return counts
 
 
 def not_concluded(result: Imported) -> Mapping[str, str]:
     """{conclusion: why not}."""
-    if isinstance(result, ExactImport):
-        return {
-            "policies that read signals, draft trees": "the file holds accepted lengths only",
-            "drafts deeper than K": "no draft is known to have gone deeper",
-            "rounds without an offer": "a drafter that found nothing to propose counts as rejected",
-        }
-    other = {"other draft lengths and policies": ELSEWHERE}
-    if isinstance(result, PooledCounts):
-        return other | dict(result.withheld)
-    if result.K is None:
-        other["acceptance by depth over all rounds"] = (
-            "the draft length varies, and where it was long the text may have been easy: it is "
-            "given by draft length"
-        )
-    return {"deeper drafts": "a fully accepted draft is censored at its length"} | other
+    if result.kind == "exact":
+        return EXACT
+    found = {"other draft lengths and policies": ELSEWHERE} | dict(result.withheld)
+    if result.kind == "censored":
+        found = {"deeper drafts": "a fully accepted draft is censored at its length"} | found
+        if result.draft_length is None:
+            found["acceptance by depth over all rounds"] = VARIES
+    return found
 
 
-@dataclass(frozen=True)
-class DepthPoint:
-    """Acceptance at one depth.
-
-    | field       | meaning                                                        |
-    | ----------- | -------------------------------------------------------------- |
-    | depth       | 1 .. K                                                         |
-    | tried       | rounds that drafted so deep and had all before accepted        |
-    | accepted    | those of them whose token was accepted                         |
-    | conditional | accepted / tried; NaN: never tried                             |
-    | marginal    | product of the conditionals up to here                         |
-    | low, high   | interval of the marginal; NaN: there is none                   |
-    | interval    | requests: bootstrap over requests; rounds: taken as independent |
-    """
-
-    depth: int
-    tried: int
-    accepted: int
-    conditional: float
-    marginal: float
-    low: float
-    high: float
-    interval: str
-
-
-def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
+def depth_curve(counts: DepthCounts, level: float = 0.95) -> list["DepthPoint"]:
     """Acceptance at each depth with its interval.
 
     A round whose whole draft is accepted is censored at its length; a rejection is the event.
@@ -332,7 +262,7 @@ def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
         missed = tried - accepted
         variance = np.cumsum(missed / (tried * np.where(accepted > 0, accepted, np.nan)))
     points = []
-    for j in range(counts.K):
+    for j in range(len(tried)):
         bounds = _over_requests(counts, j, level) if marginal[j] > 0 else None
         low, high = bounds or _greenwood(marginal[j], variance[j], level)
         points.append(
@@ -348,6 +278,24 @@ def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
             )  # fmt: skip
         )
     return points
+
+
+@dataclass(frozen=True)
+class DepthPoint:
+    """Acceptance at one depth, 1 .. K: rounds that tried it, those of them that accepted it.
+
+    conditional is accepted / tried (NaN: never tried), marginal the product of the conditionals up
+    to here, low and high its interval (NaN: none), over "requests" or over "rounds".
+    """
+
+    depth: int
+    tried: int
+    accepted: int
+    conditional: float
+    marginal: float
+    low: float
+    high: float
+    interval: str
 
 
 def _over_requests(counts: DepthCounts, j: int, level: float) -> tuple[float, float] | None:
@@ -378,73 +326,50 @@ def _greenwood(marginal: float, variance: float, level: float) -> tuple[float, f
 def import_report(
     result: Imported, lengths: tuple[int, ...] = (), level: float = 0.95
 ) -> dict[str, Any]:
-    """Origin, kind, totals, acceptance by depth, and what may not be concluded.
+    """Origin, kind, totals, acceptance by depth, and what may not be concluded, for JSON.
 
     lengths: draft lengths whose accepted length is asked for; ValueError where that is unknown.
     """
-    notes = list(result.notes)
-    if isinstance(result, CensoredRounds):
-        last, rounds = int((np.diff(result.offset) > 0).sum()), len(result.drafted)
-        notes.append(
-            f"{last} of {rounds} rounds are a request's last: a stop or the token limit may have "
-            "cut them, which reads as a rejection"
-        )
+    names = ("requests", "rounds", "drafted", "accepted", "length", "length_per_request")
+    rows = {"": [getattr(result, name) for name in (*names, "length_means", "draft_length")]}
+    if result.kind == "exact":
+        rows = {name: _of_trace(trace) for name, trace in result.traces.items()}
     return {
-        **asdict(result.origin),
-        "kind": KINDS[type(result)],
-        "totals": _totals(result),
+        **{name: getattr(result.source, name) for name in ("format", "file", "sha256")},
+        "kind": result.kind,
+        "totals": [_total(name, *row) for name, row in rows.items()],
         "accepted_length_at": [
             {"drafter": name, "K": k, "accepted_length": length}
             for k in lengths
             for name, length in length_at(result, k).items()
         ],
         "level": level,
-        "acceptance_by_depth": _depths(result, level),
+        "acceptance_by_depth": [
+            {"drafter": name, "K": K}
+            | {key: None if value != value else value for key, value in asdict(point).items()}
+            for (name, K), counts in depth_counts(result).items()
+            for point in depth_curve(counts, level)
+        ],
         "not_concluded": dict(not_concluded(result)),
-        "notes": notes,
+        "notes": list(result.notes),
     }
 
 
-def _totals(result: Imported) -> list[dict[str, Any]]:
-    if isinstance(result, ExactImport):
-        return [_of_trace(name, trace) for name, trace in result.traces.items()]
-    if isinstance(result, PooledCounts):
-        row = (result.requests, result.rounds, result.drafted, result.accepted, result.length)
-        total = _total("", *row, result.length_per_request, result.length_means)
-        return [total | {"K": result.draft_length}]
-    sums = np.concatenate(([0], np.cumsum(result.accepted)))[result.offset]
-    rounds, accepted = len(result.drafted), int(result.accepted.sum())
-    per_request = mean_of(np.diff(result.offset), np.diff(sums))
-    of_all = (len(result.ids), rounds, int(result.drafted.sum()), accepted)
-    total = _total("", *of_all, mean_of(rounds, accepted), per_request, PER_ROUND)
-    return [total | {"K": result.K}]
-
-
-def _of_trace(name: str, trace: Trace) -> dict[str, Any]:
+def _of_trace(trace: Trace) -> list[Any]:
     rounds = rounds_at(trace, trace.K)
+    drafted, accepted = int(rounds.drafted.sum()), int(rounds.accepted.sum())
     per_request = float((np.diff(trace.offset) / np.diff(rounds.offset)).mean())
-    total = _total(
-        name, trace.sequences, len(rounds), int(rounds.drafted.sum()), int(rounds.accepted.sum()),
-        trace.rows / len(rounds), per_request, AT_K,
-    )  # fmt: skip
-    return total | {"tokens": trace.rows, "K": trace.K}
+    counts = [trace.sequences, len(rounds), drafted, accepted]
+    return [*counts, trace.rows / len(rounds), per_request, AT_K, trace.K, trace.rows]
 
 
 def _total(*values: Any) -> dict[str, Any]:
     keys = (
         "drafter", "requests", "rounds", "drafted", "accepted", "accepted_length",
-        "accepted_length_per_request", "accepted_length_means",
+        "accepted_length_per_request", "accepted_length_means", "K", "tokens",
     )  # fmt: skip
     total = dict(zip(keys, values))
     drafted, accepted = total["drafted"], total["accepted"]
-    total["acceptance_rate"] = accepted / drafted if drafted and accepted is not None else None
-    return total
-
-
-def _depths(result: Imported, level: float) -> list[dict[str, Any]]:
-    return [
-        {"drafter": name, "K": K}
-        | {key: None if value != value else value for key, value in asdict(point).items()}
-        for (name, K), counts in depth_counts(result).items()
-        for point in depth_curve(counts, level)
-    ]
+    return total | {
+        "acceptance_rate": accepted / drafted if drafted and accepted is not None else None
+    }

@@ -6,10 +6,10 @@ SpecDecode-Bench alone logs the outcome of a draft from every position, which is
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,15 +28,11 @@ from simspec.engines.import_report import (
     ELSEWHERE,
     NOTHING,
     PER_ROUND,
-    CensoredRounds,
     DepthCounts,
-    ExactImport,
     Imported,
-    Origin,
-    PooledCounts,
+    censored,
     check_size,
     mean_of,
-    of_histograms,
     of_totals,
 )
 from simspec.engines.positions import read_positions
@@ -71,11 +67,6 @@ RAGGED = (
 )
 
 
-def origin_of(source: Source) -> Origin:
-    """Format, name and hash of a source."""
-    return Origin(source.format, source.file, source.sha256)
-
-
 def check_figure(stats: Fields, key: str, expected: float) -> None:
     """ValueError where a figure of the file is there and not `expected`, to two decimals.
 
@@ -96,7 +87,7 @@ def _pooled(
     source: Source, settings: Import, rounds: int, drafted: int, accepted: int,
     at_least: np.ndarray, requests: int | None = None, slack: float = 0.0,
     notes: Iterable[str] = (),
-) -> PooledCounts:  # fmt: skip
+) -> Imported:  # fmt: skip
     """Sums of rounds, int64[K] of which accepted at least 1 to K tokens.
 
     Rounds whose draft is shorter than K are at most the K rounds - drafted missing tokens. Up to
@@ -129,10 +120,21 @@ def _pooled(
             f"{missing} drafted tokens fewer than K a round: acceptance is up to "
             f"{missing / rounds:.4f} too low at each depth"
         )
-    return PooledCounts(
-        origin_of(source), requests, rounds, drafted, accepted, mean_of(rounds, accepted),
-        PER_ROUND, None, {} if varies else {K: of_totals(rounds, at_least)},
-        None if varies else K, {DEPTH: MIXED} if varies else {}, notes=tuple(notes),
+    return _summed(
+        source, rounds, drafted, accepted, requests=requests,
+        by_depth={} if varies else {K: of_totals(rounds, at_least)},
+        draft_length=None if varies else K, withheld={DEPTH: MIXED} if varies else {},
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def _summed(
+    source: Source, rounds: int, drafted: int | None, accepted: int, **more: Any
+) -> Imported:
+    """Sums with the accepted length that they give."""
+    return Imported(
+        source, rounds=rounds, drafted=drafted, accepted=accepted,
+        length=mean_of(rounds, accepted), length_means=PER_ROUND, **more,
     )  # fmt: skip
 
 
@@ -164,7 +166,7 @@ COUNTERS = {
 TensorRT-LLM counts drafted and accepted tokens by position alone."""
 
 
-def _prometheus(source: Source, settings: Import) -> PooledCounts:
+def _prometheus(source: Source, settings: Import) -> Imported:
     """Counters of one scrape, less those of `before`, summed over engines and ranks."""
     prefix, label, names = COUNTERS[source.format]
     before = read_source(source.format, settings.before) if settings.before else None
@@ -237,7 +239,7 @@ def _log_lines(source: Source, *words: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _vllm_log(source: Source, settings: Import) -> PooledCounts:
+def _vllm_log(source: Source, settings: Import) -> Imported:
     """Log lines `SpecDecoding metrics`, one an interval, summed.
 
     A line gives no rounds: they are drafted / positions, which holds for a constant draft length
@@ -271,9 +273,8 @@ def _vllm_log(source: Source, settings: Import) -> PooledCounts:
             "some line's mean length is not 1 + accepted / (drafted / positions): the draft "
             "length varies, and a log line gives no rounds"
         )
-        return PooledCounts(
-            origin_of(source), drafted=drafted, accepted=accepted, withheld={NO_ROUNDS: reason}
-        )
+        withheld = {NO_ROUNDS: reason}
+        return Imported(source, drafted=drafted, accepted=accepted, withheld=withheld)
     if len({len(one) for one in at_least}) > 1:
         raise ValueError("lines have different numbers of positions: split the log by run")
     note = f"{len(at_least)} lines"
@@ -281,7 +282,7 @@ def _vllm_log(source: Source, settings: Import) -> PooledCounts:
     return _pooled(source, settings, *sums, slack=slack, notes=(note,))
 
 
-def _llamacpp_log(source: Source, settings: Import) -> PooledCounts:
+def _llamacpp_log(source: Source, settings: Import) -> Imported:
     """The last `statistics` line, which is cumulative; without one, sums of the requests' lines."""
     requests, last = [], dict[str, re.Match[str]]()
     for number, line in _log_lines(source, "statistics", "draft acceptance"):
@@ -300,8 +301,8 @@ def _llamacpp_log(source: Source, settings: Import) -> PooledCounts:
     if not last:
         accepted, drafted = map(sum, zip(*requests))
         reason = "lines of requests give no rounds; the statistics line does, keep it"
-        return PooledCounts(
-            origin_of(source), len(requests), None, drafted, accepted,
+        return Imported(
+            source, requests=len(requests), drafted=drafted, accepted=accepted,
             withheld={NO_ROUNDS: reason},
             notes=("the rate is accepted of generated tokens, tested or not",),
         )  # fmt: skip
@@ -315,10 +316,10 @@ def _llamacpp_log(source: Source, settings: Import) -> PooledCounts:
         "the statistics line runs since the server started; rounds without a draft are not in it",
     )
     if line_["rates"] is None:
-        return PooledCounts(
-            origin_of(source), len(requests) or None, rounds, drafted, accepted,
-            mean_of(rounds, accepted), PER_ROUND,
-            withheld={DEPTH: "this llama.cpp prints no rate by position"}, notes=notes,
+        withheld = {DEPTH: "this llama.cpp prints no rate by position"}
+        return _summed(
+            source, rounds, drafted, accepted, requests=len(requests) or None, withheld=withheld,
+            notes=notes,
         )  # fmt: skip
     rates = np.array([float(rate) for rate in line_["rates"].split(",")])
     at_least = np.rint(rates * rounds).astype(np.int64)
@@ -326,7 +327,7 @@ def _llamacpp_log(source: Source, settings: Import) -> PooledCounts:
     return _pooled(source, settings, *sums, len(requests) or None, slack, notes)
 
 
-def _bench_serve(source: Source, settings: Import) -> PooledCounts:
+def _bench_serve(source: Source, settings: Import) -> Imported:
     """The JSON of `vllm bench serve --save-result`; its acceptance rate is in per cent."""
     rows = [row for row in json_rows(source.text) if "spec_decode_num_drafts" in row]
     if len(rows) != 1:
@@ -344,7 +345,7 @@ def _bench_serve(source: Source, settings: Import) -> PooledCounts:
     return _pooled(source, settings, rounds, drafted, accepted, at_least)
 
 
-def _timings(source: Source, settings: Import) -> PooledCounts:
+def _timings(source: Source, settings: Import) -> Imported:
     """llama.cpp's `timings`: accepted of drafted tokens, and tokens a target pass."""
     timings = responses(json_rows(source.text), "predicted_n")
     drafting = [stats for stats in timings if "draft_n" in stats]
@@ -364,28 +365,20 @@ def _timings(source: Source, settings: Import) -> PooledCounts:
         "predicted_n - draft_n_accepted counts rounds without a draft and the prefill's token as "
         "rounds: rounds with a draft are not in the file"
     )
-    return PooledCounts(
-        origin_of(source), len(drafting), None, drafted, accepted, tokens / passes,
-        "tokens a target pass: rounds without a draft and the prefill's token are passes too",
-        withheld={NO_ROUNDS: reason},
+    means = "tokens a target pass: rounds without a draft and the prefill's token are passes too"
+    return Imported(
+        source, requests=len(drafting), drafted=drafted, accepted=accepted,
+        length=tokens / passes, length_means=means, withheld={NO_ROUNDS: reason},
         notes=(f"responses left out, without drafts: {left_out}",) if left_out else (),
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class RowNames:
+class RowNames(NamedTuple):
     """Names of a request's figures; of several the present one comes first.
 
-    | field | meaning |
-    | --- | --- |
-    | path | keys down to the object that holds the figures |
-    | rounds, drafted, accepted | counts, without the bonus token |
-    | histogram | rounds by accepted tokens, a list or {accepted: rounds} |
-    | by_length | {draft length: histogram} |
-    | K | the draft length; '': the user states it, since `drafted` is not measured |
-    | length, rate | figures that must agree with the counts |
-    | lists | accepted and drafted tokens of each round |
-    | missing | what the user is told where no response has the figures |
+    path: keys down to the object that holds them. K: '' where the user states the draft length,
+    since `drafted` is computed from it. length, rate: figures that must agree with the counts.
+    lists: accepted and drafted tokens of each round. missing: the error where no response has them.
     """
 
     path: tuple[str, ...]
@@ -398,7 +391,7 @@ class RowNames:
     rate: str
     missing: str
     by_length: str = ""
-    lists: tuple[str, str] | None = None
+    lists: tuple[str, str] = ("", "")
     notes: tuple[str, ...] = ()
 
 
@@ -412,21 +405,20 @@ VLLM_ROWS = RowNames(
 )  # fmt: skip
 ROWS = {
     "vllm-requests": VLLM_ROWS,
-    "guidellm": replace(
-        VLLM_ROWS, path=("response_metrics", "speculative_decoding"),
+    "guidellm": VLLM_ROWS._replace(
+        path=("response_metrics", "speculative_decoding"),
         missing="no request has response_metrics.speculative_decoding, expected benchmarks.json of "
         "guidellm and a vLLM that serves with --per-request-spec-decode-metrics",
     ),
-    "aiperf": replace(
-        VLLM_ROWS, path=("num_spec_steps",), by_length="", notes=(),
+    "aiperf": VLLM_ROWS._replace(
+        path=("num_spec_steps",), by_length="", notes=(),
         missing="no record has num_spec_steps, expected AIPerf's export of records",
     ),
     "tensorrt-llm": RowNames(
         ("speculative_decoding",), "num_spec_steps", ("total_draft_tokens",),
         ("total_accepted_draft_tokens",), ("acceptance_histogram",), "num_spec_tokens", "",
-        "acceptance_rate",
-        "no choice has speculative_decoding, expected responses of trtllm-serve with speculative "
-        "decoding",
+        "acceptance_rate", "no choice has speculative_decoding, expected responses of trtllm-serve "
+        "with speculative decoding",
     ),
     "sglang": RowNames(
         ("spec_verify_ct",), "spec_verify_ct",
@@ -440,19 +432,12 @@ ROWS = {
 """guidellm and AIPerf store vLLM's object; SGLang's figures were renamed twice."""
 
 
-def _rows(source: Source, settings: Import) -> CensoredRounds | PooledCounts:
+def _rows(source: Source, settings: Import) -> Imported:
     """Requests by their names in ROWS: rounds where all have lists, else sums by draft length."""
     names = ROWS[source.format]
-    key, *inside = names.path
-    holders = responses(json_rows(source.text), key)
-    found, absent = [], 0
-    for holder in holders:
-        stats, absent_here = holder, False
-        for part in () if key == names.rounds else names.path:
-            absent_here = absent_here or part not in stats
-            stats = stats if absent_here else stats.inner(part)
-        absent += absent_here
-        found += [] if absent_here else [(holder, stats)]
+    holders = responses(json_rows(source.text), names.path[0])
+    inside = () if names.path == (names.rounds,) else names.path
+    found = [(h, stats) for h in holders if (stats := _inner(h, inside)) is not None]
     if not found:
         raise ValueError(names.missing)
     if source.format == "aiperf" and (derived := _derived(source, [s for _, s in found])):
@@ -460,23 +445,32 @@ def _rows(source: Source, settings: Import) -> CensoredRounds | PooledCounts:
     started = [(holder, stats) for holder, stats in found if stats.whole(names.rounds)]
     if not started:
         raise ValueError(NOTHING)
+    left_out, absent = len(found) - len(started), len(holders) - len(found)
     notes = list(names.notes)
-    if len(started) < len(found):
-        notes.append(f"requests left out, without a verify step: {len(found) - len(started)}")
+    if left_out:
+        notes.append(f"requests left out, without a verify step: {left_out}")
     if absent:
         notes.append(f"responses left out, without acceptance (n > 1, or no drafts): {absent}")
     summaries = [stats for _, stats in started]
-    totals = np.array([_checked_totals(stats, names) for stats in summaries], np.int64)
-    lists = names.lists or ("", "")
-    detailed = [lists[0] in stats for stats in summaries]
+    totals = [_totals(stats, names) for stats in summaries]
+    detailed = [names.lists[0] in stats for stats in summaries]
     if all(detailed):
-        accepted, drafted = ([stats.wholes(k) for stats in summaries] for k in lists)
-        for stats, tried, right, expected in zip(summaries, drafted, accepted, totals.tolist()):
-            _check_sums(stats, names, [len(right), int(tried.sum()), int(right.sum())], expected)
-        return _censored(source, [holder for holder, _ in started], drafted, accepted, notes)
+        accepted, drafted = ([stats.wholes(k) for stats in summaries] for k in names.lists)
+        for stats, tried, right, total in zip(summaries, drafted, accepted, totals):
+            _agree(stats, "its lists", (len(right), int(tried.sum()), int(right.sum())), total)
+        return _lists(source, [holder for holder, _ in started], drafted, accepted, notes)
     if any(detailed):
         notes.append("some responses are summaries, so all are read as such")
-    return _of_requests(source, settings, names, summaries, totals, notes)
+    return _requests(source, settings, summaries, totals, notes)
+
+
+def _inner(stats: Fields, path: Sequence[str]) -> Fields | None:
+    """The object at the end of the path; None where it is null or absent."""
+    for key in path:
+        if key not in stats:
+            return None
+        stats = stats.inner(key)
+    return stats
 
 
 def _name(stats: Fields, known: tuple[str, ...], required: bool = True) -> str:
@@ -494,105 +488,99 @@ def _name(stats: Fields, known: tuple[str, ...], required: bool = True) -> str:
     return present[0] if present else known[0] if required else ""
 
 
-def _checked_totals(stats: Fields, names: RowNames) -> list[int]:
-    """[rounds, drafted, accepted] of a request, with which its own figures must agree."""
+Totals = tuple[int, ...]
+"""(rounds, drafted, accepted)."""
+
+
+def _totals(stats: Fields, names: RowNames) -> Totals:
+    """The sums of a request, with which its own figures must agree."""
     rounds = stats.whole(names.rounds)
-    drafted, accepted = (
-        stats.whole(_name(stats, known)) for known in (names.drafted, names.accepted)
-    )
+    drafted, accepted = (stats.whole(_name(stats, n)) for n in (names.drafted, names.accepted))
     check_figure(stats, names.length, 1 + accepted / rounds)
     if drafted:
         check_figure(stats, names.rate, accepted / drafted)
-    return [rounds, drafted, accepted]
+    return rounds, drafted, accepted
 
 
-def _check_sums(
-    stats: Fields, names: RowNames, summed: Sequence[int], expected: Sequence[int]
-) -> None:
-    for key, found, total in zip(
-        (names.rounds, names.drafted[0], names.accepted[0]), summed, expected
-    ):
-        if found != total:
-            raise stats.error(key, total, f"{found}, the sum of the request's rounds")
+def _agree(stats: Fields, what: str, summed: Totals, totals: Totals) -> None:
+    if summed != totals:
+        raise ValueError(
+            f"{stats.place}: {what} sum to {summed[0]} rounds, {summed[1]} drafted and {summed[2]} "
+            f"accepted tokens, the counters to {totals[0]}, {totals[1]} and {totals[2]}, expected "
+            "the same: is the bonus token counted?"
+        )
 
 
 def _histogram(stats: Fields, key: str, K: int | None = None) -> np.ndarray:
     """int64 of a list or of an object {accepted: rounds}; K + 1 entries where K is given."""
+    most = LONGEST_DRAFT + 1 if K is None else K + 1
     if type(stats.values.get(key)) is dict:
         table = stats.table(key)
-        size = max([*table, K or 0]) + 1
-        if size > LONGEST_DRAFT + 1:
-            raise stats.error(key, size - 1, f"at most {LONGEST_DRAFT} accepted tokens")
-        counts = np.zeros(size, np.int64)
+        if max(table, default=0) >= most:
+            raise stats.error(key, max(table), f"at most {most - 1} accepted tokens")
+        counts = np.zeros(max(table, default=0) + 1 if K is None else most, np.int64)
         counts[list(table)] = list(table.values())
     else:
         counts = stats.wholes(key)
-    most = LONGEST_DRAFT + 1 if K is None else K + 1
     if len(counts) > most or K is not None and len(counts) != most:
         raise stats.error(key, counts.tolist(), f"{most}{' at most' if K is None else ''} counts")
     return counts
 
 
-def _of_requests(
-    source: Source, settings: Import, names: RowNames, summaries: list[Fields],
-    totals: np.ndarray, notes: list[str],
-) -> PooledCounts:  # fmt: skip
+def _requests(
+    source: Source, settings: Import, summaries: list[Fields], totals: list[Totals],
+    notes: list[str],
+) -> Imported:  # fmt: skip
     """Sums of requests, by depth where each one's rounds drafted one length."""
-    withheld: dict[str, str] = {}
+    names, withheld = ROWS[source.format], dict[str, str]()
     parts: list[tuple[int, int, np.ndarray]] = []  # request, K, rounds that accepted 0 to K
-    stated = not names.K
-    for request, (stats, (rounds, drafted, accepted)) in enumerate(zip(summaries, totals.tolist())):
-        K = settings.drafted if stated else stats.whole(names.K, 1) if names.K in stats else None
-        key = _name(stats, names.histogram, required=not stated)
+    for request, (stats, total) in enumerate(zip(summaries, totals)):
+        rounds, drafted, accepted = total
+        K = stats.whole(names.K, 1) if names.K in stats else settings.drafted
+        key = _name(stats, names.histogram, required=bool(names.K))
         counts = _histogram(stats, key) if key else np.zeros(0, np.int64)
         weighted = int(counts @ np.arange(len(counts)))
-        if key and (int(counts.sum()), weighted) != (rounds, accepted):
-            raise ValueError(
-                f"{stats.place}: {key} holds {int(counts.sum())} rounds with {weighted} accepted "
-                f"tokens, the counters say {rounds} and {accepted}: does it count the bonus token?"
-            )
+        if key:
+            _agree(stats, key, (int(counts.sum()), drafted, weighted), total)
         if names.by_length and names.by_length in stats:
             keyed = stats.inner(names.by_length)
             held = {int(k): _histogram(keyed, k, int(k)) for k in keyed.values if k.isdigit()}
-            summed = [
-                sum(int(c.sum()) for c in held.values()),
-                sum(k * int(c.sum()) for k, c in held.items()),
-                sum(int(c @ np.arange(len(c))) for c in held.values()),
-            ]
-            _check_sums(stats, names, summed, [rounds, drafted, accepted])
+            sums = [(c.sum(), k * c.sum(), c @ np.arange(k + 1)) for k, c in held.items()]
+            _agree(stats, names.by_length, tuple(int(sum(each)) for each in zip(*sums)), total)
             parts += [(request, k, c) for k, c in held.items()]
         elif not key:
             withheld[DEPTH] = "some requests have no histogram of correct drafts"
-        elif stated and _is_ragged(stats, K):
+        elif _is_ragged(stats, K):
             withheld[DEPTH] = RAGGED
-        elif stated and K is None:
-            withheld[DEPTH] = PROPOSED
         elif K and drafted == K * rounds and not counts[K + 1 :].any():
             parts.append((request, K, np.pad(counts, (0, K + 1))[: K + 1]))
-        elif stated:
+        elif names.K:
+            withheld[DEPTH] = MIXED
+        elif K is None:
+            withheld[DEPTH] = PROPOSED
+        else:
             raise ValueError(
                 f"{stats.place}: {drafted} proposed drafts in {rounds} rounds, expected {K} a "
                 "round as --drafted says"
             )
-        else:
-            withheld[DEPTH] = MIXED
-    rounds, drafted, accepted = map(int, totals.sum(axis=0))
-    believed = not stated or settings.drafted is not None
+    table = np.array(totals, np.int64)
+    rounds, drafted, accepted = map(int, table.sum(axis=0))
+    believed = bool(names.K) or settings.drafted is not None
     if not believed:
         withheld["acceptance rate"] = PROPOSED
-    if stated and all("completion_tokens" in stats for stats in summaries):
+    if not names.K and all("completion_tokens" in stats for stats in summaries):
         emitted = sum(stats.whole("completion_tokens") for stats in summaries)
         notes.append(
             f"SGLang's own length, completion tokens / rounds, is {emitted / rounds:.4f} here: it "
             "counts the prefill's token, and not what a stop cut off"
         )
+    by_depth = {} if withheld else _by_length(parts, len(summaries))
     lengths = {K for _, K, counts in parts if counts.any()}
-    constant = len(lengths) == 1 and not withheld and max(lengths) > 0
-    return PooledCounts(
-        origin_of(source), len(summaries), rounds, drafted if believed else None, accepted,
-        mean_of(rounds, accepted), PER_ROUND, mean_of(totals[:, 0], totals[:, 2]),
-        {} if withheld else _by_length(parts, len(summaries)), max(lengths) if constant else None,
-        withheld, notes=tuple(notes),
+    return _summed(
+        source, rounds, drafted if believed else None, accepted, requests=len(summaries),
+        length_per_request=mean_of(table[:, 0], table[:, 2]), by_depth=by_depth,
+        draft_length=max(lengths) if by_depth and len(lengths) == 1 else None, withheld=withheld,
+        notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -600,13 +588,16 @@ def _by_length(
     parts: Sequence[tuple[int, int, np.ndarray]], requests: int
 ) -> dict[int, DepthCounts]:
     """{K: DepthCounts} of rounds by their draft length; K = 0 tried nothing."""
-    tables: dict[int, np.ndarray] = {}
-    for request, K, counts in parts:
-        if K > 0:
-            if K not in tables:
-                check_size(requests, K)
-            tables.setdefault(K, np.zeros((requests, K + 1), np.int64))[request] += counts
-    return {K: of_histograms(tables[K]) for K in sorted(tables)}
+    found = {}
+    for K in sorted({K for _, K, _ in parts if K}):
+        check_size(requests, K)
+        table = np.zeros((requests, K + 1), np.int64)  # rounds that accepted 0 to K
+        for request, length, counts in parts:
+            if length == K:
+                table[request] += counts
+        at_least = table[:, ::-1].cumsum(axis=1)[:, ::-1]
+        found[K] = DepthCounts(at_least[:, :-1], at_least[:, 1:])
+    return found
 
 
 def _is_ragged(stats: Fields, K: int | None) -> bool:
@@ -616,7 +607,7 @@ def _is_ragged(stats: Fields, K: int | None) -> bool:
     return len(caps) > 1 or K is not None and bool((caps != K + 1).any())
 
 
-def _derived(source: Source, records: list[Fields]) -> PooledCounts | None:
+def _derived(source: Source, records: list[Fields]) -> Imported | None:
     """AIPerf's records of llama.cpp, whose rounds it derives; None of engines that count them."""
     engines = {record.name("engine").lower().replace(".", "") for record in records}
     if len(engines) > 1:
@@ -627,29 +618,29 @@ def _derived(source: Source, records: list[Fields]) -> PooledCounts | None:
         sum(record.whole(f"num_{key}_tokens") for record in records)
         for key in ("draft", "accepted_draft")
     )
-    return PooledCounts(
-        origin_of(source), len(records), None, drafted, accepted, withheld={NO_ROUNDS: INVENTED}
-    )
+    return Imported(
+        source, requests=len(records), drafted=drafted, accepted=accepted,
+        withheld={NO_ROUNDS: INVENTED},
+    )  # fmt: skip
 
 
-def _censored(
+def _lists(
     source: Source, holders: Sequence[Fields], drafted: Sequence[np.ndarray],
     accepted: Sequence[np.ndarray], notes: Sequence[str],
-) -> CensoredRounds:  # fmt: skip
+) -> Imported:  # fmt: skip
     """The rounds of requests; ValueError where a request's two lists differ in length."""
-    ids = [holder.name("id") if "id" in holder else holder.place for holder in holders]
-    for name, tried, right in zip(ids, drafted, accepted):
+    for holder, tried, right in zip(holders, drafted, accepted):
         if len(tried) != len(right):
             raise ValueError(
-                f"request {name[:40]} has {len(tried)} rounds drafted and {len(right)} accepted, "
+                f"{holder.place}: {len(tried)} rounds are drafted and {len(right)} accepted, "
                 "expected as many"
             )
     offset = np.concatenate(([0], np.cumsum([len(right) for right in accepted]))).astype(np.int64)
     columns = np.concatenate(drafted), np.concatenate(accepted)
-    return CensoredRounds(origin_of(source), tuple(ids), offset, *columns, tuple(notes))
+    return censored(source, offset, *columns, tuple(notes))
 
 
-def _sglang(source: Source, settings: Import) -> CensoredRounds | PooledCounts:
+def _sglang(source: Source, settings: Import) -> Imported:
     """Rounds where `speculative_decoding_stats` has lists (sglang#34814); else sums of requests."""
     name = "speculative_decoding_stats"
     holders = responses(json_rows(source.text), name)
@@ -663,7 +654,7 @@ def _sglang(source: Source, settings: Import) -> CensoredRounds | PooledCounts:
         emitted = sum(holder.whole("completion_tokens") for holder in holders)
     accepted, note = without_bonus(lengths, emitted, "accept_lengths")
     notes = note, "verify_lengths count the root of the draft"
-    return _censored(source, holders, drafted, accepted, notes)
+    return _lists(source, holders, drafted, accepted, notes)
 
 
 def without_bonus(
@@ -745,7 +736,7 @@ def write_recordings(result: Imported, out: Path, *inputs: Path) -> list[Path]:
 
     ValueError where the import is no recording, or the path is none of a recording.
     """
-    if not isinstance(result, ExactImport):
+    if result.kind != "exact":
         raise ValueError(f"{out} would be a recording: {ELSEWHERE}")
     if out.suffix != ".parquet":
         raise ValueError(f"{out} would hold a recording, expected a name that ends in .parquet")

@@ -7,7 +7,7 @@ import numpy as np
 
 from simspec.engines import LONGEST_DRAFT, Import
 from simspec.engines.documents import Fields, Source, json_rows
-from simspec.engines.import_report import ExactImport, Origin
+from simspec.engines.import_report import Imported
 from simspec.engines.ngram import MATCHES, NgramRule, drafted_text
 from simspec.trace.meta import TraceMeta
 from simspec.trace.trace import Trace
@@ -23,7 +23,7 @@ Part = dict[str, Any]
 """A request: id, prompt and token, right (drafts accepted), left (tokens), ended, known (text)."""
 
 
-def read_positions(source: Source, settings: Import) -> ExactImport:
+def read_positions(source: Source, settings: Import) -> Imported:
     """One recording a drafter, of `acc_NAME` with `acc_len`, or of `acc` alone.
 
     | in the file             | in the recording                                                |
@@ -53,7 +53,7 @@ def read_positions(source: Source, settings: Import) -> ExactImport:
         if settings.drafter in (None, name):
             traces[name], remarks = _trace(source, settings, rows, names[name])
             notes += [f"{name}: {note}" for note in remarks]
-    return ExactImport(Origin(source.format, source.file, source.sha256), traces, tuple(notes))
+    return Imported(source, "exact", traces, notes=tuple(notes))
 
 
 def _drafter(key: str) -> str:

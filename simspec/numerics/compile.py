@@ -1,29 +1,26 @@
-"""Compilation by numba: a disk cache for many processes, and functions that call given ones.
+"""Compilation by numba: functions with a disk cache, and templates that call given functions.
 
 numba calls a function argument through a pointer, and finds no closure over compiled functions in
 its cache. So a template is copied with the given functions as its globals, which inlines them. The
 copy closes over a fingerprint of all that it calls. numba's cache key includes it, so that an edit
 in any file is noticed.
+
+Processes share the cache. numba numbers the code files of a function by signature: two processes
+that each add one could read each other's code under their own key. So a function with a cache has
+one signature: `specialize` gives each of its functions a name and a signature, and small functions
+that compiled code calls with several types have no cache (`numba.njit`).
 """
 
 import hashlib
-import os
-import sys
 from collections.abc import Callable
-from contextlib import suppress
-from importlib import import_module
-from importlib.util import find_spec
-from os import getpid
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from llvmlite.ir import Constant
 from numba import njit
-from numba.core import caching, config, types
-from numba.core.dispatcher import Dispatcher
+from numba.core import config, types
 from numba.extending import intrinsic, overload
-from numba.misc.appdirs import AppDirs
 
 NO_C_WRAPPER: Any = {"no_cfunc_wrapper": True}
 """Options for what C code never calls. numba's annotations lack them."""
@@ -31,97 +28,20 @@ NO_WRAPPERS: Any = {**NO_C_WRAPPER, "no_cpython_wrapper": True}
 """Options for what compiled code alone calls: wrappers take a third of a small compilation."""
 
 
-def cached_njit(function: Callable[..., Any]) -> Any:
-    """`njit(cache=True)` whose cache files several processes may write at once."""
-    return share_cache(njit(function, **NO_C_WRAPPER))
-
-
-def share_cache(compiled: Any) -> Any:
-    """Gives a compiled function a disk cache whose code files carry the process id; plain Python is
-    returned as it is.
+def cached_njit(function: Callable[..., Any], **options: Any) -> Any:
+    """`numba.njit` with a disk cache, for a function of one signature.
 
     Where no folder can be written, every process compiles anew.
     """
-    if isinstance(compiled, Dispatcher):
-        with suppress(RuntimeError, OSError):  # numba found no folder to write to
-            cast(Any, compiled)._cache = _SharedCache(compiled.py_func)
-    return compiled
-
-
-class _ProcessFiles(caching.IndexDataCacheFile):
-    """Names the code files of this process.
-
-    A function with several signatures has one index and numbered code files. Two processes that
-    each add a signature take the same next number, so that one's index could lead to the other's
-    code. With the process id in the name an index leads to its own code, or to no file.
-
-    A file that is damaged or cannot be read counts as none, and is replaced.
-    """
-
-    def _load_index(self) -> dict[Any, str]:
-        try:
-            index: dict[Any, str] = super()._load_index()  # type: ignore[no-untyped-call]
-        except Exception:  # pickle raises many types
-            return {}
-        return index
-
-    def _load_data(self, name: str) -> Any:
-        try:
-            return super()._load_data(name)  # type: ignore[no-untyped-call]
-        except Exception as error:
-            raise OSError(f"{name} is damaged") from error  # which numba takes for a missing file
-
-    def _data_name(self, number: int) -> str:
-        name: str = super()._data_name(number)  # type: ignore[no-untyped-call]
-        return f"{name.removesuffix('.nbc')}.{getpid()}.nbc"
-
-
-def _places() -> list[Any]:
-    """Folders that numba tries for its cache; without a home it would make one called ~ here."""
-    classes: list[Any] = caching.CompileResultCacheImpl._locator_classes
-    folders = AppDirs("numba", appauthor=False)  # type: ignore[no-untyped-call]
-    if os.path.isabs(folders.user_cache_dir):
-        return classes
-    return [place for place in classes if "UserWide" not in place.__name__]
-
-
-class _Places(caching.CompileResultCacheImpl):
-    _locator_classes = _places()
-
-
-class _SharedCache(caching.FunctionCache):
-    _impl_class = _Places
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        locator = self._impl.locator
-        self._cache_file = _ProcessFiles(  # type: ignore[no-untyped-call]
-            self._cache_path, self._impl.filename_base, locator.get_source_stamp()
-        )
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        with suppress(OSError):  # a full disk, or a folder that has become read-only
-            super().save_overload(sig, data)  # type: ignore[no-untyped-call]
-
-
-def _load_numpy_support(linalg: str = "scipy.linalg.cython_blas") -> None:
-    """Imports numba's part for arrays, which any compiled code needs, without scipy's linear
-    algebra.
-
-    numba imports that only to see that it is installed, and once more where compiled code calls it:
-    a sixth of the start of a command. A substitute answers the first import and is removed again.
-    """
-    if linalg in sys.modules or find_spec("scipy") is None:
-        return
-    sys.modules[linalg] = ModuleType(linalg)
     try:
-        import_module("numba.np.arraymath")
-    finally:
-        del sys.modules[linalg]
+        return njit(cache=True, **options, **NO_C_WRAPPER)(function)
+    except RuntimeError:  # numba found no folder to write to
+        return njit(**options, **NO_C_WRAPPER)(function)
 
 
-if not config.DISABLE_JIT:  # type: ignore[attr-defined]
-    _load_numpy_support()
+def interpreted(function: Any) -> Any:
+    """The Python function of a compiled one, for calls that are not worth a compilation."""
+    return getattr(function, "py_func", function)
 
 
 def specialize(template: Callable, signature: Any, *constants: Any, **functions: Callable) -> Any:
@@ -137,18 +57,17 @@ def specialize(template: Callable, signature: Any, *constants: Any, **functions:
     function = FunctionType(
         inner.__code__, namespace, inner.__name__, inner.__defaults__, inner.__closure__
     )
-    # numba numbers the code files of all functions of one name together, so that two processes that
-    # add to them could read each other's code under their own key. Each function here gets its own
-    # name and files.
     key = hashlib.sha256(repr((prints, constants)).encode()).hexdigest()[:16]
-    function.__qualname__ += f".{key}"
+    function.__qualname__ += f".{key}"  # which names its cache files
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         return function
     # Division as in numpy: an interpreted policy's state holds numpy numbers, which do not raise
     # either.
-    compiled = njit(nogil=True, error_model="numpy", **NO_C_WRAPPER)(function)
-    if None not in prints:
-        share_cache(compiled)
+    options: Any = {"nogil": True, "error_model": "numpy"}
+    if None in prints:
+        compiled = njit(**options, **NO_C_WRAPPER)(function)
+    else:
+        compiled = cached_njit(function, **options)
     compiled.compile(signature)
     compiled.disable_compile()
     return compiled

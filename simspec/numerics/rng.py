@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from simspec.numerics.compile import cached_njit
 
@@ -20,7 +21,7 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 
 
-@cached_njit
+@njit
 def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     """Philox-4x32-10 of counter (c0..c3) under key (k0, k1): four 32-bit words held in uint64.
 
@@ -36,7 +37,7 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     return c0, c1, c2, c3
 
 
-@cached_njit
+@njit
 def block(seed: Any, sequence: Any, round_: Any, quarter: Any, role: Any) -> Any:
     """The four uniforms, float64 in (0, 1), of slots 4*quarter .. 4*quarter + 3: u = (word + 0.5) /
     2**32.
@@ -56,10 +57,15 @@ def block(seed: Any, sequence: Any, round_: Any, quarter: Any, role: Any) -> Any
     return unit(w0), unit(w1), unit(w2), unit(w3)
 
 
-@cached_njit
+@njit
 def unit(word: Any) -> Any:
     """The uniform, float64 in (0, 1), of a 32-bit word: (word + 0.5) / 2**32."""
     return (np.float64(word) + 0.5) * 2.0**-32
+
+
+@cached_njit
+def _word(seed: Any, sequence: Any, round_: Any, slot: Any, role: Any) -> Any:
+    return block(seed, sequence, round_, slot >> 2, role)[slot & 3]
 
 
 @cached_njit
@@ -99,15 +105,9 @@ def uniform(seed: int, sequence: int, round: int, slot: int, role: int) -> float
     4m..4m+3). The grid is (word + 0.5) * 2**-32, so 0 and 1 never occur. ValueError outside the
     ranges.
     """
-    quarter = _check_word("slot // 4", slot // 4)
-    words = block(
-        check_seed(seed),
-        _check_word("sequence", sequence),
-        _check_word("round", round),
-        quarter,
-        _check_word("role", role),
-    )
-    return float(words[slot % 4])
+    _check_word("slot // 4", slot // 4)
+    words = (_check_word("sequence", sequence), _check_word("round", round))
+    return float(_word(check_seed(seed), *words, int(slot), _check_word("role", role)))
 
 
 def uniform_rows(seed: int, sequence: np.ndarray, rounds: int, role: int) -> np.ndarray:
@@ -151,7 +151,7 @@ _GAMMA, _BOOST = np.uint64(0), np.uint64(1)
 _TRIALS = 400  # a trial is refused with a probability below 0.1
 
 
-@cached_njit
+@njit
 def accepts(x: float, v: float, d: float, u: float) -> bool:
     """Whether the Gamma variate d v, v = (1 + x / sqrt(9 d))^3, is taken for a normal x and a
     uniform u.
@@ -167,7 +167,7 @@ def accepts(x: float, v: float, d: float, u: float) -> bool:
     return math.log(u) < 0.5 * square + d * (1.0 - v + math.log(v))
 
 
-@cached_njit
+@njit
 def beta_draw(u: float, index: int, a: float, b: float) -> float:
     """The draw of Beta(a, b), a, b > 0, at address (u, index): u = (word + 1/2) / 2^32, index <
     2^32.

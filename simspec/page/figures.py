@@ -23,7 +23,6 @@ from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_s
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
 from simspec.reports.reachable import reachable
 from simspec.reports.speedup_curve import Point, point
-from simspec.reports.transport import TransportRow, transport
 from simspec.trace.acceptance import depth_acceptance, drawn_trace
 from simspec.trace.trace import Trace
 
@@ -49,7 +48,6 @@ class RecordingFigures:
     | calibration | float64[bins, 3]: count, mean confidence, share accepted; None: no confidence |
     | shares | {part of a round: share of the time} at best_k |
     | tokens_per_round | at best_k |
-    | transport | TransportRows; () where the budget is too short |
     """
 
     name: str
@@ -66,7 +64,6 @@ class RecordingFigures:
     calibration: NDArray[np.float64] | None
     shares: Mapping[str, float]
     tokens_per_round: float
-    transport: tuple[TransportRow, ...]
 
     @property
     def best(self) -> Point:
@@ -148,7 +145,6 @@ def figures_of(
         _calibration(trace),
         _shares(cost, rounds),
         trace.rows / len(rounds),
-        _transport(name, trace, question),
     )
 
 
@@ -172,14 +168,6 @@ def _shares(cost: CostModel, rounds: Any) -> dict[str, float]:
     }
     parts["catch-up"] = max(total - sum(parts.values()), 0.0)
     return {part: seconds / total for part, seconds in parts.items()}
-
-
-def _transport(name: str, trace: Trace, question: Question) -> tuple[TransportRow, ...]:
-    options: dict[str, Any] = {"level": question.level, "resamples": 1000, "seed": question.seed}
-    try:
-        return tuple(transport({name: trace}, None, (), **options))
-    except ValueError:  # no row has a budget for the longest draft
-        return ()
 
 
 def short_name(name: str) -> str:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from simspec.numerics.stats import Estimate
 from simspec.output.names import html_text, label_text
 from simspec.reports.speedup_curve import Point
-from simspec.reports.transport import TransportRow
 
 STYLE = """
 :root { --paper: #ffffff; --ink: #1b1f24; --quiet: #6b7480; --band: #e4e8ee; --rule: #d6dbe1;
@@ -175,32 +174,6 @@ def calibration_chart(table: NDArray[np.float64]) -> str:
         axes.set_ylim(0, 1)
 
     return svg(draw, 2.6)
-
-
-def transport_chart(rows: Sequence[TransportRow]) -> str:
-    """Errors of predictions of the accepted length, by draft length."""
-    colors = (ACCENT, SECOND, THIRD, FOURTH)
-
-    def draw(axes: Any) -> None:
-        names = list(dict.fromkeys(name for row in rows for name in row.errors))
-        for name, color in zip(names, colors):
-            held = [row for row in rows if name in row.errors]
-            values = [100 * row.errors[name].value for row in held]
-            axes.plot(
-                [row.K for row in held],
-                values,
-                "o-",
-                color=color,
-                ms=3,
-                lw=1.4,
-                label=label_text(name),
-            )
-        axes.axhline(0, color=QUIET, lw=0.8, ls=":")
-        axes.set(xlabel="draft length K", ylabel="error of the accepted length, %")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.legend(frameon=False, labelcolor=INK, fontsize=8)
-
-    return svg(draw, 2.9)
 
 
 def svg(draw: Callable[[Any], None], height: float) -> str:

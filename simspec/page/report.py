@@ -147,8 +147,6 @@ def _recording(f: RecordingFigures, question: Question) -> list[str]:
     ]
     if f.calibration is not None and len(f.calibration) > 1:
         drawn.append(("Calibration of confidence", layout.calibration_chart(f.calibration)))
-    if f.transport:
-        drawn.append(("What a table of another length says", layout.transport_chart(f.transport)))
     parts = [
         layout.heading(short_name(f.name), anchor=short_name(f.name)),
         layout.paragraph(about, quiet=True),

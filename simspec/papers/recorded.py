@@ -1,109 +1,64 @@
-"""Recorded: a recording with its costs at a Price, and the seconds of a policy on it."""
+"""What the papers' tables and claims share: recordings with prices, cards, figures and effects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
 from simspec.evaluate.evaluation import halves
-from simspec.papers.evidence import Array, EffectSource
+from simspec.numerics.stats import Estimate, difference, estimate, quotient, stacked
+from simspec.output.files import read_json
+from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import replay
-from simspec.trace.recordings import costs_of
+from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace, load_trace
 from simspec.tree.policy import MAX_SUBMITTED
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-@dataclass(frozen=True)
-class Price:
-    """How seconds are counted.
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
-    | field | meaning |
-    | --- | --- |
-    | name | label in tables |
-    | ratio | c, a draft step over a plain step of the target; None: all costs as measured |
-    | flat | a verification pass costs a plain step, whatever it verifies |
-    """
-
-    name: str
-    ratio: float | None = None
-    flat: bool = False
-
-    def of(self, cost: CostModel) -> CostModel:
-        """The costs at this price, for up to 32 submitted tokens.
-
-        At a ratio overhead, catch-up and features are free, as in the papers' formulas. A further
-        row of a drafter's pass is free where verification is flat, else c times the mean price of
-        a further row of the target's. Costs of one draft length are continued by `extend`.
-        """
-        if cost.K == 1:
-            cost = cost.extend(2)
-        cost = cost.widen(MAX_SUBMITTED)
-        if self.ratio is None:
-            return cost
-        plain = cost.baseline
-        row = max(float(cost.verify[-1] - cost.verify[0]) / cost.nodes, 0.0)
-        priced = replace(
-            cost,
-            draft=self.ratio * plain * np.arange(cost.K + 1),
-            verify=np.full(cost.nodes + 1, plain) if self.flat else cost.verify,
-            catch_up=np.zeros(1),
-            overhead=0.0,
-            feature=0.0,
-            predictor=None,
-            node=0.0 if self.flat else self.ratio * row,
-            kv_verify=0.0 if self.flat else cost.kv_verify,
-            kv_draft=0.0,
-            step=0.0 if self.flat else cost.step,
-            precision=None,
-            name=self.name,
-        )
-        return priced.derived(self.of, cost)
-
-
-MEASURED = Price("measured")
-RATIOS = (0.05, 0.10, 0.15)
-PRICES = (
-    MEASURED,
-    *(Price(f"c={c:.2f} flat", c, True) for c in RATIOS),
-    *(Price(f"c={c:.2f} rows", c, False) for c in RATIOS),
-)
-"""Measured; each c with verification at the price of a plain step; each c with measured rows."""
-
-
+FLAT = 0.10
+"""c, a draft step over a plain step of the target, of the papers' regime: a verification pass costs
+one plain step whatever it verifies, and all else is free."""
+PRICES = (None, FLAT)
+"""Costs as measured with each recording, then flat ones."""
 MOST_REPEATED = 0.2
-"""Share of repeated 8-grams from which a recording is shown, but does not count."""
-REPETITIVE = "repetitive"
+"""Share of repeated 8-grams from which outputs are repetitive: they inflate acceptance."""
 TRAINED = ("eagle", "early_exit", "glide", "medusa", "hydra", "model", "self_skip")
 """Drafters that were trained, or searched for on text of the target."""
-
 FILES = (
     "smollm2/greedy/{}.parquet", "smollm2/coupled/{}.parquet",
     "tiny-{}-coupled.parquet", "tiny-{}-greedy.parquet",
 )  # fmt: skip
-"""Paths of a drafter's recordings, below the folder of recordings."""
+"""Recordings of a drafter below the folder of recordings."""
 REJECTION = "smollm2/rejection/{}.parquet"
-"""Path of a drafter's recording under the rejection rule."""
+"""Recording of a drafter under the rejection rule."""
 FURTHER = "papers/{}-{}-{}.parquet"
-"""Path of further ones of the embedded models, for the papers' tables: drafter, kind, rule."""
+"""Further recordings of the embedded models: drafter, kind such as 'k10' or 'beam4', rule."""
+CARDS = ("ablations", "ablations-seed1")
+"""Folders of the ablations' cards, by training seed."""
+LAYERS, EXIT_LAYERS = 10, 2
+"""Layers of the embedded target, and those of its measured early exit: the first and a new one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """A recording and its costs; replays are kept, so that further prices cost little.
+    """A recording and its costs at one price; replays are kept, so further prices cost little.
 
-    | field | meaning |
-    | --- | --- |
-    | name, drafter, target | what was recorded, and of which family of models |
-    | trace, cost | the recording and the costs measured with it |
-    | excluded | why it does not count in verdicts, such as REPETITIVE; '': it counts |
+    target is 'smollm2' or 'tiny'; seed and draws are of policies that draw; regime names the price;
+    exit: (first layers, new layers) of an early exit that is priced by the measured one.
     """
 
     name: str
@@ -111,161 +66,81 @@ class Recorded:
     target: str
     trace: Trace
     cost: CostModel
-    excluded: str = ""
+    seed: int = 0
+    draws: int = 4
+    regime: str = "measured"
+    exit: tuple[int, int] | None = None
     _kept: dict[Any, Rounds] = field(default_factory=dict, repr=False)
-
-    @property
-    def rule(self) -> str:
-        return self.trace.meta.rule
-
-    @property
-    def source(self) -> EffectSource:
-        return EffectSource(self.name, self.trace.meta.device, self.excluded)
 
     @property
     def tokens(self) -> Array:
         """float64[S]: output tokens of each prompt."""
         return np.diff(self.trace.offset).astype(np.float64)
 
-    def rounds(self, policy: Policy, seed: int = 0) -> Rounds:
+    @cached_property
+    def repetitive(self) -> bool:
+        return repeated_8grams(self.trace) >= MOST_REPEATED
+
+    def has(self, feature: str) -> bool:
+        """Whether a feature was recorded."""
+        return feature in dict(self.trace.meta.features)
+
+    def at(self, c: float | None) -> "Recorded":
+        """The recording at its measured costs (None), or at flat ones of ratio c.
+
+        Trees submit up to 32 tokens, so costs are extrapolated to them.
+        """
+        if c is None:
+            cost = (self.cost.extend(2) if self.cost.K == 1 else self.cost).widen(MAX_SUBMITTED)
+        else:
+            nodes = max(MAX_SUBMITTED, self.cost.nodes)
+            cost = CostModel.from_ratio(c, max(self.cost.K, 2), nodes)
+        cost = cost if self.exit is None else exit_cost(cost, *self.exit)
+        regime = self.regime if c is None else f"flat, c = {c:.2f}"
+        return replace(self, cost=cost, regime=regime, exit=None)
+
+    def rounds(self, policy: Policy, seed: int | None = None) -> Rounds:
         """The rounds of a policy that plans without costs."""
+        seed = self.seed if seed is None else seed
         key = policy.name, policy.params, seed if policy.random else 0
         if key not in self._kept:
             self._kept[key] = replay(self.trace, policy, seed, self.cost)
         return self._kept[key]
 
-    def seconds(self, policy: Policy, price: Price, seed: int = 0, draws: int = 1) -> Array:
-        """float64[S]: modelled seconds of each prompt, averaged over draws of a random policy."""
-        cost = price.of(self.cost).reading(policy.reads)
-        seeds = range(seed, seed + (draws if policy.random else 1))
-        of_draws = [self.rounds(policy, i) for i in seeds]
-        return np.mean([by_prompt(cost.seconds(rounds), rounds) for rounds in of_draws], axis=0)
+    def all_rounds(self, policy: Policy) -> list[Rounds]:
+        """The rounds of all draws of a policy; one draw where it does not draw."""
+        seeds = range(self.seed, self.seed + (self.draws if policy.random else 1))
+        return [self.rounds(policy, seed) for seed in seeds]
 
-    def priced_seconds(self, policy: Policy, price: Price, seed: int = 0, draws: int = 1) -> Array:
-        """float64[S, 1 + R]: `seconds`, then those at the R replicates of the costs."""
-        cost = price.of(self.cost).reading(policy.reads)
-        seeds = range(seed, seed + (draws if policy.random else 1))
-        of_draws = [replicate_seconds(self.rounds(policy, i), cost) for i in seeds]
-        points = self.seconds(policy, price, seed, draws)
-        return np.column_stack((points, np.mean(of_draws, axis=0)))
+    def seconds(self, policy: Policy, charged: bool = True) -> Array:
+        """float64[S, 1 + R]: modelled seconds of each prompt at the costs and at their replicates.
 
-    def fixed_seconds(self, price: Price, longest: int = 255, shortest: int = 1) -> Array:
-        """float64[L, S]: seconds of the fixed lengths from `shortest` to `longest`, at most K."""
-        cost = price.of(self.cost)
+        Means over the draws of a random policy; charged False: reading features is free.
+        """
+        cost = self.cost.reading(policy.reads) if charged else self.cost
+        draws = self.all_rounds(policy)
+        point = np.mean([by_prompt(cost.seconds(r), r) for r in draws], axis=0)
+        return np.column_stack((point, np.mean([replicate_seconds(r, cost) for r in draws], 0)))
+
+    def fixed_seconds(self, longest: int = 255, shortest: int = 1) -> Array:
+        """float64[L, S, 1 + R]: seconds of the fixed lengths from `shortest` on, at most K."""
         lengths = range(shortest, min(longest, self.trace.K) + 1)
-        of_length = [self.rounds(fixed(k)) for k in lengths]
-        return np.stack([by_prompt(cost.seconds(rounds), rounds) for rounds in of_length])
-
-    def best_fixed(
-        self, price: Price, longest: int = 255, shortest: int = 1
-    ) -> tuple[Array, float]:
-        """(float64[S], mean K) of the best of these fixed lengths, see `crossed`."""
-        seconds, choice = crossed(self.fixed_seconds(price, longest, shortest), self.trace)
-        return seconds, float(choice.mean()) + shortest
+        return np.stack([self.seconds(fixed(k)) for k in lengths])
 
 
 def by_prompt(values: Array, rounds: Rounds) -> Array:
-    """Sums over the rounds of each sequence, float64[S]."""
-    sums: Array = np.add.reduceat(values, rounds.offset[:-1])
-    return sums
+    """float64[S]: sums over the rounds of each sequence."""
+    return np.asarray(np.add.reduceat(values, rounds.offset[:-1]), np.float64)
 
 
 def crossed(seconds: Array, trace: Trace) -> tuple[Array, NDArray[np.int64]]:
-    """(seconds [S], setting [S]) of settings [L, S], chosen on the other half of the prompts."""
-    chosen, setting = np.empty(seconds.shape[1]), np.empty(seconds.shape[1], np.int64)
+    """(seconds [S, ...], setting [S]) of settings [L, S, ...], chosen on the other half of the
+    prompts at the first of their prices."""
+    setting = np.empty(seconds.shape[1], np.int64)
+    first = seconds if seconds.ndim == 2 else seconds[..., 0]
     for fit, rest in halves(trace):
-        best = int(seconds[:, fit].sum(axis=1).argmin())
-        chosen[rest], setting[rest] = seconds[best, rest], best
-    return chosen, setting
-
-
-@dataclass(frozen=True)
-class Recordings:
-    """Recordings by drafter, read when they are asked for.
-
-    | field | meaning |
-    | --- | --- |
-    | folder | laid out as traces/ of a checkout; None: `given` alone |
-    | prompts | of each recording, evenly spread; None: all |
-    | given | further ones |
-    """
-
-    folder: Path | None
-    prompts: int | None = None
-    given: tuple[Recorded, ...] = ()
-    _kept: dict[str, tuple[Recorded, ...]] = field(default_factory=dict, repr=False)
-
-    def of(self, *drafters: str) -> list[Recorded]:
-        """Recordings of these drafters, the real model's before the embedded ones'."""
-        return [recorded for drafter in drafters for recorded in self._of(drafter)]
-
-    def sampled(self, *drafters: str) -> list[Recorded]:
-        """The real model's recordings of these drafters under the rejection rule."""
-        if self.folder is None:
-            return []
-        files = {drafter: self.folder / REJECTION.format(drafter) for drafter in drafters}
-        return [self._read(drafter, path) for drafter, path in files.items() if path.is_file()]
-
-    @property
-    def costs(self) -> dict[str, CostModel]:
-        """{recording: its costs} of those read so far."""
-        return {recorded.name: recorded.cost for of in self._kept.values() for recorded in of}
-
-    def further(self, drafter: str, kind: str) -> list[Recorded]:
-        """Recordings of a kind, as 'k10' or 'beam4', that add to the embedded models' of each rule.
-
-        Costs are those measured with the latter, `CostModel.extend`ed to their K.
-        """
-        found = []
-        for beside in self.of(drafter):
-            path = Path(FURTHER.format(drafter, kind, beside.rule))
-            if self.folder is None or beside.target != "tiny" or not (self.folder / path).is_file():
-                continue
-            trace, cost = self._trace(self.folder / path), beside.cost
-            found.append(
-                replace(
-                    beside, name=str(path.with_suffix("")), trace=trace, _kept={},
-                    cost=cost.extend(max(cost.K, trace.K)),
-                )
-            )  # fmt: skip
-        return found
-
-    def deep(self, drafter: str, K: int) -> list[Recorded]:
-        """The recordings `of` a drafter; a further one of K replaces one that is less deep."""
-        deeper = {recorded.rule: recorded for recorded in self.further(drafter, f"k{K}")}
-        return [
-            deeper.get(r.rule, r) if r.target == "tiny" and r.trace.K < K else r
-            for r in self.of(drafter)
-        ]
-
-    def _of(self, drafter: str) -> tuple[Recorded, ...]:
-        if drafter not in self._kept:
-            files = [] if self.folder is None else [self.folder / f.format(drafter) for f in FILES]
-            found = [self._read(drafter, path) for path in files if path.is_file()]
-            self._kept[drafter] = (*found, *(r for r in self.given if r.drafter == drafter))
-        return self._kept[drafter]
-
-    def _read(self, drafter: str, path: Path) -> Recorded:
-        trace = self._trace(path)
-        assert self.folder is not None
-        name = str(path.relative_to(self.folder).with_suffix(""))
-        cost = costs_of({name: path})[name]
-        if not isinstance(cost, CostModel):
-            cost = CostModel.from_ratio(cost, trace.K)
-        target = "smollm2" if name.startswith("smollm2") else "tiny"
-        return Recorded(name, drafter, target, trace, cost, repetition(trace))
-
-    def _trace(self, path: Path) -> Trace:
-        trace = load_trace(path)
-        if self.prompts is not None and self.prompts < trace.sequences:
-            even = np.linspace(0, trace.sequences - 1, self.prompts).round().astype(np.int64)
-            trace = trace.select(even)
-        return trace
-
-
-def repetition(trace: Trace) -> str:
-    """REPETITIVE where a fifth of a recording's 8-grams or more are repeated, else ''."""
-    return REPETITIVE if repeated_8grams(trace) >= MOST_REPEATED else ""
+        setting[rest] = first[:, fit].sum(axis=1).argmin()
+    return seconds[setting, np.arange(len(setting))], setting
 
 
 def repeated_8grams(trace: Trace, n: int = 8) -> float:
@@ -278,64 +153,313 @@ def repeated_8grams(trace: Trace, n: int = 8) -> float:
     return seen / total if total else 0.0
 
 
-@dataclass(frozen=True)
-class ExitForm:
-    """An early exit: the target's first `depth` layers, and `new` ones after them."""
+@dataclass(frozen=True, eq=False)
+class Card:
+    """A trained drafter's card; its recording, if any, is the file of that name and .parquet.
 
-    depth: int
-    new: int
+    sums float64[S, 3]: accepted tokens, drafts and tested tokens of each sequence of sampled
+    outputs, drafts of 5 from every position.
+    """
+
+    path: Path
+    data: Mapping[str, Any]
+    sums: Array
 
     @property
-    def layers(self) -> int:
-        return self.depth + self.new
+    def label(self) -> str:
+        """The file's name without its ending, and the training seed unless it is 0."""
+        seed = self.data["asked"]["plan"]["seed"]
+        return f"{self.path.stem} (seed {seed})" if seed else self.path.stem
+
+    @property
+    def held_out(self) -> Estimate:
+        """Accepted length on held-out text."""
+        found = self.data["evaluation"]["trained"]["accepted_length"]
+        return Estimate(found["value"], found["low"], found["high"], 0.95, found["texts"])
 
 
-def layer_and_head(cost: CostModel, form: ExitForm, target_layers: int) -> tuple[float, float]:
-    """(seconds of a layer, seconds of the rest of a step, its head) of a measured early exit.
+def read_card(path: Path) -> Card:
+    """The card in a file; ValueError, one line with the path, for one that cannot be read."""
 
-    A plain step runs all of the target's layers and a head, a draft step those of `form` and a
-    head. Where that leaves less than nothing for a head, all of a draft step is its layers.
+    def read(data: Any) -> Card:
+        try:
+            kept = data["evaluation"]["recorded"]["by_sequence"]
+            columns = [kept[key] for key in ("accepted", "drafts", "tested")]
+            return Card(path, data, np.array(columns, np.float64).T)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"lacks {error}, expected what `simspec train` writes") from None
+
+    return read_json(path, read, "drafter's card")
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Recordings and cards, read when they are asked for.
+
+    folder is laid out as traces/ of a checkout, None: `given` alone; seed and draws as of Recorded.
+    """
+
+    folder: Path | None = CHECKOUT
+    given: tuple[Recorded, ...] = ()
+    seed: int = 0
+    draws: int = 4
+    _kept: dict[Path, Recorded] = field(default_factory=dict, repr=False)
+
+    def of(self, *drafters: str) -> list[Recorded]:
+        """Recordings of these drafters, the real model's before the embedded ones'."""
+        found = []
+        for drafter in drafters:
+            found += [self._read(drafter, path) for path in self._paths(drafter, FILES)]
+            found += [recorded for recorded in self.given if recorded.drafter == drafter]
+        return found
+
+    def counted(self, *drafters: str, K: int = 0) -> list[Recorded]:
+        """`deep` of these drafters, without those whose outputs are repetitive."""
+        return [r for drafter in drafters for r in self.deep(drafter, K) if not r.repetitive]
+
+    def sampled(self, *drafters: str) -> list[Recorded]:
+        """The real model's recordings under the rejection rule."""
+        return [self._read(d, path) for d in drafters for path in self._paths(d, (REJECTION,))]
+
+    def further(self, drafter: str, kind: str) -> list[Recorded]:
+        """Recordings of a kind, as 'k10' or 'beam4', that add to the embedded models' of each rule.
+
+        Costs are those measured with the latter, continued to their K by `CostModel.extend`.
+        """
+        found = []
+        for beside in self.of(drafter):
+            path = FURTHER.format(drafter, kind, beside.trace.meta.rule)
+            if beside.target == "tiny" and self.folder and (self.folder / path).is_file():
+                trace, name = load_trace(self.folder / path), path.removesuffix(".parquet")
+                cost = beside.cost.extend(max(beside.cost.K, trace.K))
+                found.append(replace(beside, name=name, trace=trace, cost=cost, _kept={}))
+        return found
+
+    def deep(self, drafter: str, K: int) -> list[Recorded]:
+        """The recordings `of` a drafter; a further one of K replaces one that is less deep."""
+        deeper = {recorded.trace.meta.rule: recorded for recorded in self.further(drafter, f"k{K}")}
+        return [
+            deeper.get(r.trace.meta.rule, r) if r.target == "tiny" and r.trace.K < K else r
+            for r in self.of(drafter)
+        ]
+
+    def card(self, name: str, seed: int = 0) -> Card | None:
+        """The card of an ablation."""
+        path = self.folder / CARDS[seed] / f"{name}.json" if self.folder else None
+        return read_card(path) if path and path.is_file() else None
+
+    def cards(self, *names: str) -> list[tuple[Card, ...]]:
+        """The cards of these ablations, a tuple for each training seed that has all of them."""
+        by_seed = [[self.card(name, seed) for name in names] for seed in range(len(CARDS))]
+        found = [tuple(card for card in cards if card is not None) for cards in by_seed]
+        return [cards for cards in found if len(cards) == len(names)]
+
+    def exit(self, card: Card | None) -> Recorded | None:
+        """The recording next to an early exit's card, with the costs of the measured exit."""
+        measured = [r for r in self.of("early_exit") if r.target == "tiny"]
+        path = card.path.with_suffix(".parquet") if card else None
+        if card is None or path is None or not measured or not path.is_file():
+            return None
+        form = tuple(card.data["asked"]["settings"][name] for name in ("depth", "layers"))
+        return replace(measured[0], name=card.label, trace=load_trace(path), exit=form, _kept={})
+
+    def _paths(self, drafter: str, files: Iterable[str]) -> list[Path]:
+        paths = [self.folder / file.format(drafter) for file in files] if self.folder else []
+        return [path for path in paths if path.is_file()]
+
+    def _read(self, drafter: str, path: Path) -> Recorded:
+        if path not in self._kept:
+            assert self.folder is not None
+            name = str(path.relative_to(self.folder).with_suffix(""))
+            target = "smollm2" if name.startswith("smollm2") else "tiny"
+            trace, cost = load_trace(path), costs_of({name: path})[name]
+            if not isinstance(cost, CostModel):
+                cost = CostModel.from_ratio(cost, trace.K)
+            of = Recorded(name, drafter, target, trace, cost, self.seed, self.draws)
+            self._kept[path] = of
+        return self._kept[path]
+
+
+def layer_and_head(cost: CostModel) -> tuple[float, float]:
+    """(seconds of a layer, seconds of the rest of a step, its head) of the measured early exit.
+
+    A plain step runs LAYERS layers and a head, a draft step EXIT_LAYERS and a head. Where that
+    leaves less than nothing for a head, all of a draft step is its layers.
     """
     step = float(cost.draft[1])
-    layer = (cost.baseline - step) / (target_layers - form.layers)
-    layer = min(layer, step / form.layers)
-    return layer, step - form.layers * layer
+    layer = min((cost.baseline - step) / (LAYERS - EXIT_LAYERS), step / EXIT_LAYERS)
+    return layer, step - EXIT_LAYERS * layer
 
 
-def exit_cost(cost: CostModel, form: ExitForm, other: ExitForm, target_layers: int) -> CostModel:
-    """The costs measured for one early exit, scaled to another of the same target.
+def exit_cost(cost: CostModel, depth: int, new: int) -> CostModel:
+    """The measured early exit's costs, scaled to one of `depth` first layers and `new` ones.
 
-    | part | scaled |
-    | --- | --- |
-    | draft | by its layers and head, `layer_and_head` |
-    | verify | further rows skip the first `depth` layers, which drafting has run |
+    A draft step is scaled by its layers and head; further rows of a verification skip the first
+    `depth` layers, which drafting has run.
     """
-    layer, head = layer_and_head(cost, form, target_layers)
-    factor = (head + other.layers * layer) / float(cost.draft[1])
-    skipped = (other.depth - form.depth) / (target_layers - form.depth)
+    layer, head = layer_and_head(cost)
+    factor = (head + (depth + new) * layer) / float(cost.draft[1])
+    skipped = (depth - 1) / (LAYERS - 1)
     verify = cost.verify - skipped * np.maximum(cost.verify - cost.verify[0], 0.0)
     return replace(cost, draft=factor * cost.draft, verify=verify, precision=None)
 
 
+def tasks_of(recorded: Recorded, names: Sequence[str] = ()) -> Mask:
+    """bool[S]: the prompts of these tasks; () for all."""
+    tasks = recorded.trace.meta.tasks
+    if not names or not tasks:
+        return np.full(recorded.trace.sequences, not names)
+    chosen: Mask = np.isin(np.array(tasks), list(names))
+    return chosen
+
+
+def figure(*columns: Array, of: Callable[[Array], Any] = quotient, seed: int = 0) -> Estimate:
+    """A function of sums over prompts, with its 95% interval over prompts, and prices where columns
+    hold replicates of them."""
+    return estimate(stacked(*columns), of, level=0.95, resamples=2000, seed=seed)
+
+
+def speedup(recorded: Recorded, seconds: Array, chosen: Mask | None = None) -> Estimate:
+    """Speedup of seconds [S, 1 + R] over plain decoding, on some prompts."""
+    plain = recorded.tokens * recorded.cost.baseline
+    some = slice(None) if chosen is None else chosen
+    return figure(plain[some], seconds[some], seed=recorded.seed)
+
+
+def ablations(
+    title: str, recordings: Recordings, names: Mapping[str, Mapping[str, Any]], *notes: str
+) -> "DataFrame":
+    """Accepted lengths of ablations, {name: further columns}, and the change from the first."""
+    rows, cards = [], {name: recordings.card(name) for name in names}
+    base = next(iter(cards.values()), None)
+    for name, card in cards.items():
+        if card and base:
+            sums = *card.sums[:, :2].T, *base.sums[:, :2].T
+            shares = card.data["evaluation"]["recorded"]["by_depth"]
+            rows.append(
+                {
+                    "ablation": name, "held-out text": card.held_out,
+                    "sampled outputs": figure(*sums[:2]),
+                    "change": None if card is base else figure(*sums, of=difference),
+                    **{f"{n}-alpha": share for n, share in enumerate(shares)}, **names[name],
+                }
+            )  # fmt: skip
+    notes = (
+        "Accepted length of drafts of 5 from every position; change and n-alpha are of sampled "
+        "outputs. Held-out text is a small target's greedy output, which repeats itself.",
+        *notes, learned(recordings, *names),
+    )  # fmt: skip
+    formats = {"held-out text": ".3f", "sampled outputs": ".3f", "change": "+.3f"}
+    return frame(
+        rows, title=title, formats=formats | {f"{n}-alpha": ".2f" for n in range(5)}, notes=notes
+    )
+
+
+def learned(recordings: Recordings, *names: str) -> str:
+    """A sentence on the tokens that these ablations learned; '' without their cards."""
+    cards = [card for name in names if (card := recordings.card(name))]
+    counts = " or ".join(dict.fromkeys(f"{card.data['tokens']:,}" for card in cards))
+    return f"Each ablation learned {counts} tokens." if counts else ""
+
+
+def longer(better: str, worse: str, recordings: Recordings) -> list["Effect"]:
+    """The accepted length of one ablation less that of another, on sampled outputs."""
+    return [
+        Effect(
+            "accepted length of the first less that of the second",
+            f"{one.label} / {other.label}", "",
+            figure(*one.sums[:, :2].T, *other.sums[:, :2].T, of=difference), "tokens",
+        )
+        for one, other in recordings.cards(better, worse)
+    ]  # fmt: skip
+
+
+def excess(totals: Array) -> Array:
+    """a / b - 1 of totals [..., 2]: how much slower a is than b, in shares of b."""
+    slower: Array = totals[..., 0] / totals[..., 1] - 1
+    return slower
+
+
 @dataclass(frozen=True)
-class BundledTarget:
-    """A target of bundled recordings: its name, layers, and the early exit that was measured."""
+class Effect:
+    """What a claim's function returns: an effect in words, the recording or cards of it, the price
+    ('' where none enters), its Estimate at 95%, and the unit of that."""
 
-    name: str
-    layers: int
-    exit: ExitForm
-
-
-TARGETS = {
-    "3f3badec853498770317b723278334157ccfd0808eb8557b6d0c41f9f19ad5de": BundledTarget(
-        "tiny", 10, ExitForm(1, 1)
-    ),
-    "a672150fb4f99d7c8f4168cecdd464069c0ef3a37d8113f22ddb9d48031d03cd": BundledTarget(
-        "smollm2", 30, ExitForm(4, 1)
-    ),
-}
+    what: str
+    on: str
+    regime: str
+    interval: Estimate
+    unit: str = "share"
 
 
-def target_of(weights: str) -> BundledTarget | None:
-    """The bundled target with these weights; None for another."""
-    return TARGETS.get(weights)
+def slower(what: str, recorded: Recorded, theirs: Array, ours: Array) -> Effect:
+    """The time of `theirs` over that of `ours`, less 1: how much slower they are."""
+    interval = figure(theirs, ours, of=excess, seed=recorded.seed)
+    return Effect(f"time of {what}, less 1", recorded.name, recorded.regime, interval)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper in our words, where it stands, the effects that it is about, and the
+    range in which it puts them."""
+
+    number: str
+    sentence: str
+    where: str
+    effects: Callable[[Recordings], Sequence[Effect]]
+    bounds: tuple[float, float] = (0.0, np.inf)
+
+    def holds(self, interval: Estimate) -> bool:
+        """Whether the interval lies within the bounds."""
+        return self.bounds[0] < interval.low and interval.high < self.bounds[1]
+
+
+def each(
+    function: Callable[[Recorded], Effect | Sequence[Effect] | None], *drafters: str,
+    prices: Sequence[float | None] = PRICES, K: int = 0,
+) -> Callable[[Recordings], list[Effect]]:  # fmt: skip
+    """The effects of a function of one recording, on the counted recordings at each price."""
+
+    def effects(recordings: Recordings) -> list[Effect]:
+        counted = recordings.counted(*drafters, K=K)
+        found = [function(recorded.at(c)) for c in prices for recorded in counted]
+        lists = [[each] if isinstance(each, Effect) else each or [] for each in found]
+        return [effect for effects in lists for effect in effects]
+
+    return effects
+
+
+def evidence(claims: Sequence[Claim], recordings: Recordings) -> "DataFrame":
+    """Every effect of the claims: a row for each recording and price."""
+    rows = [
+        (claim.number, e.on, e.what, e.regime or "-", e.interval, e.unit)
+        for claim in claims
+        for e in claim.effects(recordings)
+    ]
+    return frame(
+        rows, ("claim", "recording", "effect", "regime", "estimate", "unit"), names=4,
+        title="Effects that the paper's claims are about", formats={"estimate": "+.3f"},
+        notes=[f"{c.number}: {c.sentence}" for c in claims],
+    )  # fmt: skip
+
+
+def summary(claims: Sequence[Claim], recordings: Recordings) -> "DataFrame":
+    """A row for each claim and regime: the median effect, and how many intervals hold."""
+    rows = []
+    for claim in claims:
+        effects = sorted(claim.effects(recordings), key=lambda effect: effect.interval.value)
+        for regime in sorted({effect.regime for effect in effects}, reverse=True):
+            found = [effect.interval for effect in effects if effect.regime == regime]
+            rows.append(
+                {
+                    "claim": claim.number, "sentence": claim.sentence, "where": claim.where,
+                    "regime": regime or "-",
+                    "claimed": "{:g} to {:g}".format(*claim.bounds).replace("to inf", "or more"),
+                    "median effect": found[(len(found) - 1) // 2], "least": found[0].value,
+                    "most": found[-1].value,
+                    "holds": f"{sum(map(claim.holds, found))} of {len(found)}",
+                }
+            )  # fmt: skip
+    formats = dict.fromkeys(("median effect", "least", "most"), "+.3f")
+    note = "holds: recordings whose 95% interval lies where the claim puts the effect."
+    return frame(rows, names=5, title="The papers' claims", formats=formats, notes=(note,))

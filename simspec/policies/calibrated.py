@@ -12,7 +12,7 @@ from simspec.policy_kind import SHARE, Option, PolicyKind, Real
 READINGS = ("draft_share", "validated", "literal")
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 
-# Chosen by `simspec hybrid --search` on one half of the prompts of the bundled recordings.
+# Chosen (docs/papers.md) on one half of the prompts of the bundled recordings.
 _READING = "validated"
 _RECORDED, _SCALAR = (0.25, 0.25, 0.5), (0.00781, 0.0625, 0.5)
 DEFAULTS = {"recorded": _RECORDED, "scalar": _SCALAR}
@@ -136,9 +136,9 @@ def cali_ts(
     | recorded | 0.25 | 0.25 | 0.5 | 0.500, 0.091, 0.010 |
     | scalar | 0.00781 | 0.0625 | 0.5 | 0.985, 0.865, 0.390 |
 
-    sigma_M, sigma_S and theta_0 are unpublished. These defaults were chosen by `simspec hybrid
-    --search` on one half of the prompts of recordings of small models, at c = 0.05, 0.10 and 0.15;
-    `simspec hybrid` reports on the other half. Choose anew where costs differ: `draft_share` wins
+    sigma_M, sigma_S and theta_0 are unpublished. These defaults were chosen on one half of
+    the prompts of recordings of small models, at c = 0.05, 0.10 and 0.15 (docs/papers.md). Choose
+    anew where costs differ: `draft_share` wins
     where a draft step costs a third of a target step.
 
     | side | EESD Table 4 | continues with probability |
@@ -187,7 +187,7 @@ def _posterior(
 POLICIES = (
     PolicyKind(
         cali_ts, "features", "EESD, Algorithm 3", "acceptance predictor and rate",
-        "continue with the calibrated probability", "constants of our choice (docs/hybrid.md)",
+        "continue with the calibrated probability", "constants of our choice (docs/papers.md)",
         "paper; sigmas unpublished",
         examples=(
             "cali_ts:draft_share",

@@ -116,7 +116,7 @@ def shared(policy: Policy) -> BatchPolicy:
 class _Shared(BatchRule):
     def __init__(self, policy: Policy, start: BatchStart) -> None:
         super().__init__(start)
-        self.draft_more, self.told = policy.compiled()
+        self.draft_more, self.told = policy.compiled(checked=not policy.built_in)
         self.params, self.state = policy.start()
         self.random, self.steps = policy.random, 0
         self.features = np.empty((start.K, 0))

@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.core.errors import NumbaError
 
 from simspec.cost.model import CostModel
-from simspec.numerics.compile import NO_WRAPPERS, specialize
+from simspec.numerics.compile import NO_WRAPPERS, interpreted, specialize
 from simspec.trace.trace import Trace
 
 # mypy: disable-error-code="name-defined,no-untyped-def"
@@ -37,9 +37,11 @@ class PolicyError(ValueError):
     """A policy that is malformed, does not compile, or needs what is missing."""
 
 
-def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any]:
+def compile_policy(
+    policy: str, draft_more: Any, observe: Any, checked: bool = False
+) -> tuple[Any, Any]:
     """Both functions compiled with their signatures, once per process; PolicyError if numba refuses
-    one.
+    one. checked: an index beyond an array is an IndexError there, and costs time.
     """
     compiled = []
     for name, function, template, signature in (
@@ -48,7 +50,7 @@ def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any
     ):
         _check_parameters(policy, name, function, template(()))
         try:
-            compiled.append(compile_function(function, template, signature))
+            compiled.append(compile_function(function, template, signature, checked))
         except (NumbaError, TypeError, NotImplementedError, ValueError) as error:
             lines = [line.strip() for line in str(error).splitlines()[1:]]
             reason = next((line for line in lines if line), str(error))
@@ -61,11 +63,13 @@ def compile_policy(policy: str, draft_more: Any, observe: Any) -> tuple[Any, Any
 
 
 @lru_cache(maxsize=512)
-def compile_function(function: Any, template: Callable[..., Any], signature: Any) -> Any:
+def compile_function(
+    function: Any, template: Callable[..., Any], signature: Any, checked: bool
+) -> Any:
     """One function of a policy, compiled with its signature and cached on disk."""
-    plain = getattr(function, "py_func", function)
-    given = njit(plain, error_model="numpy", **NO_WRAPPERS)
-    return specialize(template, signature, given=given)
+    options = {"boundscheck": True} if checked else {}
+    given = njit(interpreted(function), error_model="numpy", **options, **NO_WRAPPERS)
+    return specialize(template, signature, *options, given=given)
 
 
 def observe_nothing(
@@ -81,7 +85,7 @@ def observe_nothing(
 
 
 def _check_parameters(policy: str, name: str, function: Any, wanted: Any) -> None:
-    code = getattr(getattr(function, "py_func", function), "__code__", None)
+    code = getattr(interpreted(function), "__code__", None)
     if code is None:
         return  # not a Python function: numba reports what it is
     expected = wanted.__code__
@@ -158,7 +162,9 @@ class Policy:
     rule. A policy that reads one of TOKEN_FEATURES may stop by it; it is refused if it drops by it.
 
     Both functions must compile under numba with the signatures DRAFT_MORE and OBSERVE. They are
-    compiled into the replay kernel, and cached on disk until they or what they call change.
+    compiled into the replay kernel, and cached on disk until they or what they call change. An
+    index beyond an array is a PolicyError where it occurs in the first 64 rounds of a recording, or
+    in a Stepper; later ones are not noticed.
     """
 
     name: str
@@ -224,9 +230,21 @@ class Policy:
         params, state = self._arrays
         return params.copy(), state.copy()
 
-    def compiled(self) -> tuple[Any, Any]:
-        """(draft_more, observe) compiled, once per process; PolicyError if numba refuses."""
-        return compile_policy(self.name, self.draft_more, self.observe)
+    @property
+    def built_in(self) -> bool:
+        """Whether both functions are of this package, whose indices the tests examine."""
+        return all(
+            str(getattr(function, "__module__", "")).startswith("simspec.")
+            for function in (self.draft_more, self.observe)
+        )
+
+    def compiled(self, checked: bool = False) -> tuple[Any, Any]:
+        """(draft_more, observe) compiled, once per process; PolicyError if numba refuses.
+
+        checked: an index beyond an array is an IndexError instead of a crash. Replays compile
+        without, after a trial run with it.
+        """
+        return compile_policy(self.name, self.draft_more, self.observe, checked)
 
     def resolve(self, trace: Trace, cost: CostModel) -> "Policy":
         """The policy for this trace at these costs: itself."""

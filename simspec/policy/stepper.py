@@ -1,15 +1,19 @@
 """Stepper: drives a policy from a Python loop."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from simspec.cost.model import CostModel
 from simspec.cost.rounds import next_backlog, round_seconds
+from simspec.numerics.compile import interpreted
 from simspec.numerics.rng import POLICY, check_seed, uniform
 from simspec.policy.policy import Policy, PolicyError
 from simspec.trace.quantization import table
+from simspec.trace.trace import Trace
 
 TOKEN_FEATURES = ("probability",)
 """Features that depend on which token was drafted, not on the drafter's distribution alone."""
@@ -56,7 +60,7 @@ class Stepper:
         self._seed = int(check_seed(seed))
         self._columns = [available.index(name) for name in policy.reads]
         self._tables = [table(dict(features)[name]) for name in policy.reads]
-        self._more, self._observe = policy.compiled()
+        self._more, self._observe = policy.compiled(checked=not policy.built_in)
         self._params, self._state = policy.start()
         self._features = np.full((self.K, len(policy.reads)), np.nan)
         self._sequence, self._round, self._backlog = 0, 0, 0
@@ -88,12 +92,25 @@ class Stepper:
             "or use the greedy or coupled rule"
         )
 
+    @contextmanager
+    def _bounds(self, function: str) -> Iterator[None]:
+        """PolicyError where a policy's function indexes beyond its arrays."""
+        try:
+            yield
+        except IndexError:
+            raise PolicyError(
+                f"policy {self.policy.name!r}: {function} indexes beyond an array: params has "
+                f"{len(self._params)} values, state {len(self._state)}, "
+                f"features {self.K} rows of {len(self.policy.reads)}"
+            ) from None
+
     def ask(self, slot: int) -> tuple[bool, bool]:
         """(go, keep) with slot tokens computed so far; go implies keep."""
         u = math.nan
         if self.policy.random:
             u = uniform(self._seed, self._sequence, self._round, slot, POLICY)
-        go, keep = self._more(self._params, self._state, slot, self._features, u)
+        with self._bounds("draft_more"):
+            go, keep = self._more(self._params, self._state, slot, self._features, u)
         if self._drawn and self._reads_token and slot and not (go or keep):
             self._refuse()
         return bool(go), bool(go or keep)
@@ -108,11 +125,35 @@ class Stepper:
         seconds.
         """
         cost, backlog = self.cost, self._backlog
-        seconds = float(round_seconds(*cost.tables, computed, drafted, backlog))
-        self._backlog = next_backlog(backlog, computed, accepted)
-        self._observe(
-            self._params, self._state, computed, drafted, accepted, self._features, seconds
-        )
+        seconds = float(interpreted(round_seconds)(*cost.tables, computed, drafted, backlog))
+        self._backlog = interpreted(next_backlog)(backlog, computed, accepted)
+        with self._bounds("observe"):
+            self._observe(
+                self._params, self._state, computed, drafted, accepted, self._features, seconds
+            )
         self._round += 1
         self._features[:] = np.nan
         return seconds
+
+
+def walk(stepper: Stepper, trace: Trace) -> Iterator[tuple[int, int, int, int]]:
+    """(row, computed, drafted, accepted) of each round on a recording, one by one in Python.
+
+    The rounds of `replay`, by the loop of an engine. Acceptance is `trace.run`.
+    """
+    for s in range(trace.sequences):
+        stepper.begin(int(trace.sequence[s]))
+        row, end = trace.offset[s : s + 2].tolist()
+        last = row + int(trace.budget[s]) - 1
+        while row < end:
+            cap, computed = min(stepper.K, last - row, int(trace.depth[row])), 0
+            go, keep = stepper.ask(0)
+            while go and computed < cap:
+                stepper.see(computed, trace.feature[row, computed])
+                computed += 1
+                go, keep = stepper.ask(computed)
+            drafted = computed if keep or not computed else computed - 1
+            accepted = min(drafted, int(trace.run[row]))
+            stepper.end(computed, drafted, accepted)
+            yield row, computed, drafted, accepted
+            row += accepted + 1

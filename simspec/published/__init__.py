@@ -16,7 +16,7 @@ class PrintedError:
 
     | field | meaning |
     | --- | --- |
-    | stand_in | 'table', 'iid' or 'teacher-forced', as in `simspec.reports.transport` |
+    | stand_in | 'table', 'iid' or 'teacher-forced', see docs/results.md |
     | K | the draft length that was predicted |
     | error | predicted over measured accepted length, less 1 |
     | measured_at | the draft length that the prediction is from; 0: none |

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,10 +11,11 @@ from numpy.typing import NDArray
 from simspec.cost.model import CostModel
 from simspec.numerics.rng import check_seed
 from simspec.policy.policy import Policy, PolicyError
+from simspec.policy.stepper import Stepper, walk
 from simspec.replay.cluster import cluster_results
 from simspec.replay.kernel import Output, PolicyArrays, Recording, kernel
 from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
-from simspec.trace.acceptance import drawn_run
+from simspec.trace.acceptance import drawn_run, drawn_trace
 from simspec.trace.quantization import table
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace, TraceMeta
@@ -54,6 +56,7 @@ def replays(
             "replay_tree() takes trees, as do simspec sweep and run"
         )
     K, cost, columns, grids = prepare(trace, policy, cost)
+    try_bounds(trace, policy, cost)
     loop = kernel(policy)
     for seed in seeds:
         arrays = policy_arrays(policy, K)
@@ -68,6 +71,29 @@ def replays(
             drawn = adapt(drawn)
         loop(drawn, cost.tables, arrays, output, K, check_seed(seed), policy.scope == "stream")
         yield Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
+
+
+TRIED: set[Any] = set()
+"""Policies whose bounds a trial run of this process has checked."""
+TRIAL = 64
+"""Rounds of a trial run."""
+
+
+def try_bounds(trace: Trace, policy: Policy, cost: CostModel) -> None:
+    """Runs the first rounds of a user's policy with checked indices, once for each length of
+    drafts.
+
+    PolicyError for an index beyond an array, which compiled loops do not notice.
+    """
+    if policy.built_in:
+        return
+    functions = policy.draft_more, policy.observe
+    key = (*functions, policy.params, policy.state0, policy.longest(trace.K), len(policy.reads))
+    if key not in TRIED:
+        stepper = Stepper(policy, trace.K, 0, cost, trace.meta.features)
+        for _ in islice(walk(stepper, drawn_trace(trace)), TRIAL):
+            pass
+        TRIED.add(key)
 
 
 def recording(trace: Trace, columns: np.ndarray, grids: np.ndarray) -> Recording:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from branches import output_distribution
 from shell import refused
-from test_round_tests import recorded
+from strategies import drawn_recording
 
 from real.decode.verify import rejection_sample
 from real.draft import Draft
@@ -56,7 +56,7 @@ def test_equal_ratios_have_siblings_of_unequal_chance():
 
 
 def test_trees_are_refused_with_the_reason(tmp_path):
-    trace = recorded(0)
+    trace = drawn_recording(0)
     for text in ("static:2x1", "static:1x1", "cape"):
         with pytest.raises(TraceError, match="chance of a single child"):
             check_trace(trace, policies.parse(text))
@@ -73,7 +73,7 @@ def test_trees_are_refused_with_the_reason(tmp_path):
 
 
 def test_tree_tables_hold_chains_alone_and_say_why():
-    rows, notes = compare_trees({"drawn": recorded(0)}, resamples=200)
+    rows, notes = compare_trees({"drawn": drawn_recording(0)}, resamples=200)
     assert rows
     assert not any(row.policy.startswith(("optimal", "full", "dynamic", "cape")) for row in rows)
     left_out = " ".join(note for note in notes if "without" in note)

@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from import_files import FIXTURES, FORMAT_OF, changed, read, rows_of, written
 from statsmodels.duration.survfunc import SurvfuncRight
 
+from simspec.engines.documents import Source
 from simspec.engines.import_report import (
-    CensoredRounds,
-    Origin,
-    PooledCounts,
+    censored,
     depth_counts,
     depth_curve,
     import_report,
@@ -33,15 +32,14 @@ from simspec.engines.import_report import (
     of_rounds,
 )
 
-ORIGIN = Origin("vllm-requests", "r.jsonl", "0" * 64)
+SOURCE = Source("vllm-requests", "r.jsonl", "0" * 64, "")
 
 
 def rounds_of(requests):
     """Rounds from one list of (drafted, accepted) a request."""
     flat = np.array([pair for request in requests for pair in request], np.int64).reshape(-1, 2)
     offset = np.concatenate(([0], np.cumsum([len(request) for request in requests])))
-    ids = tuple(str(i) for i in range(len(requests)))
-    return CensoredRounds(ORIGIN, ids, offset, flat[:, 0], flat[:, 1])
+    return censored(SOURCE, offset, flat[:, 0], flat[:, 1])
 
 
 rounds = st.integers(1, 6).flatmap(lambda k: st.tuples(st.just(k), st.integers(0, k)))
@@ -50,10 +48,11 @@ rounds = st.integers(1, 6).flatmap(lambda k: st.tuples(st.just(k), st.integers(0
 @given(st.lists(st.lists(rounds, min_size=1, max_size=12), min_size=1, max_size=5))
 def test_acceptance_by_depth_is_kaplan_meiers_estimate(requests):
     result = rounds_of(requests)
-    curve = depth_curve(of_rounds(result.offset, result.drafted, result.accepted))
+    curve = depth_curve(of_rounds(*result.lists))
+    _, drafted, accepted = result.lists
     # A rejection at depth j is an event at time j; a full draft of k tokens is censored after k.
-    rejected = result.accepted < result.drafted
-    time = np.where(rejected, result.accepted + 1, result.drafted + 0.5)
+    rejected = accepted < drafted
+    time = np.where(rejected, accepted + 1, drafted + 0.5)
     known = SurvfuncRight(time, rejected.astype(int))
     survival = dict(zip(known.surv_times, zip(known.surv_prob, known.surv_prob_se)))
     last = 1.0
@@ -69,9 +68,9 @@ def test_acceptance_by_depth_is_kaplan_meiers_estimate(requests):
 
 def test_control_counting_censored_rounds_as_rejections_differs():
     result = rounds_of([[(1, 1), (3, 3), (3, 2)]])
-    curve = depth_curve(of_rounds(result.offset, result.drafted, result.accepted))
+    curve = depth_curve(of_rounds(*result.lists))
     assert [point.marginal for point in curve] == pytest.approx([1, 1, 0.5])
-    assert np.mean(result.accepted >= 3) == pytest.approx(1 / 3)
+    assert np.mean(result.lists[2] >= 3) == pytest.approx(1 / 3)
 
 
 def test_many_requests_are_resampled_in_groups():
@@ -90,9 +89,9 @@ def test_intervals_resample_requests_where_there_are_eight():
     # Requests differ: all accepted, or nothing. Rounds taken as independent are too sure.
     unequal = [[(2, 2)] * 20, [(2, 0)] * 20] * 6
     result = rounds_of(unequal)
-    counts = of_rounds(result.offset, result.drafted, result.accepted)
+    counts = of_rounds(*result.lists)
     over_requests = depth_curve(counts)[0]
-    together = of_rounds(np.array([0, len(result.drafted)]), result.drafted, result.accepted)
+    together = of_rounds(np.array([0, result.rounds]), *result.lists[1:])
     over_rounds = depth_curve(together)[0]
     assert over_requests.interval == "requests"
     assert over_rounds.interval == "rounds"
@@ -111,16 +110,16 @@ def test_intervals_resample_requests_where_there_are_eight():
 def test_rounds_of_every_format(name, drafted):
     format = {"sglang-stats.jsonl": "sglang"}.get(name, name.partition(".")[0])
     result = read(format, FIXTURES / name)
-    assert isinstance(result, CensoredRounds)
-    assert result.offset.tolist() == [0, 4, 7]
-    assert result.drafted.tolist() == drafted
-    assert result.accepted.tolist() == [3, 1, 0, 2, 0, 3, 1]
+    assert result.kind == "censored"
+    assert result.lists[0].tolist() == [0, 4, 7]
+    assert result.lists[1].tolist() == drafted
+    assert result.lists[2].tolist() == [3, 1, 0, 2, 0, 3, 1]
     assert import_report(result)["totals"][0]["accepted_length"] == pytest.approx(1 + 10 / 7)
 
 
 def test_a_last_round_cut_by_the_token_limit_is_censored():
     result = read("vllm-requests", FIXTURES / "vllm-requests.jsonl")
-    assert result.K == 3
+    assert result.draft_length == 3
     third = depth_curve(depth_counts(result)["", 3])[2]
     assert (third.tried, third.accepted) == (3, 2)  # the round that drafted 2 is not among them
     assert any("2 of 7 rounds are a request's last" in n for n in import_report(result)["notes"])
@@ -134,7 +133,7 @@ def test_per_step_and_per_request_means_differ():
 
 def test_varying_draft_lengths_are_given_by_draft_length():
     result = rounds_of([[(3, 3), (1, 1), (3, 0), (1, 0)], [(3, 1), (1, 1), (3, 2)]])
-    assert result.K is None
+    assert result.draft_length is None
     assert {key: c.tried[:, 0].tolist() for key, c in depth_counts(result).items()} == {
         ("", 1): [2, 1],
         ("", 3): [2, 2],
@@ -147,7 +146,7 @@ def test_varying_draft_lengths_are_given_by_draft_length():
 def test_length_is_known_at_the_draft_length_of_the_rounds_only():
     result = rounds_of([[(3, 3), (3, 0)], [(3, 1)]])
     assert length_at(result, 3) == {"": pytest.approx(1 + 4 / 3)}
-    with pytest.raises(ValueError, match="past depth 3 is censored"):
+    with pytest.raises(ValueError, match="start at other tokens"):
         length_at(result, 4)
     with pytest.raises(ValueError, match="start at other tokens"):
         length_at(result, 2)
@@ -169,7 +168,7 @@ def test_streamed_vllm_responses_are_read(tmp_path):
     path.write_text(
         "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n"
     )
-    assert read("vllm-requests", path).accepted.tolist() == [3, 1, 0, 2]
+    assert read("vllm-requests", path).lists[2].tolist() == [3, 1, 0, 2]
 
 
 def _stats(row):
@@ -199,7 +198,7 @@ def test_vllm_lists_and_counters_must_agree(tmp_path, key, value, words):
 def test_summaries_among_details_make_all_of_them_sums(tmp_path):
     rows = rows_of("vllm-requests.jsonl")[:1] + rows_of("vllm-requests-summary.jsonl")[1:]
     result = read("vllm-requests", written(tmp_path / "f", rows))
-    assert isinstance(result, PooledCounts)
+    assert result.kind == "pooled"
     assert result.rounds == 7
 
 
@@ -213,7 +212,7 @@ def test_the_bonus_token_is_found_by_the_tokens(tmp_path, bonus):
         row["meta_info"]["completion_tokens"] = sum(values)
 
     result = read("sglang", changed(tmp_path / "f", "sglang-stats.jsonl", change))
-    assert result.accepted.tolist() == [3, 1, 1, 2, 1, 3, 1]
+    assert result.lists[2].tolist() == [3, 1, 1, 2, 1, 3, 1]
     assert any(("not counted" in note) is not bonus for note in result.notes[:1])
 
     def spoil(row):
@@ -230,7 +229,7 @@ def test_verification_widths_count_the_root():
     widths = [
         w for r in rows for w in r["meta_info"]["speculative_decoding_stats"]["verify_lengths"]
     ]
-    assert result.drafted.tolist() == [width - 1 for width in widths]
+    assert result.lists[1].tolist() == [width - 1 for width in widths]
 
 
 DEPTH = "acceptance by depth"
@@ -529,7 +528,7 @@ def test_conditional_rates_in_place_of_marginals_are_refused(tmp_path, name, pai
 
 def test_responses_of_several_choices_are_counted_as_left_out():
     notes = read("vllm-requests", FIXTURES / "vllm-requests.jsonl").notes
-    assert notes[-1] == "responses left out, without acceptance (n > 1, or no drafts): 1"
+    assert notes[-2] == "responses left out, without acceptance (n > 1, or no drafts): 1"
 
 
 def without_lists(row):
@@ -607,9 +606,8 @@ def test_a_vllm_request_without_a_verify_step_is_left_out(tmp_path):
     }  # fmt: skip
     alone = read("vllm-requests", FIXTURES / "vllm-requests.jsonl")
     result = read("vllm-requests", written(tmp_path / "f", [one_token, *rows]))
-    assert type(result) is type(alone)
-    assert result.ids == alone.ids
-    assert result.drafted.tolist() == alone.drafted.tolist()
+    assert result.kind == alone.kind
+    assert result.lists[1].tolist() == alone.lists[1].tolist()
     assert "requests left out, without a verify step: 1" in result.notes
     with pytest.raises(ValueError, match="no round with a draft"):
         read("vllm-requests", written(tmp_path / "f", [one_token]))

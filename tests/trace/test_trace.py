@@ -1,0 +1,400 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import traces
+
+from simspec import Trace, TraceError, TraceMeta, load_trace, synthetic
+from simspec.trace.quantization import (
+    ENTROPY,
+    LOG_ODDS,
+    TABLES,
+    decode,
+    decode_margin,
+    encode,
+    encode_margin,
+)
+
+RELAXED = settings(
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def changed(trace, **parts):
+    return Trace(**({name: getattr(trace, name) for name in trace.__dataclass_fields__} | parts))
+
+
+@pytest.fixture
+def example():
+    """Two sequences of 3 and 2 rows, K = 2; the second ends with its end token before its
+    budget.
+    """
+    meta = TraceMeta(
+        "greedy",
+        "t",
+        "d",
+        K=2,
+        features=(("confidence", "confidence"),),
+        end_tokens=(9,),
+        tasks=("a", "b"),
+        ids=("p", "q"),
+    )
+    return Trace(
+        offset=np.array([0, 3, 5]),
+        budget=np.array([3, 4]),
+        token=np.array([1, 2, 3, 4, 9], np.int32),
+        depth=np.array([2, 2, 2, 2, 1], np.uint8),
+        run=np.array([2, 1, 0, 1, 1], np.uint8),
+        rank=np.array([[0, 0], [0, 1], [3, 0], [0, 2], [0, 0]], np.uint8),
+        feature=np.zeros((5, 2, 1), np.uint8),
+        meta=meta,
+    )
+
+
+def poke(array, index, value):
+    array = array.copy()
+    array[index] = value
+    return array
+
+
+def broken(t):
+    """Every invariant broken once: (the change, words of the one-line error)."""
+    drawn = replace(t.meta, rule="rejection", temperature=1.0)
+    rejection = dict(
+        meta=drawn, ratio=np.ones((5, 2), np.float32), rank=None, run=np.zeros(5, np.uint8)
+    )
+    return [
+        (dict(offset=poke(t.offset, 0, 1)), "offset runs 1..5"),
+        (dict(offset=np.array([0, 3, 3]), budget=t.budget), "offset runs 0..3"),
+        (dict(offset=np.array([0, 0, 5])), "offset"),
+        (dict(offset=t.offset.astype(np.int32)), r"offset is int32\[3\], expected int64\[3\]"),
+        (dict(token=t.token.astype(np.int64)), "token is int64"),
+        (dict(depth=t.depth[:4]), r"depth is uint8\[4\], expected uint8\[5\]"),
+        (dict(feature=np.zeros((5, 2, 2), np.uint8)), r"feature is uint8\[5, 2, 2\]"),
+        (dict(rank=t.rank.tolist()), "rank is list"),
+        (dict(margin=np.zeros(5)), "margin is float64"),
+        (dict(budget=np.array([2, 4])), "budget, sequence 0: 2, expected at least"),
+        (dict(budget=np.array([4, 4])), "budget, sequence 0: 4, expected the sequence's length"),
+        (dict(token=poke(t.token, 1, 9)), "token, row 1: 9, expected no end token"),
+        (dict(depth=poke(t.depth, 0, 3)), "depth, row 0: 3, expected at most K = 2"),
+        (
+            dict(run=poke(t.run, 1, 2), depth=poke(t.depth, 1, 1)),
+            "run, row 1: 2, expected at most depth",
+        ),
+        (dict(run=poke(t.run, 2, 2)), "run, row 2: 2, expected at most depth and the rows left"),
+        (dict(rank=poke(t.rank, (0, 1), 5)), "rank, row 0"),
+        (dict(rank=poke(t.rank, (1, 1), 0)), "rank, row 1"),
+        (dict(sequence=np.array([0, 2**32])), "sequence, sequence 1"),
+        (dict(sequence=np.array([-1, 2])), "sequence, sequence 0"),
+        (dict(prompt=np.zeros(2, np.int32)), "prompt_offset runs 0..0"),
+        (dict(ratio=np.ones((5, 2), np.float32)), "ratio is there under rule 'greedy'"),
+        (rejection | dict(ratio=None), "ratio is missing under rule 'rejection'"),
+        (rejection | dict(ratio=np.full((5, 2), np.nan, np.float32)), "ratio, row 0"),
+        (rejection | dict(ratio=np.full((5, 2), 1.5, np.float32)), "ratio, row 0"),
+        (rejection | dict(run=t.run), "run, row 0: 2, expected 0"),
+        (rejection | dict(rank=t.rank), "rank is there under the rejection rule"),
+        (dict(meta=replace(t.meta, tasks=("a",))), "meta.tasks has 1 entries"),
+        (dict(meta=replace(t.meta, ids=())), "meta.ids has 0 entries"),
+        (dict(meta=replace(t.meta, features=(("confidence", "linear"),))), "grid 'linear'"),
+        (
+            dict(meta=replace(t.meta, prefix_only=True), run=poke(t.run, 1, 0), rank=None),
+            "prefix_only",
+        ),
+    ]
+
+
+def test_every_invariant_is_checked(example):
+    example.validate()
+    for change, words in broken(example):
+        with pytest.raises(TraceError, match=words) as caught:
+            changed(example, **change)
+        assert "\n" not in str(caught.value)
+
+
+def test_properties_and_select(example):
+    assert (example.sequences, example.rows, example.K, example.task) == (2, 5, 2, ("a", "b"))
+    assert example.features(("confidence",)).tolist() == [0]
+    with pytest.raises(TraceError, match="'entropy' is not in this trace"):
+        example.features(("entropy",))
+    second = example.select([1])
+    assert second.token.tolist() == [4, 9]
+    assert second.sequence.tolist() == [1]
+    assert second.meta.ids == ("q",)
+    assert example.select([0, 1]) == example
+    for wrong in ([], [2], [-1], [[0]], [0.5]):
+        with pytest.raises(TraceError, match="select"):
+            example.select(wrong)
+
+
+@RELAXED
+@given(traces(), st.data())
+def test_select_of_select_is_select(trace, data):
+    index = st.integers(0, trace.sequences - 1)
+    first = data.draw(st.lists(index, min_size=1, max_size=4))
+    second = data.draw(st.lists(st.integers(0, len(first) - 1), min_size=1, max_size=4))
+    assert trace.select(first).select(second) == trace.select([first[i] for i in second])
+
+
+@RELAXED
+@given(traces(), st.integers(1, 9))
+def test_a_shorter_budget_keeps_the_first_tokens_of_each_sequence(trace, budget):
+    short = trace.shorten(budget).validate()
+    for s in range(trace.sequences):
+        start, end = short.offset[s : s + 2]
+        whole = trace.token[trace.offset[s] : trace.offset[s + 1]]
+        assert short.token[start:end].tolist() == whole[:budget].tolist()
+        assert short.budget[s] == min(trace.budget[s], budget)
+    assert trace.shorten(int(trace.budget.max())) == trace
+    with pytest.raises(TraceError, match="budget is 0"):
+        trace.shorten(0)
+
+
+def test_a_shorter_budget_cuts_the_paths_of_recorded_trees():
+    trace = load_trace(Path(__file__).parents[2] / "traces" / "tiny-eagle-greedy.parquet")
+    short = trace.shorten(5).validate()
+    for s in range(0, trace.sequences, 16):
+        own = slice(*short.offset[s : s + 2])
+        whole = trace.beam[trace.offset[s] :][: own.stop - own.start]
+        cut = np.minimum(whole[:, 0], np.arange(len(whole), 0, -1))
+        assert short.beam[own].tolist() == np.column_stack((cut, whole[:, 1])).tolist()
+
+
+@RELAXED
+@given(traces())
+def test_round_trip(tmp_path, trace):
+    path = tmp_path / "t.parquet"
+    trace.save(path)
+    assert load_trace(path) == trace
+    assert os.listdir(tmp_path) == ["t.parquet"]
+    first = path.read_bytes()
+    trace.save(path)
+    assert path.read_bytes() == first
+
+
+def test_equality_sees_every_field(example):
+    assert example == changed(example)
+    assert example != changed(example, rank=None)
+    assert example != "trace"
+    assert example != changed(example, token=poke(example.token, 0, 5))
+    assert example != changed(example, meta=replace(example.meta, notes="x"))
+
+
+def test_flipped_bit_is_harmless_or_refused(tmp_path):
+    """One bit of every byte: the file loads equal or raises one line with its path, never a
+    different trace.
+    """
+    trace = synthetic.iid(0.7, 2, 6, 3, confidence=True)
+    path, damaged = tmp_path / "t.parquet", tmp_path / "damaged.parquet"
+    trace.save(path)
+    raw, refused = path.read_bytes(), 0
+    for place in range(len(raw)):
+        damaged.write_bytes(raw[:place] + bytes([raw[place] ^ 1 << place % 8]) + raw[place + 1 :])
+        try:
+            assert load_trace(damaged) == trace
+        except TraceError as error:
+            refused += 1
+            assert str(error).startswith(str(damaged))
+            assert "\n" not in str(error)
+    assert refused > 0.7 * len(raw)
+
+
+def test_truncated_missing_foreign_and_old_files_are_refused(tmp_path, example):
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "t.parquet"
+    example.save(path)
+    raw = path.read_bytes()
+    for length in range(0, len(raw), 37):
+        path.write_bytes(raw[:length])
+        with pytest.raises(TraceError, match="not a readable trace"):
+            load_trace(path)
+    pyarrow.parquet.write_table(pyarrow.table({"token": [1, 2]}), path)
+    with pytest.raises(TraceError, match="not a readable trace"):
+        load_trace(path)
+    path.write_text("hello")
+    with pytest.raises(TraceError, match="not a readable trace"):
+        load_trace(path)
+    with pytest.raises(TraceError, match="no such file"):
+        load_trace(tmp_path / "absent.parquet")
+    with pytest.raises(TraceError, match="not a readable trace"):
+        load_trace(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["before", "during"])
+def test_killed_writer_leaves_the_old_file(tmp_path, example, mode):
+    path = tmp_path / "t.parquet"
+    example.save(path)
+    before = path.read_bytes()
+    code = f"""
+import os, signal, pyarrow.parquet
+from simspec import load_trace, synthetic
+def die(*a, **k): os.kill(os.getpid(), signal.SIGKILL)
+{"os.replace = die" if mode == "before" else "pyarrow.parquet.ParquetWriter.close = die"}
+synthetic.iid(0.5, 2, 50, 4).save({str(path)!r})
+"""
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    assert path.read_bytes() == before
+    assert load_trace(path) == example
+
+
+def test_failed_save_leaves_no_file(tmp_path, example, monkeypatch):
+    def fail(*arguments):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        example.save(tmp_path / "t.parquet")
+    assert os.listdir(tmp_path) == []
+
+
+def test_recordings_are_small(tmp_path):
+    """120 sequences x 96 rows x K = 16 with every field and text-like repetition nowhere but
+    between rows: under 1 MB.
+    """
+    rng, S, n, K = np.random.default_rng(0), 120, 96, 16
+    N, left = S * n, np.tile(np.arange(n, 0, -1), S)
+    hit = rng.random(N) < 0.65
+    code = rng.integers(
+        0, 256, (N + K, 4), dtype=np.uint8
+    )  # noise: the worst case for a compressor
+    run = np.array(
+        [
+            next((j for j in range(min(K, left[t])) if not hit[t + j]), min(K, left[t]))
+            for t in range(N)
+        ]
+    )
+    window = np.lib.stride_tricks.sliding_window_view(code, K, axis=0)[:N].transpose(0, 2, 1).copy()
+    tail = np.arange(K) > run[:, None]
+    window[tail] = rng.integers(0, 256, (tail.sum(), 4), dtype=np.uint8)
+    trace = synthetic.iid(0.5, S, n, K)
+    trace = changed(
+        trace,
+        run=run.astype(np.uint8),
+        meta=replace(
+            trace.meta,
+            prefix_only=True,
+            features=(("confidence", "confidence"), ("entropy", "entropy")),
+        ),
+        token=rng.integers(0, 50_000, N).astype(np.int32),
+        feature=np.ascontiguousarray(window[:, :, :2]),
+        draft_margin=np.ascontiguousarray(window[:, :, 2]),
+        feature_margin=np.ascontiguousarray(window[:, :, 3]),
+        margin=code[:N, 0].copy(),
+    )
+    trace.save(tmp_path / "t.parquet")
+    assert os.path.getsize(tmp_path / "t.parquet") < 1_000_000
+
+
+def test_meta_round_trip_and_strictness(example):
+    text = example.meta.to_json()
+    assert TraceMeta.from_json(text) == example.meta
+    assert not {"tree", "top_k", "top_p", "drafter_sha256"} & set(json.loads(text))
+    drawn = replace(example.meta, rule="rejection", temperature=0.7, top_k=4, top_p=0.9)
+    assert TraceMeta.from_json(drawn.to_json()) == drawn
+    data = json.loads(text)
+    wrong = [
+        ("[]", "is a list"),
+        ("{", "not JSON"),
+        (json.dumps({k: v for k, v in data.items() if k != "git"}), r"lacks \['git'\]"),
+        (json.dumps(data | {"extra": 1}), r"unknown \['extra'\]"),
+        (json.dumps(data | {"schema": 1}), "meta.schema is 1, this version reads 2"),
+        (json.dumps(data | {"predictors": {"theta": "ab"}}), "64 hex digits"),
+        (json.dumps(data | {"predictors": ["theta"]}), "64 hex digits"),
+        (json.dumps(data | {"predictors": {"theta": "ab" * 32}}), "meta.predictors names 'theta'"),
+        (json.dumps(data | {"schema": None}), "meta.schema is None"),
+        (json.dumps(data | {"K": 0}), "meta.K is 0"),
+        (json.dumps(data | {"K": 256}), "meta.K is 256"),
+        (json.dumps(data | {"K": True}), "meta.K is True"),
+        (json.dumps(data | {"rule": "sampled"}), "meta.rule"),
+        (json.dumps(data | {"rule": "rejection"}), "temperature is 0.0 under the rejection rule"),
+        (json.dumps(data | {"top_p": 0.9}), "top_k and top_p are 0 and 0.9 under rule 'greedy'"),
+        (json.dumps(data | {"rule": "coupled", "top_p": 1.5}), "meta.top_p is 1.5"),
+        (json.dumps(data | {"features": [["a", "entropy"], ["a", "entropy"]]}), "different names"),
+        (json.dumps(data | {"features": [["a"]]}), "pairs"),
+        (json.dumps(data | {"end_tokens": ["x"]}), "meta.end_tokens"),
+        (json.dumps(data | {"temperature": "hot"}), "meta.temperature"),
+        (json.dumps(data | {"prefix_only": 1}), "meta.prefix_only"),
+        (json.dumps(data | {"versions": {"a": 1}}), "meta.versions"),
+        (json.dumps(data | {"seed": -1}), "meta.seed"),
+    ]
+    for given_text, words in wrong:
+        with pytest.raises(TraceError, match=words) as caught:
+            TraceMeta.from_json(given_text)
+        assert "\n" not in str(caught.value)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20))
+def test_margins_round_up(values):
+    values = np.array(values)
+    codes = encode_margin(values)
+    decoded = decode_margin(codes)
+    inside = (codes > 0) & (codes < 255)
+    assert (decoded[codes < 255] >= values[codes < 255]).all()
+    assert (decode_margin(codes[inside] - 1) < values[inside]).all()
+    log = np.log10(np.maximum(values, 1e-300))
+    expected = np.clip(np.ceil(32 * (log + 7)), 0, 255)
+    assert (
+        np.abs(codes - expected) <= 1
+    ).all()  # the formula in floats may be one off at an exact grid value
+
+
+def test_margin_codes_round_conservatively():
+    assert decode_margin(np.uint8(96)) == 1e-4
+    below, above = np.nextafter(1e-4, 0), np.nextafter(1e-4, 1)
+    assert encode_margin(np.array([0.0, 1e-7, 9e-5, below, 1e-4, above, 50.0])).tolist() == [
+        0,
+        0,
+        95,
+        96,
+        96,
+        97,
+        255,
+    ]
+    for wrong in (-1e-9, np.nan):
+        with pytest.raises(ValueError, match="a margin is negative or NaN"):
+            encode_margin(np.array([wrong]))
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+@settings(deadline=None)
+@given(values=st.lists(st.floats(-1, 10), min_size=1, max_size=20))
+def test_encode_picks_the_nearest_entry_and_its_edge_distance(name, values):
+    table, values = TABLES[name], np.array(values)
+    codes, distance = encode(values, table)
+    gaps = np.abs(values[:, None] - table)
+    np.testing.assert_allclose(
+        gaps[np.arange(len(values)), codes], gaps.min(axis=1), rtol=0, atol=1e-12
+    )
+    for value, code, room in zip(values, codes, distance):
+        edges = [(table[c] + table[c + 1]) / 2 for c in (int(code) - 1, int(code)) if 0 <= c < 255]
+        assert room == pytest.approx(min(abs(value - edge) for edge in edges), abs=1e-15)
+        assert room >= 0
+
+
+def test_grids():
+    for table in TABLES.values():
+        assert table.shape == (256,)
+        assert (np.diff(table) > 0).all()
+        codes, _ = encode(table, table)
+        assert codes.tolist() == list(range(256))
+        assert codes.dtype == np.uint8
+        np.testing.assert_array_equal(decode(codes, table), table)
+        codes, distance = encode((table[1:] + table[:-1]) / 2, table)
+        assert codes.tolist() == list(range(1, 256))  # an edge belongs to the entry above
+        assert not distance.any()
+    assert LOG_ODDS[0] == pytest.approx(1 / (1 + np.exp(8)))
+    assert LOG_ODDS[-1] == pytest.approx(1 / (1 + np.exp(-12)))
+    assert ENTROPY[0] == 0
+    assert ENTROPY[-1] == 9
+    with pytest.raises(ValueError, match="NaN"):
+        encode(np.array([np.nan]), LOG_ODDS)
