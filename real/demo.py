@@ -9,7 +9,8 @@ from pandas import DataFrame
 from real.bench.figures import draw_speedups, speedup_intervals
 from real.equality import NOTHING, Comparison
 from real.jobs import Outcome, run_on
-from real.measure import MeasureSettings, measure
+from real.measure import MeasureSettings
+from real.measure.price import measure
 from real.model_settings import evenly_spaced
 from real.pair import TINY, load_pair
 from real.progress import Progress, quiet
@@ -110,7 +111,7 @@ def _demo(prompts: int, seed: int, rounds: int, progress: Progress, folder: Path
     for i, (name, trace) in enumerate(traces.items()):
         progress("measuring costs", i, len(traces))
         pair = pairs[trace.meta.drafter]
-        settings = MeasureSettings(rounds=2, repeats=-(-rounds // 2))
+        settings = MeasureSettings(repeats=-(-rounds // 2), seconds=0)
         costs[name] = measure(pair.target, pair.drafter, rule_of(trace), trace.K, settings)
     progress("sweeping", 0, 1)
     policies = [*CANDIDATES, "oracle"]

@@ -144,7 +144,7 @@ class RuleSettings(Settings):
     top_p: Annotated[
         float, option("Only the fewest best tokens that hold this share can be picked.")
     ] = 1.0
-    seed: Annotated[int, option("Of all draws.", ge=0)] = 0
+    seed: Annotated[int, option("Of all draws.", ge=0, le=2**63 - 1)] = 0
 
     def made(self) -> "Rule":
         """The rule; greedy ignores the temperature and the seed."""

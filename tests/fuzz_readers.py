@@ -41,9 +41,8 @@ from real.engines.compare import compare_rows
 from real.engines.measure import engine_cost, speedup_table
 from real.engines.rows import read_rows as read_engine_rows
 from real.engines.run import Plan, run_on_engine
-from real.measure.pace import Pace
-from real.measure.samples import Samples
 from real.measure.sitting import Sitting, UnfinishedSitting
+from real.measure.timing import Pace, Samples
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.draft_head import save_draft_head
 from real.model.gguf import check_gguf
@@ -214,7 +213,7 @@ def sittings(folder: Path) -> None:
     pace.extend([[0.0, 0.5, 0.5], [0.01, 0.6]])
     samples = Samples(pace)
     done = SimpleNamespace(computed=2, drafted=2, accepted=1)
-    from real.measure.job import Job
+    from real.measure.timing import Job
 
     passes = [(i // 3, 0.5) for i in range(5)]
     samples.add([Job("fixed", 2)] * 4, [done] * 4, [[0.1, 0.2, 0.0, 0.0]] * 4, passes)

@@ -2,9 +2,17 @@
 
 import numpy as np
 
-from real.measure.job import ALONE, FIXED, PLAIN, Job
-from real.measure.pace import BLOCK_SECONDS, Pace
-from real.measure.samples import Samples, TimedRound, _beside
+from real.measure.timing import (
+    ALONE,
+    BLOCK_SECONDS,
+    FIXED,
+    PLAIN,
+    Job,
+    Pace,
+    Samples,
+    TimedRound,
+    _beside,
+)
 
 PASS = 0.03
 """Seconds of a one-row pass while the machine is fast."""

@@ -25,7 +25,7 @@ class Machine:
         self.time, self.slowness = 0.0, slowness or (lambda: 1.0)
         self.computes = computes
         if slowness is None:
-            monkeypatch.setattr("real.measure.pace.ROUNDS", 1)
+            monkeypatch.setattr("real.measure.timing.ROUNDS", 1)
         for name in ("attend", "mlp"):
             monkeypatch.setattr(DecoderLayer, name, self._counted(getattr(DecoderLayer, name)))
         monkeypatch.setattr("real.decode.verify.perf_counter", self.now)

@@ -7,8 +7,7 @@ from toy_lm import DRAFTERS, RULES, UNRECORDED, toy_cost, toy_pair
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
 from real.measure.blocks import LoopBlock, TreeWidthBlock
-from real.measure.job import FIXED, WIDTH, Job, draft_jobs
-from real.measure.samples import Samples
+from real.measure.timing import FIXED, WIDTH, Job, Samples, draft_jobs
 from real.model.target import Target
 from simspec import policies
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from real.measure.job import FIXED, EndOfJobs, Job, JobPlan
+from real.measure.timing import FIXED, EndOfJobs, Job, JobPlan
 
 ONE, TWO = Job(FIXED, 1), Job(FIXED, 2)
 

@@ -10,9 +10,9 @@ from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
-from real.measure import MeasureSettings, blocks, cost_table, measure, measure_table
-from real.measure.job import FEATURES, MAX_BACKLOG, VERIFY, Job, draft_jobs
-from real.measure.price import random_prompt
+from real.measure import MeasureSettings, blocks, price
+from real.measure.price import measure, measure_table, random_prompt
+from real.measure.timing import FEATURES, MAX_BACKLOG, VERIFY, Job, draft_jobs
 from real.progress import quiet
 from simspec import CostModel, sweep, synthetic
 from simspec.cost.table import load_cost
@@ -45,7 +45,7 @@ def figures(cost):
 
 def table_of(name, machine, rule="greedy", progress=quiet, **sizes):
     target, drafter = toy_pair(name)
-    sizes = {"batch": (1, 2, 5), "context": (6, 12), "rounds": 2, "repeats": 1} | sizes
+    sizes = {"batch": (1, 2, 5), "context": (6, 12), "repeats": 1, "seconds": 0.0} | sizes
     settings = MeasureSettings(**sizes)
     return measure_table(target, drafter, RULES[rule], K, settings, progress, machine.now)
 
@@ -73,19 +73,19 @@ def test_every_cell_equals_the_simulated_work(name, rule, machine):
 def test_bare_passes_of_one_sequence_equal_the_loop(name, machine):
     """At batch 1 bare passes and the decode loop give the same seconds."""
     target, drafter = toy_pair(name)
-    shared = cost_table.shared_layers(target, drafter)
+    shared = blocks.shared_layers(target, drafter)
     assert shared == (SHARED if name == "early_exit" else 0)
-    bare = cost_table.BatchedPasses(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
+    bare = blocks.BatchedPasses(target.decoder, drafter.lm, shared, K, 1, 9, timer=machine.now)
     for job in bare.jobs():
         bare.run(job, 2)
-    settings = MeasureSettings(context=(9,), rounds=3, repeats=1)
+    settings = MeasureSettings(context=(9,), repeats=2, seconds=0)
     draft, verify, catch_up, _ = figures(measure(target, drafter, RULES["greedy"], K, settings))
     assert [column.tolist() for column in bare.seconds()] == [verify, draft, catch_up]
     assert sum(catch_up) > 0
 
 
 def test_control_unshared_layers_are_detected(machine, monkeypatch):
-    monkeypatch.setattr(cost_table, "shared_layers", lambda target, drafter: 0)
+    monkeypatch.setattr(price, "shared_layers", lambda target, drafter: 0)
     assert figures(table_of("early_exit", machine).at(5, 6)) != expected("early_exit", 5)
 
 
@@ -97,8 +97,8 @@ def test_measure_equals_the_table_of_one_sequence(machine):
     assert figures(cost) == expected("model", 1)
 
 
-SHORT = MeasureSettings(context=(24,), rounds=3, repeats=1)
-EXACT = replace(SHORT, rounds=1)  # on the simulated clock, where all rounds are alike
+SHORT = MeasureSettings(context=(24,), repeats=2, seconds=0)
+EXACT = replace(SHORT, repeats=1)  # on the simulated clock, where all rounds are alike
 
 
 def cost_of(name, K, rule="greedy"):
@@ -110,11 +110,11 @@ def steps_of(monkeypatch, paced):
     """{batch: costs in plain steps}, on a machine that becomes slow and fast again."""
     with monkeypatch.context() as patched:
         if not paced:
-            patched.setattr("real.measure.pace.Pace.typical", 0.0)
+            patched.setattr("real.measure.timing.Pace.typical", 0.0)
             patched.setattr("real.measure.price.LoopPrices.settle", lambda self: None)
         changing = Machine(patched, lambda: 2.0 + np.sin(changing.time / 3000), False)
         target, drafter = toy_pair("model")
-        settings = MeasureSettings((1, 4), (24,), 3, 4)
+        settings = MeasureSettings((1, 4), (24,), 6, 0.0)
         table = measure_table(target, drafter, RULES["greedy"], K, settings, timer=changing.now)
     costs = {batch: table.at(batch, 24) for batch in table.batch}
     return {b: np.concatenate((c.draft, c.verify)) / c.baseline for b, c in costs.items()}
@@ -184,8 +184,8 @@ def test_trees_are_priced_by_rows(name, sublayers, machine):
 
 def test_invalid_tree_nodes_are_refused():
     target, drafter = toy_pair("model")
-    for nodes, batch in ((1, (1,)), (64, (1,)), (8, (1, 2))):
-        settings = MeasureSettings(batch, (8,), 2, 1, tree_nodes=nodes)
+    for nodes, batch in ((1, (1,)), (8, (1, 2))):
+        settings = MeasureSettings(batch, (8,), 1, 0.0, tree_nodes=nodes)
         with pytest.raises(ValueError, match="tree nodes are|one sequence at a time") as refused:
             measure_table(target, drafter, RULES["greedy"], K, settings)
         assert "\n" not in str(refused.value)
@@ -244,7 +244,7 @@ def test_overhead_and_features_count_policy_calls(monkeypatch):
     ticks = iter(range(10**9))
     monkeypatch.setattr("real.decode.verify.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
-    settings = MeasureSettings(context=(6,), rounds=3, repeats=1)
+    settings = MeasureSettings(context=(6,), repeats=2, seconds=0)
     cost = measure(target, drafter, RULES["greedy"], K, settings)
     # a round of j: j + 1 policy calls of which one is overhead, j steps; the pass and the rest
     assert cost.overhead == 1
@@ -267,7 +267,7 @@ def test_first_pass_is_not_counted(machine):
 
     timer.calls = 0
     target, drafter = toy_pair("model")
-    bare = cost_table.BatchedPasses(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
+    bare = blocks.BatchedPasses(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
     bare.run(Job(VERIFY, 0), 4)
     bare.run(Job(VERIFY, 1), 4, counted=False)
     assert bare.times == {Job(VERIFY, 0): [[1], [5], [2], [3]]}
@@ -285,7 +285,7 @@ def test_batch_costs_at_least_its_bare_passes():
             return self.times
 
     def cell(alone, many):
-        return cost_table.add_batch(one, Bare(*alone), Bare(*many), "n")
+        return price.add_batch(one, Bare(*alone), Bare(*many), "n")
 
     fair = cell(([3, 4], [0, 0.5], [0.0, 0, 0, 0, 0]), ([6, 9], [0, 2], [0.0, 1, 2, 3, 4]))
     assert figures(fair) == ([0, 2.5], [7, 10], [0, 2, 3, 4, 5], 7)
@@ -296,7 +296,7 @@ def test_batch_costs_at_least_its_bare_passes():
 
 def test_all_jobs_share_one_random_order(machine, monkeypatch):
     seen = []
-    in_loop, bare = blocks.LoopBlock.run, cost_table.BatchedBlock.run
+    in_loop, bare = blocks.LoopBlock.run, blocks.BatchedBlock.run
 
     def noted(self, rng, rounds, counted, precision):
         seen.append((id(self), rounds, counted))
@@ -308,7 +308,7 @@ def test_all_jobs_share_one_random_order(machine, monkeypatch):
 
     monkeypatch.setattr("real.measure.price.LoopPrices.settle", lambda self: None)
     monkeypatch.setattr(blocks.LoopBlock, "run", noted)
-    monkeypatch.setattr(cost_table.BatchedBlock, "run", noted_bare)
+    monkeypatch.setattr(blocks.BatchedBlock, "run", noted_bare)
     progress_calls = []
     table_of("model", machine, progress=lambda *call: progress_calls.append(call[1:3]))
     loops, bares = 2 * 3, 6 * (K + 1 + 1 + MAX_BACKLOG + 1)
@@ -324,14 +324,14 @@ def test_all_jobs_share_one_random_order(machine, monkeypatch):
 
 
 def test_cell_beyond_memory_is_none(machine, monkeypatch):
-    run = cost_table.BatchedPasses.run
+    run = blocks.BatchedPasses.run
 
     def short(self, job, times, counted):
         if self.batch * self.context > 50:
             raise torch.OutOfMemoryError("CUDA out of memory")
         run(self, job, times, counted)
 
-    monkeypatch.setattr(cost_table.BatchedPasses, "run", short)
+    monkeypatch.setattr(blocks.BatchedPasses, "run", short)
     table = table_of("model", machine)
     assert [(b, c) for b in range(3) for c in range(2) if table.cells[b][c] is None] == [(2, 1)]
     assert figures(table.at(5, 6)) == expected("model", 5)
@@ -344,14 +344,14 @@ def test_invalid_measurements_are_refused(machine):
     target, drafter = toy_pair("model")
 
     def go(drafter, *sizes):
-        settings = MeasureSettings(*sizes, 4, 1)
+        settings = MeasureSettings(*sizes, 1, 0.0)
         return measure_table(target, drafter, RULES["greedy"], K, settings, timer=machine.now)
 
     with pytest.raises(ValueError, match="'none' is no separate language model"):
         go(Silent(), (1, 2), (6,))
-    with pytest.raises(ValueError, match="batch .0, 2. given, expected sizes of at least 1"):
+    with pytest.raises(ValueError, match="--batch is"):
         go(drafter, (0, 2), (6,))
-    with pytest.raises(ValueError, match="context .. given, expected sizes"):
+    with pytest.raises(ValueError, match="--context is"):
         go(drafter, (1,), ())
     with pytest.raises(ValueError, match="never drafted 1 tokens"):
         go(Silent(), (1,), (6,))
@@ -367,7 +367,7 @@ def test_backlog_is_limited_by_the_context(machine):
 @pytest.mark.parametrize("name", PREFIX)
 def test_real_clock_table_is_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
-    sizes = MeasureSettings((1, 3), (4, 8), 1, 1)
+    sizes = MeasureSettings((1, 3), (4, 8), 1, 0.0)
     table = measure_table(target, drafter, RULES["greedy"], 2, sizes)
     for row in table.cells:
         for cell in row:

@@ -9,16 +9,16 @@ import torch
 from simulated_machine import SHARED, TARGET, Machine, layers
 from toy_lm import RULES, toy_pair
 
-from real.measure import MeasureSettings, measure
-from real.measure.job import FIXED, NODES
-from real.measure.price import Entry, LoopPrices, measure_several
+from real.measure import MeasureSettings
+from real.measure.price import Entry, LoopPrices, measure, measure_several
+from real.measure.timing import FIXED, NODES
 from simspec import cli
 from simspec.cost.table import load_cost
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 K = 6
 NAMES = "model", "early_exit", "eagle", "prompt_lookup"
-SHORT = MeasureSettings(context=(24,), rounds=1, repeats=1)
+SHORT = MeasureSettings(context=(24,), repeats=1, seconds=0)
 
 
 def entries(names=NAMES, rules=("greedy",), K=K):
@@ -26,7 +26,8 @@ def entries(names=NAMES, rules=("greedy",), K=K):
 
 
 def several(tmp_path, *given, settings=SHORT, **options):
-    return measure_several(entries(*given, **options), settings, tmp_path / "u.json")
+    tables = measure_several(entries(*given, **options), settings, tmp_path / "u.json")
+    return [table.at() for table in tables]
 
 
 def test_each_entry_equals_a_measurement_of_its_own(tmp_path, monkeypatch):
@@ -102,7 +103,7 @@ def test_slower_passes_behind_a_draft_are_charged_to_it(tmp_path, monkeypatch):
 
     monkeypatch.setattr(drafter, "next", noted)
     monkeypatch.setattr(target, "verify", slowed)
-    settings = replace(SHORT, rounds=2, repeats=6)
+    settings = replace(SHORT, repeats=6)
     cost = measure(target, drafter, RULES["greedy"], 2, settings)
     assert cost.precision.after_draft == 1
     assert cost.draft.tolist() == [0, 1 + layers(3, 1, 1), 1 + 2 * layers(3, 1, 1)]
@@ -148,8 +149,8 @@ def test_killed_measurement_continues(tmp_path, monkeypatch):
     after = json.loads(unfinished.read_text())
     assert after["repeats"] == 2
     assert all(len(after["samples"][name]) > count for name, count in before.items())
-    assert [c.verify.tolist() for c in costs] == [
-        c.verify.tolist() for c in measure_several(two, settings, tmp_path / "v.json")
+    assert [c.at().verify.tolist() for c in costs] == [
+        c.at().verify.tolist() for c in measure_several(two, settings, tmp_path / "v.json")
     ]
     measure_several(entries(K=2), settings, unfinished)  # another measurement starts anew
     assert json.loads(unfinished.read_text())["key"]["entries"][0][1] == 2
@@ -164,8 +165,8 @@ def test_killed_measurement_continues(tmp_path, monkeypatch):
     "names, change, words",
     [
         (("model", "model"), {}, "costs of model-greedy are asked for twice"),
-        (("model",), {"batch": (1, 2)}, "at batch 1 and one context"),
-        (("model",), {"context": (8, 16)}, "at batch 1 and one context"),
+        (("model", "eagle"), {"batch": (1, 2)}, "at batch 1 and one context"),
+        (("model", "eagle"), {"context": (8, 16)}, "at batch 1 and one context"),
         (("model",), {"tree_nodes": 4}, "tree nodes are 4; expected 0, or 6"),
     ],
 )

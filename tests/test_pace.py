@@ -8,9 +8,17 @@ from toy_lm import DRAFTERS, RULES, UNRECORDED, toy_cost, toy_pair
 
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
-from real.measure import pace as module
-from real.measure.pace import FLOOR, SPREAD, STOLEN, Pace, TimingBlock, stolen_seconds
-from real.measure.samples import NEAR, _beside
+from real.measure import timing as module
+from real.measure.timing import (
+    FLOOR,
+    NEAR,
+    SPREAD,
+    STOLEN,
+    Pace,
+    TimingBlock,
+    _beside,
+    stolen_seconds,
+)
 from simspec import policies
 
 PROMPT = [5, 9, 7, 5, 9, 7, 5, 9]

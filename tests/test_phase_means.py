@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from doctored_scorecard import PRICE
 
-from real.bench.phase_costs import phase_costs
-from real.measure.samples import RoundTimes, TimedRound
+from real.bench.phase_costs import RoundTimes, phase_costs
+from real.measure.timing import TimedRound
 from simspec import Rounds
 
 

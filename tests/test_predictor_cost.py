@@ -4,8 +4,8 @@ import pytest
 from toy_lm import RULES, toy_pair
 
 from real.decode.features import AcceptancePredictor
-from real.measure import measure
-from real.measure.settings import MeasureSettings
+from real.measure import MeasureSettings
+from real.measure.price import measure
 
 K = 2
 
@@ -15,7 +15,7 @@ def test_predictor_is_timed_where_there_is_one(monkeypatch):
     ticks = iter(range(10**9))
     monkeypatch.setattr("real.decode.verify.perf_counter", lambda: float(next(ticks)))
     target, drafter = toy_pair("model")
-    settings = MeasureSettings(context=(6,), rounds=3, repeats=1)
+    settings = MeasureSettings(context=(6,), repeats=2, seconds=0)
     assert measure(target, drafter, RULES["greedy"], K, settings).predictor is None
     width = target.decoder.config.width
     head = AcceptancePredictor(width, drafter.lm.config.width).requires_grad_(False)

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 from noisy_machine import NoisyMachine, timed_rounds
 
-from real.measure.estimate import faster_wider_warning
-from real.measure.price import best_length, tokens_per_round
-from real.measure.samples import Samples
-from real.measure.timed_cost import (
+from real.measure.estimate import (
     Priced,
     draw_blocks,
+    faster_wider_warning,
     replicate_costs,
     timed_cost,
     with_replicates,
 )
+from real.measure.price import best_length, tokens_per_round
+from real.measure.timing import Samples
 from simspec import CostModel, synthetic
 
 PRICED = Priced(2, 0, False, False)
@@ -53,7 +53,7 @@ def test_intervals_hold_the_known_costs_of_a_simulated_timer(machine):
 
 def test_a_replicate_prices_all_parts_by_the_same_blocks(monkeypatch):
     """Replicates of two blocks are the costs of the rounds in these; control: others differ."""
-    monkeypatch.setattr("real.measure.timed_cost._widening", lambda samples: 1.0)
+    monkeypatch.setattr("real.measure.estimate._widening", lambda samples: 1.0)
     noisy = NoisyMachine(np.random.default_rng(0), burst=0, steal=0)
     measured = timed_rounds(noisy, VERIFY, DRAFT, 8)
     cost = timed_cost(*measured, PRICED)

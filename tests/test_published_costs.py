@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from real.engines.measure import DRAWS
-from real.measure.estimate import faster_wider, faster_wider_warning
-from real.measure.timed_cost import KEPT
+from real.measure.estimate import KEPT, faster_wider, faster_wider_warning
 from simspec.cost.table import CostTable, load_cost
 
 TRACES = Path(__file__).parents[1] / "traces"

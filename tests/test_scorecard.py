@@ -8,14 +8,14 @@ from simulated_machine import ROW, Machine, layers
 from toy_lm import toy_cost, toy_pair, toy_recording
 
 from real.bench import scoring
-from real.bench.phase_costs import interpolated_means, phase_costs, phase_jobs
+from real.bench.phase_costs import RoundTimes, interpolated_means, phase_costs, phase_jobs
 from real.bench.scorecard import Scorecard
 from real.bench.scoring import ScoreSettings, score, split_prompts
 from real.decode.features import FeatureReader
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
-from real.measure.job import FEATURES, FIXED, PLAIN, Job, draft_jobs
-from real.measure.samples import RoundTimes
+from real.draft import Silent
+from real.measure.timing import FEATURES, FIXED, PLAIN, Job, draft_jobs
 from real.model.target import Target
 from real.pair import Pair
 from real.rerun import prompts_of, rule_of
@@ -101,7 +101,7 @@ def priced(trace, pair, K):
             plan = chain_plan(job.policy, trace.K, 0, toy_cost())
             ran = decode(
                 pair.target,
-                job.drafter(pair.drafter),
+                (Silent() if job.kind == PLAIN else pair.drafter),
                 plan,
                 rule_of(trace),
                 prompt,

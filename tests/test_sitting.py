@@ -13,7 +13,6 @@ from real.measure import MeasureSettings
 from real.measure.estimate import (
     LEVEL,
     TRIM,
-    Timed,
     disturbed_warning,
     drift_warning,
     estimate,
@@ -21,8 +20,8 @@ from real.measure.estimate import (
     relative_width,
     trimmed_mean,
 )
-from real.measure.job import DENSE, LADDER, PLAIN, Job, measured_lengths, verified_lengths
 from real.measure.sitting import Clocks, Sitting, sit
+from real.measure.timing import DENSE, LADDER, PLAIN, Job, Timed, measured_lengths, verified_lengths
 
 TRUE = 0.05
 """Median seconds of the synthetic rounds."""
@@ -51,7 +50,7 @@ class Noisy:
 def sitting_of(spreads, seconds=1e6, seed=0, before=None, **options):
     clock = [0.0]
     blocks = {f"b{i}": Noisy(spread, clock) for i, spread in enumerate(spreads)}
-    settings = MeasureSettings(rounds=4, repeats=2, seed=seed, seconds=seconds, precision=0.02)
+    settings = MeasureSettings(repeats=4, seed=seed, seconds=seconds, precision=0.02)
     clocks = Clocks(lambda: clock[0], lambda: clock[0] / 2)
     return sit(blocks, settings, before, clocks=clocks, **options), blocks
 
@@ -117,8 +116,8 @@ def test_precise_cells_stop_early_and_noisy_ones_go_on():
     assert counts[0] == 8
     assert counts[0] < counts[1] < counts[2]
     assert all(block.widths()[Job(PLAIN)] <= 0.02 for block in blocks.values())
-    assert [block.precisions[:3] for block in blocks.values()] == [[0, 0, 0]] * 3
-    assert set(blocks["b2"].precisions[3:]) == {0.02}
+    assert [block.precisions[:5] for block in blocks.values()] == [[0] * 5] * 3
+    assert set(blocks["b2"].precisions[5:]) == {0.02}
     assert ended.processor == pytest.approx(ended.wall / 2)
 
 
@@ -148,7 +147,7 @@ def test_runs_go_on_until_the_best_length_is_settled():
         return len(asked) == 3
 
     _, blocks = sitting_of([0.0, 0.0], settled=settled)
-    assert [len(block.values) for block in blocks.values()] == [16, 16]
+    assert [len(block.values) for block in blocks.values()] == [12, 12]
     assert len(asked) == 3
     _, blocks = sitting_of([0.0], seconds=5.0, settled=lambda: False)
     assert 80 < len(blocks["b0"].values) <= 100
@@ -163,7 +162,7 @@ def test_warm_up_counts_in_the_time_limit():
             super().run(rng, rounds if counted else 100, counted, precision)
 
     block = Slow(0.5, clock)
-    settings = MeasureSettings(rounds=4, repeats=2, seconds=4.0)
+    settings = MeasureSettings(repeats=4, seconds=4.0)
     ended = sit({"b": block}, settings, clocks=Clocks(lambda: clock[0], lambda: clock[0]))
     assert len(block.values) == 8
     assert ended.wall == clock[0] == ended.processor
@@ -172,7 +171,7 @@ def test_warm_up_counts_in_the_time_limit():
 def test_saved_sitting_continues():
     saves = []
     ended, _ = sitting_of([0.5], seconds=60.0, save=lambda s: saves.append(s.wall))
-    assert len(saves) == 2  # every 20 seconds, the last ones ended it
+    assert 2 <= len(saves) <= 3  # every 20 seconds, the last ones ended it
     again, blocks = sitting_of([0.5], seconds=60.0, before=Sitting(2, 58.0, 29.0))
     assert 60.0 <= again.wall < 61.0
     assert len(blocks["b0"].values) < 60
@@ -240,7 +239,8 @@ def test_measured_lengths_hold_both_ends(most, least):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"rounds": 0}, {"repeats": 0}, {"seconds": -1.0}, {"precision": 0.0}]
+    "wrong",
+    [{"batch": ()}, {"context": (0,)}, {"repeats": 0}, {"seconds": -1.0}, {"precision": 0.0}],
 )
 def test_invalid_settings_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))) as caught:
@@ -267,13 +267,13 @@ def test_blocks_warm_up_uncounted_and_come_in_another_order_each_time():
     warm = []
     sit(
         blocks,
-        MeasureSettings(rounds=7, repeats=repeats, seconds=0.0),
+        MeasureSettings(repeats=repeats, seconds=0.0),
         warm=lambda: warm.append(len(runs)),
         clocks=Clocks(lambda: 0.0, lambda: 0.0),
     )
     assert warm == [count]
     assert [rest for _, *rest in runs[:count]] == [[1, False]] * count
-    assert [rest for _, *rest in runs[count:]] == [[7, True]] * count * repeats
+    assert [rest for _, *rest in runs[count:]] == [[2, True]] * count * repeats
     turns = [runs[i : i + count] for i in range(0, len(runs), count)]
     orders = [tuple(name for name, *_ in turn) for turn in turns]
     assert {tuple(sorted(order)) for order in orders} == {tuple(blocks)}

@@ -3,11 +3,8 @@
 import numpy as np
 import pytest
 
-from real.measure.estimate import TRIM, estimate
-from real.measure.job import ALONE, FEATURES, FIXED, PLAIN, Job
-from real.measure.pace import Pace
-from real.measure.samples import PASS, Samples, TimedRound
-from real.measure.timed_cost import Priced, timed_cost
+from real.measure.estimate import TRIM, Priced, estimate, timed_cost
+from real.measure.timing import ALONE, FEATURES, FIXED, PASS, PLAIN, Job, Pace, Samples, TimedRound
 
 ASK = 0.25
 """Seconds of a call of the policy."""

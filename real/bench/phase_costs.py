@@ -1,17 +1,71 @@
 """Seconds of a round by phase, which predict the total time of a run."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from real.decode.loop import DecodeResult
 from real.decode.verify import DRAFTING, OTHER, POLICY, VERIFICATION
-from real.measure.job import MAX_BACKLOG, Job, chain_jobs
-from real.measure.samples import RoundTimes
+from real.measure.timing import (
+    BACKLOG,
+    FEATURE_TOKENS,
+    FEATURES,
+    FIXED,
+    MAX_BACKLOG,
+    PLAIN,
+    Job,
+    TimedRound,
+)
 from simspec import CostModel, Rounds
 from simspec.cost.rounds import next_backlog
 from simspec.numerics.stats import MIN_PROMPTS
+
+
+@dataclass
+class RoundTimes:
+    """Rounds of all runs of chain jobs, in the order in which they ran.
+
+    | field | rounds of |
+    | --- | --- |
+    | plain | plain decoding |
+    | features | policies that read features |
+    | chains | all other jobs |
+    """
+
+    plain: list[TimedRound] = field(default_factory=list)
+    features: list[TimedRound] = field(default_factory=list)
+    chains: list[TimedRound] = field(default_factory=list)
+
+    def add(self, job: Job, result: DecodeResult) -> None:
+        """Collects the rounds of one run of that job."""
+        {PLAIN: self.plain, FEATURES: self.features}.get(job.kind, self.chains).extend(
+            timed_rounds(result)
+        )
+
+
+def timed_rounds(result: DecodeResult) -> Iterator[TimedRound]:
+    """The rounds of one sequence with the backlog before each."""
+    backlog = 0
+    columns = (getattr(result, name).tolist() for name in ("computed", "drafted", "accepted"))
+    for i, (computed, drafted, accepted, seconds) in enumerate(zip(*columns, result.seconds)):
+        yield TimedRound(i == 0, computed, drafted, backlog, seconds)
+        backlog = next_backlog(backlog, computed, accepted)
+
+
+def chain_jobs(lengths: Iterable[int], has_logits: bool) -> list[Job]:
+    """Jobs that price chains: plain decoding, every draft length, catching up, reading features.
+
+    Drafters without logits expose no features; a longest length of 0 leaves nothing to catch up.
+    """
+    lengths = list(lengths)
+    jobs = [Job(PLAIN), *(Job(FIXED, length) for length in lengths)]
+    if K := max(lengths):
+        jobs += [Job(BACKLOG, rows) for rows in range(1, MAX_BACKLOG + 1)]
+        if has_logits:
+            jobs.append(Job(FEATURES, min(FEATURE_TOKENS, K)))
+    return jobs
 
 
 @dataclass(frozen=True)

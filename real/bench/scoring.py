@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from real.bench.phase_costs import phase_costs_without_each, phase_jobs
+from real.bench.phase_costs import RoundTimes, phase_costs_without_each, phase_jobs
 from real.bench.scorecard import Prices, ScorecardRow, scorecard_rows
 from real.decode.engine import engines_of
 from real.decode.loop import DecodeResult, decode
 from real.decode.plans import Plan, chain_plan
 from real.draft import Drafter, Silent
-from real.measure.job import PLAIN, Job
-from real.measure.samples import RoundTimes
+from real.measure.timing import PLAIN, Job
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet
 from real.rerun import prompts_of, rerun_rule
@@ -102,7 +101,8 @@ def score(
 
     def run_job(job: Job, s: int, budget: int = MOST) -> DecodeResult:
         plan = chain_plan(job.policy, max(deepest, 1), seed, unit)
-        return prompts[1].run(job.drafter(pair.drafter), plan, s, seed, budget)
+        drafter = Silent() if job.kind == PLAIN else pair.drafter
+        return prompts[1].run(drafter, plan, s, seed, budget)
 
     for (drafter, _), plan in zip(runs, plans_of_runs()):  # warms caches and compiled policies
         prompts[1].run(drafter, plan, 0, seed)

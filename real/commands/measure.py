@@ -1,128 +1,89 @@
-"""The command `simspec measure`."""
+"""simspec measure: what drafting and verification cost on a device."""
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from real.commands.options import (
-    DRAFTERS,
-    MOST_TOKENS,
-    Device,
-    Dtype,
-    Engine,
-    Json,
-    Models,
-    Seed,
-    TargetPath,
-    Temperature,
-    Threads,
-    TopK,
-    TopP,
-    Weights,
-    check_recordings,
-    describe_engines,
-    parse_rule,
-    show_progress,
-)
-from simspec import CostModel
-from simspec.cli.options import LONGEST_DRAFT, MOST_BATCH, MOST_REPEATS, at_most
+from real.commands.options import DRAFTERS, check_recordings, describe_engines, show_progress
+from real.measure import MeasureSettings, max_new_tokens
+from real.model_settings import ModelSettings, RuleSettings
+from real.progress import Progress, quiet, relabel
+from simspec.cli.options import LONGEST_DRAFT
+from simspec.output.files import check_output
 from simspec.output.table import print_table
 from simspec.output.terminal import print_text
-from simspec.tree.tree import MAX_NODES
+from simspec.settings import Settings, command, option
 
 if TYPE_CHECKING:
-    from real.jobs import CostRequest
+    from real.sampling import Rule
+    from simspec import CostModel
+    from simspec.cost.table import CostTable
 
-PANEL = "Record"
-
+PANEL = "Record and train"
 SHOWN = 1, 2, 4, 8, 16, 32, 48
 """Lengths of verification that are printed for several drafters."""
+UNFINISHED = ".unfinished.costs.json"
+"""File of an unfinished measurement of several drafters, next to the first cost file."""
 
 
-Drafters = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drafter", help=f"{DRAFTERS}; repeatable, then --out is a folder.", show_default="model"
-    ),
-]
-Rules = Annotated[
-    list[str] | None,
-    typer.Option("--rule", help="greedy, coupled or rejection; repeatable.", show_default="greedy"),
-]
+@dataclass(frozen=True)
+class CostSettings(Settings):
+    """Whose costs are measured, how, and where they are written."""
 
-
-def measure(
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="The cost model, .json; a table where several batch sizes or contexts are given; "
+        option(
+            "The cost model, .json; a table where several batch sizes or contexts are given; "
             "a folder for several drafters."
         ),
-    ] = None,
-    drafter: Drafters = None,
-    rule: Rules = None,
-    recording: Annotated[
-        list[str] | None,
-        typer.Option(
+    ] = None
+    drafter: Annotated[
+        tuple[str, ...], option(f"{DRAFTERS}; repeatable, then --out is a folder; default: model.")
+    ] = ()
+    rule: Annotated[
+        tuple[Literal["greedy", "coupled", "rejection"], ...],
+        option("greedy, coupled or rejection; repeatable; default: greedy."),
+    ] = ()
+    recordings: Annotated[
+        tuple[str, ...],
+        option(
+            "A recording, file or bundled name: its drafter, rule and depth; repeatable. Written "
+            "next to it, or into the folder --out.",
             "--for",
-            help="A recording, file or bundled name: its drafter, rule and depth; repeatable. "
-            "Written next to it, or into the folder --out.",
         ),
-    ] = None,
-    temperature: Temperature = 0.8,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    k: Annotated[
-        int,
-        typer.Option(
-            "--depth", "-k", callback=at_most(LONGEST_DRAFT), help="Longest draft to price."
-        ),
-    ] = 16,
-    batch: Annotated[
-        list[int] | None,
-        typer.Option(
-            callback=at_most(MOST_BATCH), help="Texts decoded together, repeatable; default 1."
-        ),
-    ] = None,
-    context: Annotated[
-        list[int] | None,
-        typer.Option(
-            callback=at_most(MOST_TOKENS), help="Tokens before the round, repeatable; default 128."
-        ),
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option(callback=at_most(MOST_REPEATS), help="Runs of every job at least.")
-    ] = 1,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            help="Time limit, for each cost file, with the warm-up: runs go on until all "
-            "intervals are narrow and the best draft length is settled."
-        ),
-    ] = 40.0,
-    precision: Annotated[
-        float, typer.Option(help="Half-width of every cell's 95% interval, as a share of it.")
-    ] = 0.05,
-    rows: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MAX_NODES),
-            help="Price trees too, of at most this number of submitted tokens; 0: chains alone.",
-        ),
-    ] = 0,
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    threads: Threads = 0,
-    engine: Engine = "eager",
-    models: Models = None,
-    target: TargetPath = None,
-    weights: Weights = None,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
+    ] = ()
+    temperature: Annotated[
+        float, option("Divides the logits, where the rule is not greedy.", ge=0)
+    ] = 0.8
+    top_k: Annotated[int, option("Number of best tokens that can be picked; 0: all.", ge=0)] = 0
+    top_p: Annotated[
+        float, option("Only the fewest best tokens that hold this share can be picked.")
+    ] = 1.0
+    depth: Annotated[
+        int, option("Longest draft to price.", "--depth", "-k", ge=1, le=LONGEST_DRAFT)
+    ] = 16
+    sizes: MeasureSettings = MeasureSettings()
+    models: ModelSettings = ModelSettings()
+    as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A cost file to measure; `recording` is whose costs they are, "" for nobody's."""
+
+    out: Path
+    drafter: str
+    rule: "Rule"
+    K: int
+    recording: str = ""
+
+
+@command
+def measure(settings: CostSettings) -> None:
     """Measure what drafting and verification cost on this device, for `simspec sweep --cost`.
 
     One sequence is timed in the decode loop, all draft lengths in turn, every round between two
@@ -140,81 +101,139 @@ def measure(
 
     Example: simspec measure --drafter eagle --drafter medusa --rule coupled --threads 1 --out .
     """
-    check_recordings(*recording or ())
-    from real.jobs import CostRequest, ModelSettings, measure_costs, measure_together, requests_for
-    from real.measure import MeasureSettings
+    check_recordings(*settings.recordings)
+    if settings.recordings and (settings.drafter or settings.rule):
+        raise ValueError("--for names recordings, which have a drafter and a rule: drop those")
+    if settings.out is None and not settings.recordings:
+        raise ValueError("--out is missing: name the cost file, or recordings by --for")
+    settings.models.use_threads()
+    with show_progress() as progress:
+        tables = measure_costs(settings, progress)
     from real.measure.estimate import faster_wider_warning
 
-    drafters, rules = drafter or ["model"], rule or ["greedy"]
-    settings = MeasureSettings(
-        tuple(batch or [1]),
-        tuple(context or [128]),
-        repeats=repeats,
-        seed=seed,
-        tree_nodes=rows,
-        seconds=seconds,
-        precision=precision,
-    )
-    models_ = ModelSettings(models, device, dtype, engine, target, weights)
-    parsed = [parse_rule(name, temperature, seed, top_k, top_p) for name in rules]
-    if recording:
-        if drafter or rule:
-            raise ValueError("--for names recordings, which have a drafter and a rule: drop those")
-        requests = requests_for(recording, out)
-    elif out is None:
-        raise ValueError("--out is missing: name the cost file, or recordings by --for")
+    if settings.as_json:
+        costs = {str(asked.out): table.simplest().to_dict() for asked, table in tables}
+        alone = len(tables) == 1 and not settings.recordings
+        print(json.dumps(next(iter(costs.values())) if alone else costs))
     else:
-        requests = [
-            CostRequest(out / f"{name}-{rule.name}.cost.json", name, rule, k)
-            for name in drafters
-            for rule in parsed
-        ]
-    with show_progress() as progress:
-        if recording or len(requests) > 1:
-            settings = replace(settings, seconds=seconds * len(requests))
-            costs = measure_together(requests, models_, settings, progress)
-        else:
-            assert out is not None  # checked above
-            table = measure_costs(out, models_, drafters[0], parsed[0], k, settings, progress)
-    if recording or len(requests) > 1:
-        files = [str(request.out) for request in requests]
-        if as_json:
-            print(json.dumps({file: cost.to_dict() for file, cost in zip(files, costs)}))
-        else:
-            _print_together(costs, files)
-            for request, cost in zip(requests, costs):
-                _print_best(request, cost)
-    else:
-        costs = [cell for row in table.cells for cell in row if cell is not None]
-        if as_json:
-            print(json.dumps(table.simplest().to_dict()))
-        else:
-            print_text("\n".join(table.describe()))
-            for warning in table.warnings:
-                print_text(f"warning: {warning}")
-            _print_best(requests[0], costs[0])
-            engines = table.origin.engines if table.origin else {}
-            print_text(f"wrote {out}, measured on {table.device}; {describe_engines(engines)}")
-    if any(faster_wider_warning(cost) for cost in costs):
+        _print(settings, tables)
+    cells = [cell for _, table in tables for row in table.cells for cell in row if cell is not None]
+    if any(faster_wider_warning(cost) for cost in cells):
         raise typer.Exit(1)
 
 
-def _print_best(request: "CostRequest", cost: CostModel) -> None:
-    from real.jobs.measure import best_lengths
+def measure_costs(
+    settings: CostSettings, progress: Progress = quiet
+) -> "list[tuple[Asked, CostTable]]":
+    """Measures all costs in one sitting, and writes their files.
 
-    if cost.precision is None:  # a batch's costs have no intervals
-        return
-    for best in best_lengths(request, cost):
-        print_text(f"{cost.name}, {best.describe()}")
+    A killed measurement of several drafters, or of recordings, resumes. Costs of several stop at
+    each drafter's own longest draft. ValueError, before models are loaded, where one drafter's
+    files declare shorter drafts, and for a recording of another target.
+    """
+    from real.drafters import BUILTIN
+    from real.measure.price import Entry, check_offered, measure_several
+    from real.pair import check_pair
+    from simspec import load_trace
+    from simspec.trace.recordings import locate
+
+    asked, models, sizes = _asked(settings), settings.models, settings.sizes
+    several = len(asked) > 1 or bool(settings.recordings)
+    outputs = [each.out for each in asked]
+    for i, out in enumerate(outputs):
+        check_output(out, *outputs[:i])
+    longest = max(each.K for each in asked)
+    rows, capacity = max(longest, sizes.tree_nodes) + 1, sizes.context[-1] + max_new_tokens(longest)
+    names = list(dict.fromkeys(each.drafter for each in asked))
+    if several:
+        pairs = dict(zip(names, models.load_all(names, rows, capacity)))
+    else:
+        if kind := BUILTIN.get(names[0]):
+            folder = models.weights or models.folder / names[0]
+            check_offered(names[0], kind.declared(folder), longest)
+        pairs = {names[0]: models.load(names[0], rows, capacity)}
+    entries = []
+    for each in asked:
+        pair, trace = pairs[each.drafter], None
+        if each.recording:
+            trace = load_trace(locate([each.recording])[each.recording])
+            check_pair(trace, pair, each.recording)
+        K = pair.drafter.longest(each.K) if several else each.K
+        entries.append(Entry(pair.target, pair.drafter, each.rule, K, trace))
+    unfinished = outputs[0].parent / UNFINISHED if several else None
+    sizes = replace(sizes, seconds=sizes.seconds * len(asked))
+    progress = progress if several else relabel(progress, f"measuring {outputs[0].stem}")
+    tables = measure_several(entries, sizes, unfinished, progress)
+    for table, out in zip(tables, outputs):
+        table.simplest().to_json(out)
+    if unfinished is not None:
+        unfinished.unlink(missing_ok=True)
+    return list(zip(asked, tables))
+
+
+def _asked(settings: CostSettings) -> list[Asked]:
+    """The cost files: one for each recording, or for each drafter and rule."""
+    from real.rerun import recorded_rule
+    from simspec import load_trace
+    from simspec.trace.recordings import locate
+
+    out = settings.out
+    if settings.recordings:
+        asked = []
+        for name, path in locate(settings.recordings).items():
+            trace = load_trace(path)
+            file = (out or path.parent) / f"{path.stem}.cost.json"
+            asked.append(Asked(file, trace.meta.drafter, recorded_rule(trace), trace.K, name))
+        return asked
+    assert out is not None  # the command checks it
+    sampling = settings.temperature, settings.top_k, settings.top_p, settings.sizes.seed
+    rules = [RuleSettings(rule, *sampling).made() for rule in settings.rule or ("greedy",)]
+    drafters = settings.drafter or ("model",)
+    if len(rules) * len(drafters) == 1:
+        return [Asked(out, drafters[0], rules[0], settings.depth)]
+    return [
+        Asked(out / f"{name}-{rule.name}.cost.json", name, rule, settings.depth)
+        for name in drafters
+        for rule in rules
+    ]
+
+
+def _print(settings: CostSettings, tables: "Sequence[tuple[Asked, CostTable]]") -> None:
+    if len(tables) > 1 or settings.recordings:
+        _print_together([table.at() for _, table in tables])
+    else:
+        print_text("\n".join(tables[0][1].describe()))
+    for warning in dict.fromkeys(text for _, table in tables for text in table.warnings):
+        print_text(f"warning: {warning}")
+    for asked, table in tables:
+        _print_best(asked, next(cell for row in table.cells for cell in row if cell is not None))
+    files, table = ", ".join(str(asked.out) for asked, _ in tables), tables[0][1]
+    engines = table.origin.engines if table.origin else {}
+    print_text(f"wrote {files}, measured on {table.device}; {describe_engines(engines)}")
+
+
+def _print_best(asked: Asked, cost: "CostModel") -> None:
+    """The best draft length at the recording's acceptance, or at some assumed ones."""
+    from real.measure.price import best_length, tokens_per_round
+    from simspec import load_trace
+    from simspec.trace.recordings import locate
+
     precision = cost.precision
+    if precision is None:  # a batch's costs have no intervals
+        return
+    name = asked.recording
+    trace = load_trace(locate([name])[name]) if name else None
+    for acceptance, tokens in tokens_per_round(trace, cost.K).items():
+        print_text(f"{cost.name}, {best_length(acceptance, tokens, cost).describe()}")
     if precision.blocks:
         print_text(f"{precision.blocks} timing blocks, {precision.disturbed} left out as disturbed")
 
 
-def _print_together(costs, files: list[str]) -> None:
+def _print_together(costs: "Sequence[CostModel]") -> None:
     lengths = [j for j in SHOWN if j <= max(cost.nodes for cost in costs)]
     rows = []
     for cost in costs:
+        assert cost.precision is not None  # measured
         verify = (
             f"{cost.verify[j] / cost.baseline:.3f}" if j <= cost.nodes else "" for j in lengths
         )
@@ -223,6 +242,3 @@ def _print_together(costs, files: list[str]) -> None:
         rows.append((cost.name, f"{1e3 * cost.baseline:.3f}", *verify, c, after))
     headings = ("cost", "plain ms", *(f"verify {j}" for j in lengths), "c", "after draft")
     print_table(headings, rows, title=f"in plain steps, measured on {costs[0].device}")
-    for warning in dict.fromkeys(w for cost in costs for w in cost.precision.warnings):
-        print_text(f"warning: {warning}")
-    print_text(f"wrote {', '.join(files)}")

@@ -2,7 +2,6 @@
 
 from real.jobs.audit import ForcedRun, audit_run, force_recording
 from real.jobs.convert import export_drafter
-from real.jobs.measure import CostRequest, measure_costs, measure_together, requests_for
 from real.jobs.race import RaceOutputs, RaceSettings, race_recording
 from real.jobs.run import Outcome, RunSettings, SampledOutcome, run_on, run_recording, run_sampled
 from real.jobs.scorecard import ScoringSettings, score_recordings
@@ -18,7 +17,6 @@ from real.model_settings import ModelSettings, dtype_of, open_recording, policy_
 from real.train.pipeline import PromptFiles
 
 __all__ = [
-    "CostRequest",
     "DrafterRequest",
     "ForcedRun",
     "ModelSettings",
@@ -36,12 +34,9 @@ __all__ = [
     "dtype_of",
     "export_drafter",
     "force_recording",
-    "measure_costs",
-    "measure_together",
     "open_recording",
     "policy_cost_of",
     "race_recording",
-    "requests_for",
     "run_on",
     "run_recording",
     "run_sampled",

@@ -10,7 +10,8 @@ from real.audit.runs import emitted_sequences, run_header, save_run
 from real.decode.engine import engines_of
 from real.decode.plans import BeamSearch, parse_beam
 from real.equality import Comparison, compare, rounds_of
-from real.measure import MeasureSettings, max_new_tokens, measure
+from real.measure import MeasureSettings, max_new_tokens
+from real.measure.price import measure
 from real.model_settings import ModelSettings, open_recording
 from real.pair import Pair
 from real.progress import Progress, quiet, relabel
@@ -320,7 +321,7 @@ def run_recording(
     rule, submitted = recorded_rule(trace), policy.submitted(trace.K)
     if rule.sampled:
         chain_policy(trace, policy, CostModel.from_ratio(0.1, trace.K))
-    timing = MeasureSettings(rounds=8, repeats=2, tree_nodes=submitted)
+    timing = MeasureSettings(repeats=8, seconds=0, tree_nodes=submitted)
     timed = timing.context[-1] + max_new_tokens(max(trace.K, submitted))
     pair = models.load_for(trace, name, submitted, timed if cost is None else 0, settings.drafter)
     if cost is None:

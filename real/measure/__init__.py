@@ -1,7 +1,71 @@
-"""Latency measurements: the parts of a round in the decode loop, and single passes on a grid."""
+"""Latency measurements of the parts of a round, in the decode loop: `MeasureSettings` of all.
 
-from real.measure.blocks import max_new_tokens
-from real.measure.cost_table import measure, measure_table
-from real.measure.settings import MeasureSettings
+`real.measure.price` measures; this module costs no import of torch.
+"""
 
-__all__ = ["MeasureSettings", "max_new_tokens", "measure", "measure_table"]
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+from simspec.cli.options import MOST_BATCH, MOST_CONTEXT, MOST_REPEATS
+from simspec.settings import Settings, option
+from simspec.tree.tree import MAX_NODES
+
+__all__ = ["MeasureSettings", "max_new_tokens"]
+
+ROOM = 64
+"""New tokens of a timed sequence: its cells share one prompt, whose length they barely change."""
+ROUNDS = 2
+"""Rounds of every job in one run of its block."""
+
+
+@dataclass(frozen=True)
+class MeasureSettings(Settings):
+    """Sizes, repeats and time of a measurement: a group of options."""
+
+    batch: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=MOST_BATCH)], ...],
+        option("Texts decoded together, repeatable.", min_length=1),
+    ] = (1,)
+    context: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=MOST_CONTEXT)], ...],
+        option("Tokens before the round, repeatable.", min_length=1),
+    ] = (128,)
+    repeats: Annotated[
+        int, option("Runs of every job at least, after a warm-up.", ge=1, le=MOST_REPEATS)
+    ] = 1
+    seconds: Annotated[
+        float,
+        option(
+            "Time limit, for each cost file, with the warm-up: runs go on until all intervals are "
+            "narrow and the best draft length is settled.",
+            ge=0,
+            le=1e9,
+        ),
+    ] = 40.0
+    precision: Annotated[
+        float, option("Half-width of every cell's 95% interval, as a share of it.", gt=0, lt=1)
+    ] = 0.05
+    tree_nodes: Annotated[
+        int,
+        option(
+            "Price trees too, of at most this number of submitted tokens; 0: chains alone.",
+            "--rows",
+            ge=0,
+            le=MAX_NODES,
+        ),
+    ] = 0
+    seed: Annotated[
+        int, option("Of prompts, the order of jobs, and all draws.", ge=0, le=2**63 - 1)
+    ] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("batch", "context"):  # each size once, ascending
+            object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
+
+
+def max_new_tokens(K: int) -> int:
+    """Tokens that a timed sequence may add to its context: the room that static caches need."""
+    return ROOM + 2 * (K + 1)

@@ -1,40 +1,38 @@
-"""Estimates of costs by trimmed means of timing blocks, and warnings of a measurement."""
+"""Estimates by trimmed means of timing blocks, the CostModel made of them, and warnings."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import hypot, inf, isfinite, nan, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
+from real.decode.features import PREDICTOR_NAMES
+from real.decode.verify import DRAFTING, OTHER, POLICY
+from real.measure.timing import (
+    ALONE,
+    DRAFT,
+    FEATURES,
+    FIXED,
+    MAX_BACKLOG,
+    NODES,
+    PASS,
+    PLAIN,
+    WIDTH,
+    Job,
+    Samples,
+    Timed,
+    measured_lengths,
+)
 from simspec import CostModel
+from simspec.cost.provenance import CostPrecision
 
 LEVEL = 0.95
 TRIM = 0.2
 """Share of the weight that is left out at each end: bursts of a shared machine are one-sided."""
 FEWEST_BLOCKS = 4
 """Fewest blocks of an interval."""
-
-
-class Timed(NamedTuple):
-    """Seconds of rounds at the machine's typical pace, with the block and weight of each."""
-
-    seconds: np.ndarray
-    block: np.ndarray
-    weight: np.ndarray
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> "Timed":
-        """Seconds of equal weight, each in a separate block."""
-        values = np.asarray(seconds, np.float64)
-        return cls(values, np.arange(len(values)), np.ones(len(values)))
-
-    def __add__(self, other: "Timed") -> "Timed":  # type: ignore[override]
-        return Timed(*(np.concatenate(pair) for pair in zip(self, other)))
-
-    def map(self, seconds: np.ndarray) -> "Timed":
-        """Other seconds of the same rounds."""
-        return self._replace(seconds=seconds)
 
 
 class Estimate(NamedTuple):
@@ -201,3 +199,236 @@ def faster_wider(cost: CostModel) -> tuple[int, int, float] | None:
     if worst[narrow, wide] <= FASTER:
         return None
     return int(narrow), int(wide), float(worst[narrow, wide])
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Properties of a drafter on which the assembly of its costs depends.
+
+    | field | meaning |
+    | --- | --- |
+    | K, nodes | longest draft, and largest tree (0: chains alone) |
+    | resumes | verification skips layers that its drafts have run: its passes are its own |
+    | computes | it runs a model, so that a draft can slow the pass after it |
+    """
+
+    K: int
+    nodes: int
+    resumes: bool
+    computes: bool
+
+
+def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
+    """Costs as `real.measure.measure` defines them, from rounds of the target and the drafter's.
+
+    ValueError where some measured draft length never occurred.
+    """
+    plain = target.seconds(Job(PLAIN)) + target.seconds(Job(PLAIN, 1))
+    policy = _plain(target, (POLICY,))
+    kept = ZERO
+    without = own.seconds(Job(FIXED, 0), (OTHER,))
+    if len(without.seconds):
+        kept = above_zero(difference(estimate(without), _plain(target, (OTHER,))))
+    lengths = measured_lengths(priced.K)
+    for length in lengths:
+        if not len(own.drafting(length).seconds):
+            raise ValueError(
+                f"the drafter never drafted {length} tokens in a round; "
+                "measure with a smaller depth, or a longer context"
+            )
+    passes = {0: _plain(target, PASS)} | {
+        job.size: estimate(target.seconds(job, PASS))
+        for job in target.rounds
+        if job.kind in (ALONE, NODES)
+    }
+    behind = {
+        j: difference(estimate(own.seconds(Job(FIXED, j), PASS)), kept._replace(half_width=0.0))
+        for j in lengths
+    }
+    verify = filled(passes, max(priced.K, priced.nodes))
+    if priced.resumes:
+        trees = {
+            job.size: difference(estimate(own.seconds(job, PASS)), kept._replace(half_width=0.0))
+            for job in own.rounds
+            if job.kind == NODES
+        }
+        verify[1:] = _resumed(behind | trees, verify)
+    after = ZERO
+    if priced.computes and not priced.resumes:
+        after = _beyond_noise(mean_of(difference(behind[j], passes[j]) for j in lengths))
+    draft = {0: ZERO} | {j: _draft(own, j, policy, after) for j in lengths}
+    parts: dict[str, list[Estimate]] = {
+        "draft": filled(draft, priced.K),
+        "verify": verify,
+        "catch_up": _catch_up(own),
+    }
+    single = {
+        "overhead": Estimate(
+            policy.seconds + kept.seconds, policy.half_width + kept.half_width, policy.samples
+        ),
+        "baseline": estimate(plain),
+        "feature": _feature(own, policy.seconds),
+        "node": _node(own),
+    }
+    precision = CostPrecision(
+        LEVEL,
+        {name: [width_or_none(e) for e in part] for name, part in parts.items()}
+        | {name: width_or_none(e) for name, e in single.items()},
+        {name: [e.samples for e in part] for name, part in parts.items()}
+        | {name: e.samples for name, e in single.items()},
+        after_draft=after.seconds,
+    )
+    arrays: dict[str, Any] = {
+        name: np.array([e.seconds for e in part]) for name, part in parts.items()
+    }
+    arrays |= {name: e.seconds for name, e in single.items()}
+    return CostModel(**arrays, precision=precision, predictor=_predictor(own))
+
+
+def _resumed(behind: Mapping[int, Estimate], verify: list[Estimate]) -> list[Estimate]:
+    """Passes 1 .. after drafts; between measured ones their difference to `verify` is linear.
+
+    Passes jump at some numbers of rows, and the difference does not.
+    """
+    lengths = sorted(behind)
+    extra = [behind[j].seconds - verify[j].seconds for j in lengths]
+    rows = range(len(verify))
+    line = np.interp(rows, lengths, extra)
+    between = (Estimate(verify[j].seconds + float(line[j]), nan, 0) for j in rows)
+    return [above_zero(behind.get(j, e)) for j, e in enumerate(between) if j]
+
+
+def _plain(target: Samples, phases: tuple[int, ...]) -> Estimate:
+    return estimate(target.seconds(Job(PLAIN), phases) + target.seconds(Job(PLAIN, 1), phases))
+
+
+def _draft(own: Samples, j: int, policy: Estimate, after: Estimate) -> Estimate:
+    drafting = above_zero(difference(estimate(own.drafting(j)), policy))
+    return above_zero(drafting._replace(seconds=drafting.seconds + after.seconds))
+
+
+def _beyond_noise(e: Estimate) -> Estimate:
+    """The estimate, or zero where its interval holds zero: a draft can only slow a pass."""
+    return e if e.seconds > e.half_width else ZERO
+
+
+def _catch_up(own: Samples) -> list[Estimate]:
+    """catch_up[0 .. MAX_BACKLOG] of one-token drafts; a missing backlog costs as the one before."""
+    base, extra = estimate(own.drafting(1)), [ZERO]
+    for backlog in range(1, MAX_BACKLOG + 1):
+        seconds = own.seconds(Job(FIXED, 1), DRAFT, backlog)
+        one = above_zero(difference(estimate(seconds), base)) if len(seconds.seconds) else None
+        extra.append(one or Estimate(extra[-1].seconds, float("nan"), 0))
+    return extra
+
+
+def _feature(own: Samples, policy: float) -> Estimate:
+    """Time to read the features of one token, beyond calling the policy."""
+    # a round of j tokens calls the policy j + 1 times, which overhead and draft price
+    for job in own.rounds:
+        if job.kind == FEATURES and job.size:
+            read = own.seconds(job, (POLICY,))
+            extra = (read.seconds - policy * (job.size + 1)) / job.size
+            return above_zero(estimate(read.map(extra)))
+    return ZERO
+
+
+def _predictor(own: Samples) -> float | None:
+    """Seconds of a predictor's value of one token; None where none was timed.
+
+    Extra time of rounds that read it, in the policy's phase and after the pass, over rounds of as
+    many tokens that read nothing. It includes the target's part, once a round.
+    """
+    for job in own.rounds:
+        if job.kind in PREDICTOR_NAMES and job.size:
+            phases = POLICY, OTHER
+            without = estimate(own.seconds(Job(FIXED, job.size), phases))
+            extra = difference(estimate(own.seconds(job, phases)), without)
+            return max(extra.seconds, 0.0) / job.size
+    return None
+
+
+def _node(own: Samples) -> Estimate:
+    """Slope of drafting time over the rows of a drafter's pass; zero for fewer than two widths."""
+    widths = {
+        job.size: estimate(own.seconds(job, (DRAFTING,))) for job in own.rounds if job.kind == WIDTH
+    }
+    if len(widths) < 2:
+        return ZERO
+    slope = float(np.polyfit(list(widths), [e.seconds for e in widths.values()], 1)[0])
+    return Estimate(max(slope, 0.0), float("nan"), min(e.samples for e in widths.values()))
+
+
+DRAWS, KEPT = 200, 64
+"""Replicates that intervals come from, and those that a file holds."""
+
+Ratios = dict[str, np.ndarray]
+"""The parts of a cost in plain steps."""
+
+
+def draw_blocks(blocks: int, seed: int, draws: int = DRAWS) -> np.ndarray:
+    """int64 [draws, blocks]: how often each block is drawn, with replacement."""
+    if not blocks:
+        return np.zeros((0, 0), np.int64)
+    return np.random.default_rng(seed).multinomial(blocks, np.full(blocks, 1 / blocks), size=draws)
+
+
+def replicate_costs(
+    target: Samples, own: Samples, priced: Priced, cost: CostModel, draws: np.ndarray
+) -> list[Ratios]:
+    """`timed_cost` of every row of `draws`, in plain steps.
+
+    They lie about `cost`, wider than resamples by Student's t of their blocks over the normal.
+    """
+    assert cost.precision is not None  # timed_cost gives one
+    point = _ratios(cost)
+    wider = {part: _widening(cost.precision.samples.get(part, 0)) for part in point}
+    found = []
+    for drawn in draws:
+        target.draws = own.draws = drawn
+        try:
+            resampled = _ratios(timed_cost(target, own, priced))
+        finally:
+            target.draws = own.draws = None
+        found.append(
+            {p: np.maximum(point[p] + wider[p] * (r - point[p]), 0) for p, r in resampled.items()}
+        )
+    return found
+
+
+def with_replicates(cost: CostModel, replicates: Sequence[Ratios], kept: int = KEPT) -> CostModel:
+    """The cost with intervals from all replicates, and the first `kept` of them for its file."""
+    precision = cost.precision
+    assert precision is not None  # as above
+    if len(replicates) < 2:
+        return cost
+    half_width, point = dict(precision.half_width), _ratios(cost)
+    for part in set(half_width) - {"baseline"}:
+        away = np.abs(np.array([r[part] for r in replicates]) - point[part])
+        error = np.quantile(away, LEVEL, axis=0) * cost.baseline
+        samples = precision.samples[part]
+        if isinstance(samples, list):
+            half_width[part] = [float(e) if n > 1 else None for e, n in zip(error, samples)]
+        else:
+            half_width[part] = float(error) if samples > 1 else None
+    rows = {
+        part: [np.round(r[part], 5).tolist() for r in replicates[:kept]] for part in replicates[0]
+    }
+    return replace(cost, precision=replace(precision, half_width=half_width, replicates=rows))
+
+
+def _ratios(cost: CostModel) -> Ratios:
+    names = ["draft", "verify", "catch_up", "overhead", "feature", "node"]
+    names += ["predictor"] if cost.predictor is not None else []
+    return {name: np.asarray(getattr(cost, name), np.float64) / cost.baseline for name in names}
+
+
+def _widening(samples: Any) -> Any:
+    """Widening by an entry's number of blocks; entries between measured ones have the fewest."""
+    counts = np.array(samples, np.float64)
+    measured = counts[counts > 1]
+    if not len(np.atleast_1d(measured)) or not measured.size:
+        return 1.0
+    blocks = np.where(counts > 1, counts, measured.min())
+    # a resample holds none to several of an entry's blocks, which widens it as n / (n - 1) would
+    return stdtrit(blocks - 1, (1 + LEVEL) / 2) / ndtri((1 + LEVEL) / 2)

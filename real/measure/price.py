@@ -1,35 +1,54 @@
-"""Prices of one target's drafters from one sitting, and the draft length that they favour."""
+"""Prices of one target's drafters from one sitting, and the draft length that they favour.
 
-from collections.abc import Sequence
+The decode loop runs one sequence at a time, and is timed at every context. What a batch adds is
+timed as bare batched passes and added on top.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from time import perf_counter
 from uuid import uuid4
 
 import numpy as np
 import torch
 
+from real.decode.engine import engines_of
 from real.draft import Drafter, Silent
-from real.measure.blocks import Block, LoopBlock, TreeWidthBlock, resumes
-from real.measure.estimate import disturbed_warning, drift_warning, faster_wider_warning, halves
-from real.measure.job import PLAIN, Job, alone_jobs, draft_jobs, tree_jobs
-from real.measure.pace import Pace
-from real.measure.samples import Samples
-from real.measure.settings import MeasureSettings, cost_origin
-from real.measure.sitting import REAL, Clocks, Sitting, UnfinishedSitting, sit
-from real.measure.timed_cost import (
+from real.measure import MeasureSettings
+from real.measure.blocks import (
+    BatchedBlock,
+    BatchedPasses,
+    Block,
+    LoopBlock,
+    Passes,
+    TreeWidthBlock,
+    resumes,
+    shared_layers,
+)
+from real.measure.estimate import (
     DRAWS,
     KEPT,
     Priced,
+    disturbed_warning,
     draw_blocks,
+    drift_warning,
+    faster_wider_warning,
+    halves,
     replicate_costs,
     timed_cost,
     with_replicates,
 )
+from real.measure.sitting import REAL, Clocks, Sitting, UnfinishedSitting, sit
+from real.measure.timing import PLAIN, Job, Pace, Samples, alone_jobs, draft_jobs, tree_jobs
 from real.model.target import Target
 from real.progress import Progress, quiet
 from real.provenance import device_name, processor_name, versions
 from real.sampling import Rule
 from simspec import CostModel, Trace, replay
+from simspec.cost.provenance import CostOrigin
+from simspec.cost.table import CostTable
 from simspec.numerics.formulas import expected_committed
 from simspec.policies.fixed import fixed
 from simspec.tree.tree import MAX_NODES
@@ -180,6 +199,8 @@ class LoopPrices:
         self.blocks: dict[str, Block] = {}
         self.samples: dict[str, Samples] = {}
         self._emitted: dict[str, dict[str, np.ndarray]] = {}
+        self.name = uuid4().hex[:12]
+        self.created = datetime.now(UTC).isoformat(timespec="seconds")
         vocab = entries[0].target.decoder.config.vocab
         prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
         self.pace = Pace()
@@ -255,8 +276,20 @@ class LoopPrices:
             cost,
             name=entry.name,
             device=device_name(entry.target.decoder.device),
-            origin=cost_origin(entry.target, drafter),
+            origin=self._origin(entry),
             precision=precision,
+        )
+
+    def _origin(self, entry: Entry) -> CostOrigin:
+        decoder = entry.target.decoder
+        return CostOrigin(
+            device=processor_name(decoder.device),
+            threads=torch.get_num_threads(),
+            dtype=str(decoder.dtype).removeprefix("torch."),
+            engines=engines_of(entry.target, entry.drafter),
+            versions=versions(),
+            created=self.created,
+            sitting=self.name,
         )
 
     def best_lengths(self, entry: Entry) -> list[BestLength]:
@@ -282,60 +315,208 @@ def random_prompt(
     return np.resize(rng.integers(0, vocab, distinct), context).tolist()
 
 
+def measure(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    K: int,
+    settings: MeasureSettings,
+    progress: Progress = quiet,
+) -> CostModel:
+    """A CostModel from timed rounds of the decode loop, in seconds; docs/costs.md has how and why.
+
+    | field | what is timed |
+    | --- | --- |
+    | baseline | a whole round of plain decoding without a drafter |
+    | verify[0] | its pass, verification and bookkeeping |
+    | verify[j] | the same of j random tokens that no drafter computed: a chain, beyond K a tree |
+    | draft[j] | drafting and calling the policy, without a backlog; and `after_draft` |
+    | after_draft | extra time of the pass after a draft over verify[j], mean over lengths |
+    | overhead | calling the policy once; what the drafter does in a round without a draft |
+    | catch_up[b] | extra time of a draft of one token after a backlog of b rows |
+    | feature | reading the features of one token; 0 for a drafter without logits |
+    | predictor | theta of one token alone, its part of every round included; None without one |
+    | node | slope of drafting time over the rows of a pass; 0 for drafters of chains |
+
+    A drafter whose verification resumes after its own layers has its own verify[j], j >= 1, timed
+    after its drafts (beyond K after its binary trees), and no after_draft. after_draft is 0 where
+    its interval holds 0, and for drafters without logits, which run no model.
+
+    Drafts of the lengths in `job.LADDER` are timed, and passes of `job.verified_lengths`; those
+    between are linear. Trees and `node` need `settings.tree_nodes` >= K.
+
+    Prompts are random tokens; for a drafter without logits the second half repeats the first, so
+    that a lookup finds up to context / 2 tokens. A sequence's first round counts only for a length
+    that no later round drafted. ValueError where the drafter never offers some length.
+    """
+    return measure_table(target, drafter, rule, K, settings, progress).at()
+
+
+def measure_table(
+    target: Target,
+    drafter: Drafter,
+    rule: Rule,
+    K: int,
+    settings: MeasureSettings,
+    progress: Progress = quiet,
+    timer: Callable[[], float] = perf_counter,
+) -> CostTable:
+    """`measure` at every batch size B and context C, in seconds of a round of the whole batch.
+
+    cell(B, C) = batched(B, C) + max(loop(C) - batched(1, C), 0), entry by entry, for draft, verify
+    and baseline. catch_up adds the difference of batched passes and is at least 0. overhead and
+    feature stay those of one sequence. A cell beyond the device's memory is None.
+    """
+    entry = Entry(target, drafter, rule, K)
+    (table,) = measure_several([entry], settings, None, progress, timer=timer)
+    return table
+
+
 def measure_several(
     entries: Sequence[Entry],
     settings: MeasureSettings,
-    unfinished: Path,
+    unfinished: Path | None = None,
     progress: Progress = quiet,
     clocks: Clocks = REAL,
-) -> list[CostModel]:
-    """`real.measure.measure` of every entry; plain decoding and verification are timed once a rule.
+    timer: Callable[[], float] = perf_counter,
+) -> list[CostTable]:
+    """The costs of every entry; plain decoding and verification are timed once a rule.
 
-    All entries' targets share their weights. `unfinished` keeps the rounds until all are done: a
-    killed measurement of the same entries continues. ValueError for two entries of one name, two
-    rules of one name, a batch or several contexts, and tree nodes outside K .. MAX_NODES.
+    Every repeat runs all jobs of all cells in one new random order; the warm-up is not counted. All
+    entries' targets share their weights. `unfinished` keeps the rounds until all are done: a killed
+    measurement of the same entries continues.
+
+    ValueError for two entries, or rules, of one name; for several entries with a batch or several
+    contexts; for a batch with trees, or without a drafter's own model (`lm`); for tree nodes
+    outside K .. MAX_NODES; for a length never offered; where not even one sequence fits.
     """
+    _check(entries, settings)
+    entry, batches, contexts = entries[0], settings.batch, settings.context
+    prices = LoopPrices(entries, settings, np.random.default_rng(settings.seed))
+    passes = _batched_passes(entry, settings, timer) if batches != (1,) else {}
+    blocks = prices.blocks | {
+        f"batch {size[0]} {size[1]} {job.kind} {job.size}": BatchedBlock(passes, size, job)
+        for size, timed in passes.items()
+        for job in timed.jobs()
+    }
+    prices.pace.paced += passes.values()
+    state = None
+    if unfinished is not None:
+        state = UnfinishedSitting(unfinished, _key(entries, settings), prices.samples, prices.pace)
+
+    def warm() -> None:
+        for each in entries:
+            each.target.passes.warm()
+
+    sitting = sit(
+        blocks,
+        settings,
+        state.load() if state else None,
+        warm,
+        state.save if state else lambda sitting: None,
+        progress,
+        clocks,
+        pace=prices.settle,
+        settled=lambda: all(b.settled for each in entries for b in prices.best_lengths(each)),
+    )
+    for timed in passes.values():
+        timed.typical = prices.pace.typical
+    if batches != (1,) and (missing := [c for c in contexts if (1, c) not in passes]):
+        raise ValueError(
+            f"one sequence of context {missing[0]} does not fit the device: measure a shorter one"
+        )
+    costs = [[prices.cost(each, c, sitting) for c in contexts] for each in entries]
+    if state:
+        state.save(sitting)
+    if batches == (1,) and len(contexts) == 1:
+        return [CostTable(batches, contexts, ((cost,),), cost.name) for (cost,) in costs]
+
+    def cell(one: CostModel, b: int, c: int) -> CostModel | None:
+        name = f"{entry.name}-b{b}-c{c}"
+        if b == 1:
+            return replace(one, name=name)
+        return add_batch(one, passes[1, c], passes[b, c], name) if (b, c) in passes else None
+
+    cells = tuple(tuple(cell(one, b, c) for one, c in zip(costs[0], contexts)) for b in batches)
+    return [CostTable(batches, contexts, cells, entry.name)]
+
+
+def _check(entries: Sequence[Entry], settings: MeasureSettings) -> None:
     names = [entry.name for entry in entries]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ValueError(f"costs of {twice[0]} are asked for twice: name each once")
     if len({entry.rule for entry in entries}) > len({entry.rule.name for entry in entries}):
         raise ValueError("two rules have the same name, expected one temperature and seed in all")
-    if settings.batch != (1,) or len(settings.context) > 1:
+    if len(entries) > 1 and (settings.batch != (1,) or len(settings.context) > 1):
         raise ValueError(
             f"several drafters are measured at batch 1 and one context, given are batch "
             f"{list(settings.batch)} and context {list(settings.context)}: measure one at a time"
         )
+    for entry in entries:
+        check_offered(entry.drafter.name, entry.drafter.max_draft_length, entry.K)
     K, nodes = max(entry.K for entry in entries), settings.tree_nodes
     if nodes and not K <= nodes <= MAX_NODES:
         raise ValueError(f"tree nodes are {nodes}; expected 0, or {K} (the depth) to {MAX_NODES}")
-    prices = LoopPrices(entries, settings, np.random.default_rng(settings.seed))
+    if nodes and settings.batch != (1,):
+        raise ValueError(
+            f"trees are priced for one sequence at a time, batch is {list(settings.batch)}: "
+            "measure with batch 1 only, or without tree nodes"
+        )
+
+
+def _key(entries: Sequence[Entry], settings: MeasureSettings) -> dict[str, object]:
+    """What a killed measurement must have had to be continued."""
     decoder = entries[0].target.decoder
-    key = {
+    return {
         "entries": [[entry.name, entry.K, repr(entry.rule)] for entry in entries],
         "context": settings.context,
-        "nodes": nodes,
+        "nodes": settings.tree_nodes,
         "seed": settings.seed,
         "model": repr(decoder.config),
         "origin": [processor_name(decoder.device), torch.get_num_threads(), str(decoder.dtype)],
         "engines": [entry.target.passes.name for entry in entries],
         "versions": versions(),
     }
-    state = UnfinishedSitting(unfinished, key, prices.samples, prices.pace)
 
-    def warm() -> None:
-        for entry in entries:
-            entry.target.passes.warm()
 
-    def settled() -> bool:
-        return all(best.settled for entry in entries for best in prices.best_lengths(entry))
+def _batched_passes(entry: Entry, settings: MeasureSettings, timer: Callable[[], float]) -> Passes:
+    target, drafter = entry.target, entry.drafter
+    if (lm := drafter.lm) is None:
+        raise ValueError(
+            f"drafter {drafter.name!r} is no separate language model to batch: "
+            "measure it with batch 1 only"
+        )
+    shared = shared_layers(target, drafter)
+    return {
+        (b, c): BatchedPasses(target.decoder, lm, shared, entry.K, b, c, settings.seed, timer)
+        for b in sorted({1, *settings.batch})
+        for c in settings.context
+    }
 
-    sitting = sit(
-        prices.blocks, settings, state.load(), warm, state.save, progress, clocks, settled=settled
+
+def check_offered(name: str, most: int | None, K: int) -> None:
+    """ValueError where a drafter that drafts at most `most` tokens a round is to draft K."""
+    if most is not None and most < K:
+        raise ValueError(
+            f"drafter {name!r} drafts at most {most} tokens a round, asked for {K}: "
+            f"measure it with --depth {most}"
+        )
+
+
+def add_batch(loop: CostModel, one: BatchedPasses, many: BatchedPasses, name: str) -> CostModel:
+    """The loop's costs with batched passes in place of passes of one sequence."""
+
+    def total(loop_seconds, one_seconds, many_seconds):
+        return many_seconds + np.maximum(loop_seconds - one_seconds, 0.0)
+
+    verify, draft, catch_up = one.seconds()
+    verify_many, draft_many, catch_up_many = many.seconds()
+    return replace(
+        loop,
+        draft=total(loop.draft, draft, draft_many),
+        verify=total(loop.verify, verify, verify_many),
+        catch_up=np.maximum(loop.catch_up + catch_up_many - catch_up, 0.0),
+        baseline=float(total(loop.baseline, verify[0], verify_many[0])),
+        name=name,
+        precision=None,
     )
-    name = uuid4().hex[:12]
-    costs = [prices.cost(entry, settings.context[0], sitting) for entry in entries]
-    state.save(sitting)
-    return [
-        replace(cost, origin=replace(cost.origin, sitting=name)) if cost.origin else cost
-        for cost in costs
-    ]

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from real.measure import ROUNDS, MeasureSettings
 from real.measure.blocks import Block
-from real.measure.job import Job
-from real.measure.pace import Pace
-from real.measure.samples import Samples
-from real.measure.settings import MeasureSettings
+from real.measure.timing import Job, Pace, Samples
 from real.progress import Progress, quiet
 from simspec.output.files import write_json
 
@@ -107,7 +105,7 @@ def sit(
             if late():
                 break
             precision = 0.0 if every else settings.precision
-            blocks[todo[i]].run(rng, settings.rounds, True, precision)
+            blocks[todo[i]].run(rng, ROUNDS, True, precision)
             pace()
             done = min(done + 1, total - 1)
             note = "" if least else f"{len(sitting.wide)} cells wider than {settings.precision:.0%}"
@@ -187,7 +185,3 @@ class UnfinishedSitting:
                 "samples": {name: samples.to_list() for name, samples in self.samples.items()},
             },
         )
-
-    def remove(self) -> None:
-        """Removes the file of a measurement that is complete."""
-        self.path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from toy_lm import toy_cost
 
 from real.decode.plans import BeamSearch, Cape, DynamicTree, Plan, StaticTree, chain_plan, make_plan
 from real.measure.blocks import undrafted_chain, undrafted_tree
-from real.measure.job import PLAIN, Job, JobPlan
+from real.measure.timing import PLAIN, Job, JobPlan
 from simspec import policies
 
 PLANS = {

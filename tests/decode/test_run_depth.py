@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
 @pytest.mark.usefixtures("few_replicates")
 def test_costs_are_measured_to_what_the_drafter_offers(folder, monkeypatch):
     def short(**given):
-        return MeasureSettings(**given | {"context": (16,), "rounds": 1, "repeats": 1})
+        return MeasureSettings(**given | {"context": (16,), "repeats": 1})
 
     monkeypatch.setattr(real.jobs.run, "MeasureSettings", short)
     out, _ = simspec("run", "deep.parquet", "--policy", "fixed:6", "--json", cwd=folder)

@@ -3,8 +3,8 @@
 import pytest
 from toy_lm import toy_decoder
 
-from real.measure.cost_table import BatchedPasses
-from real.measure.job import BACKLOG, STEPS, VERIFY, Job
+from real.measure.blocks import BatchedPasses
+from real.measure.timing import BACKLOG, STEPS, VERIFY, Job
 
 
 def passes(**options):

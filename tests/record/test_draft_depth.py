@@ -8,7 +8,8 @@ from shell import refused
 from toy_lm import toy_pair
 
 from real.drafters import BUILTIN
-from real.measure import MeasureSettings, measure
+from real.measure import MeasureSettings
+from real.measure.price import measure
 from real.pair import TINY
 from real.sampling import Rule
 

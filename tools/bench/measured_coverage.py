@@ -15,13 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from noisy_machine import NoisyMachine, timed_rounds
 
-from real.measure.timed_cost import (
-    Priced,
-    draw_blocks,
-    replicate_costs,
-    timed_cost,
-    with_replicates,
-)
+from real.measure.estimate import Priced, draw_blocks, replicate_costs, timed_cost, with_replicates
 
 VERIFY, DRAFT = (1.0, 1.2, 1.5), (0.3, 0.55)
 MACHINES = {
