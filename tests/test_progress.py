@@ -12,7 +12,7 @@ JOBS = (
     "audit.forced_decoding.decode_forced", "audit.auditor.audit", "bench.race.race",
     "bench.scoring.score", "demo.demo", "record.recorder.record_to",
     "audit.forced_decoding.decode_forced_sampled", "jobs.run.run_sampled",
-    "jobs.run.run_on", "measure.cost_table.measure", "measure.cost_table.measure_table",
+    "jobs.run.run_on", "measure.price.measure", "measure.price.measure_table",
     "rerun.rerun", "record.recorder.record",
     "train.generate.generate_together", "train.pipeline.build", "train.skip_search.find",
     "train.train_drafter.train_drafter", "train.training_loop.fit",

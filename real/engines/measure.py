@@ -34,7 +34,7 @@ from real.measure.estimate import (
     trimmed_mean,
     width_or_none,
 )
-from real.measure.pace import TimingBlock
+from real.measure.timing import TimingBlock
 from simspec import CostModel, Trace
 from simspec.cost.provenance import PARTS, CostOrigin, CostPrecision
 from simspec.cost.table import CostTable

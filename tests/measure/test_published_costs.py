@@ -10,7 +10,7 @@ from real.engines.measure import DRAWS
 from real.measure.estimate import KEPT, faster_wider, faster_wider_warning
 from simspec.cost.table import CostTable, load_cost
 
-TRACES = Path(__file__).parents[1] / "traces"
+TRACES = Path(__file__).parents[2] / "traces"
 ENGINES = TRACES / "smollm2" / "engines"
 RELEASED = sorted(ENGINES.glob("*.cost.json"))
 """Costs of released engines: their plain pass is what their users get, fair or not."""
