@@ -14,8 +14,7 @@ from cost_replicates import replicated
 from simspec import CostModel, Trace, replay, synthetic
 from simspec.cost.table import CostTable
 from simspec.policies import parse
-from simspec.trace.meta import SCHEMA
-from simspec.trace.schema import ARRAYS
+from simspec.trace.meta import ARRAYS, SCHEMA
 
 GOLDENS = Path(__file__).parent / "goldens"
 POLICIES = ("fixed:2", "beta_ts", "hf_heuristic:1")

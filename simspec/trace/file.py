@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from simspec.output.files import replacing
-from simspec.trace.meta import TraceError, TraceMeta
-from simspec.trace.schema import ARRAYS, BY_ROW, BY_SEQUENCE
+from simspec.trace.meta import ARRAYS, BY_ROW, BY_SEQUENCE, TraceError, TraceMeta
 
 T = TypeVar("T")
 

@@ -33,7 +33,7 @@ from simspec import load_trace, replay
 from simspec.engines.text import WrittenText, texts_of
 from simspec.policies.fixed import fixed
 from simspec.trace import quantization as grid
-from simspec.trace.schema import ARRAYS
+from simspec.trace.meta import ARRAYS
 
 FROM_TARGET = ("margin",)
 
