@@ -6,11 +6,11 @@ from pathlib import Path
 from real.draft import Drafter, DrafterKind, Pick, Step
 from real.draft.protocol import load_configured
 from real.model.decoder import Decoder
-from simspec.engines.suffix import SuffixRule, suffix_draft
+from simspec.engines.ngram import SuffixRule, suffix_draft
 
 
 class SuffixDrafter(Drafter):
-    """Drafts by `simspec.engines.suffix`, whose rule vLLM's proposer of simspec shares.
+    """Drafts by `simspec.engines.ngram`, whose rule vLLM's proposer of simspec shares.
 
     The settings are those of `SuffixRule`. One search a round. A chain drafted one token later
     continues a longer match, so not `prefix_only`. ValueError for invalid settings.

@@ -21,8 +21,7 @@ from simspec.engines.convention import (
     scheduled_passes,
 )
 from simspec.engines.exports import lengths_by_batch
-from simspec.engines.ngram import NgramRule, ngram_rule
-from simspec.engines.suffix import SuffixRule
+from simspec.engines.ngram import NgramRule, SuffixRule, ngram_rule
 from simspec.engines.text import WrittenText, record_texts
 from simspec.engines.vllm_proposer import draw_address, served_policy, suffix_rule
 from simspec.policies.fixed import fixed

@@ -21,7 +21,7 @@ from real.engines.rows import Arm, Row, RowFile, open_rows
 from real.engines.worker import MOST_TOKENS, Finished, Ready, Request, Worker
 from real.progress import Progress, quiet
 from simspec import CostModel, Stepper
-from simspec.engines.suffix import FEATURES
+from simspec.engines.ngram import FEATURES
 from simspec.engines.vllm_proposer import served_policy
 from simspec.trace.trace import Trace
 

@@ -23,8 +23,7 @@ from real.record.rows import IdleTarget, assemble, record_prefix_only
 from real.record.settings import Settings, describe
 from real.sampling import Rule
 from simspec import Trace
-from simspec.engines.ngram import ngram_rule
-from simspec.engines.suffix import SuffixRule
+from simspec.engines.ngram import SuffixRule, ngram_rule
 from simspec.engines.text import WrittenText, read_texts, record_texts, text_budgets
 
 

@@ -1,9 +1,9 @@
 """Choice: the draft length of each batch size, chosen by replay, and what it gains."""
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from simspec.cost.comparison import check_comparable, warning_notes
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable, load_cost
+from simspec.engines import LONGEST_DRAFT
 from simspec.evaluate.evaluation import DRAWS, evaluate
 from simspec.numerics.stats import Estimate, estimate, joined, quotient, stacked
 from simspec.policies import parse
@@ -28,13 +29,7 @@ PAIR = ("target", "drafter", "rule", "temperature", "top_k", "top_p")
 
 @dataclass(frozen=True)
 class Evidence:
-    """Recordings, batch sizes and costs that an export rests on.
-
-    | field  | type                 | meaning                                                 |
-    | ------ | -------------------- | ------------------------------------------------------- |
-    | traces | {name: Trace}        | recordings that share all of PAIR                       |
-    | batch  | (int,), growing      | batch sizes that are priced                             |
-    | costs  | {name: (CostModel,)} | of each recording, one cost model for each batch size   |
+    """Recordings that share all of PAIR, growing batch sizes, and a cost model for each of them.
 
     ValueError, one line, where recordings differ in PAIR.
     """
@@ -148,37 +143,14 @@ def _priced(
     return cost_model(read, trace)
 
 
-MAX_LENGTH = 255
-CAPTURED = 512
-"""Rows that vLLM's largest CUDA graph holds by default."""
-
-
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """Draft lengths by batch size; batches of batch[i - 1] + 1 to batch[i] draft length[i] tokens.
 
-    | field  | type, shape                   | meaning                                  |
-    | ------ | ----------------------------- | ---------------------------------------- |
-    | batch  | (int,) [n], growing, >= 1     | largest batch size of each step          |
-    | length | (int,) [n], 0..255            | tokens drafted for each sequence         |
-
-    Batches beyond the last size are not covered. ValueError for other values.
+    Batch sizes grow; those beyond the last are not covered.
     """
 
     batch: tuple[int, ...]
     length: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        growing = all(a < b for a, b in zip((0, *self.batch), self.batch))
-        if not self.batch or not growing or len(self.batch) != len(self.length):
-            raise ValueError(
-                f"schedule has batch sizes {list(self.batch)} and {len(self.length)} lengths, "
-                "expected growing sizes from 1 on with one length each"
-            )
-        if not all(0 <= k <= MAX_LENGTH for k in self.length):
-            raise ValueError(
-                f"schedule has lengths {list(self.length)}, expected 0 to {MAX_LENGTH}"
-            )
 
     @property
     def longest(self) -> int:
@@ -200,17 +172,11 @@ class Schedule:
             steps.append((low, high, length))
         return steps
 
-    def at(self, batch: int) -> int:
-        """The draft length at that batch size; ValueError beyond the last."""
-        if not 1 <= batch <= self.batch[-1]:
-            raise ValueError(f"batch is {batch}, expected 1 to {self.batch[-1]}")
-        return self.length[bisect_left(self.batch, batch)]
-
 
 def cap(batch: int, captured: int, shortest: int = 0) -> int:
     """The longest draft of that batch size: batch (k + 1) is at most the captured rows; 0: any."""
-    rows = captured // batch - 1 if captured else MAX_LENGTH
-    return max(shortest, min(rows, MAX_LENGTH))
+    rows = captured // batch - 1 if captured else LONGEST_DRAFT
+    return max(shortest, min(rows, LONGEST_DRAFT))
 
 
 TIE = 0.01
@@ -221,18 +187,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Choice:
-    """A policy for each batch size, and its modelled gain.
+    """The name of a policy for each batch size of the evidence, and its modelled gain.
 
-    | field    | type              | meaning                                                    |
-    | -------- | ----------------- | ---------------------------------------------------------- |
-    | policies | (str,) [n]        | name of the policy at each of the evidence's batch sizes   |
-    | schedule | Schedule or None  | their draft lengths; None where a policy adapts its own    |
-    | gains    | (Estimate,) [n]   | speedup over plain decoding at each; NaN limits: unknown   |
-    | chosen   | bool              | whether lengths are the best by replay, not given          |
-
-    speedup = sum over prompts of plain seconds / sum of modelled seconds, resampled by prompt and
-    by replicate of the costs.
-    Fewer than 8 prompts have no interval.
+    schedule: draft lengths; None where a policy adapts its own. gains: speedups over plain
+    decoding, the sum over prompts of plain seconds / sum of modelled seconds, resampled by prompt
+    and by replicate of the costs; fewer than 8 prompts have no interval. chosen: lengths are the
+    best by replay, not given.
     """
 
     policies: tuple[str, ...]

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.engines.ngram import NgramRule, drafted_text
-from simspec.engines.suffix import FEATURES, SuffixRule, suffix_text
+from simspec.engines.ngram import FEATURES, NgramRule, SuffixRule, drafted_text, suffix_text
 from simspec.trace.meta import TraceMeta
 from simspec.trace.trace import Trace
 

@@ -24,8 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from simspec.cost.model import CostModel
-from simspec.engines.ngram import RULES, NgramRule, drafts
-from simspec.engines.suffix import FEATURES, SuffixRule, suffix_draft
+from simspec.engines.ngram import FEATURES, RULES, NgramRule, SuffixRule, drafts, suffix_draft
 from simspec.engines.text import WrittenText, record_texts
 from simspec.policies import CLAIRVOYANT, TREES, make
 from simspec.policy.policy import Policy, PolicyError

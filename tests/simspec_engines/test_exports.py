@@ -49,6 +49,11 @@ def evidence(trace, batch=(1,), cost=None, drafter="model"):
     return Evidence({"t": trace}, tuple(batch), {"t": (cost,) * len(batch)})
 
 
+def at(schedule, batch):
+    """The draft length at that batch size."""
+    return next(k for size, k in zip(*schedule) if batch <= size)
+
+
 def document(format, schedule, drafter="model", policy=None, trace=TRACE, **options):
     """The text of a format for these draft lengths, or for a policy."""
     batch = schedule.batch if schedule else (1,)
@@ -76,13 +81,13 @@ def test_of_tied_lengths_the_shortest_is_exported():
 def test_ranges_of_a_schedule_meet_and_join():
     schedule = Schedule((1, 4, 8, 16), (5, 5, 3, 0))
     assert schedule.steps == [(1, 4, 5), (5, 8, 3), (9, 16, 0)]
-    assert [schedule.at(b) for b in (1, 2, 4, 5, 8, 9, 16)] == [5, 5, 5, 3, 3, 0, 0]
+    assert [at(schedule, b) for b in (1, 2, 4, 5, 8, 9, 16)] == [5, 5, 5, 3, 3, 0, 0]
 
 
 @given(schedules(), st.integers(1, 600))
 def test_steps_are_the_schedule(schedule, batch):
     found = [k for low, high, k in schedule.steps if low <= batch <= high]
-    assert found == ([schedule.at(batch)] if batch <= schedule.batch[-1] else [])
+    assert found == ([at(schedule, batch)] if batch <= schedule.batch[-1] else [])
     assert all(a[2] != b[2] for a, b in zip(schedule.steps, schedule.steps[1:]))
 
 
@@ -110,7 +115,7 @@ def test_vllm_drafts_what_was_chosen(schedule, batch):
     longest = config["num_speculative_tokens"]
     ranges = config.get("num_speculative_tokens_per_batch_size", [[1, 1, longest]])
     drafted = lengths_by_batch(ranges, longest, batch)[batch]
-    assert drafted == schedule.at(min(batch, schedule.batch[-1]))
+    assert drafted == at(schedule, min(batch, schedule.batch[-1]))
 
 
 @given(schedules())

@@ -26,7 +26,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
 from simspec import load_trace, replay
-from simspec.engines.suffix import SuffixRule, suffix_draft, suffix_text
+from simspec.engines.ngram import SuffixRule, suffix_draft, suffix_text
 from simspec.engines.text import WrittenText, record_texts
 from simspec.engines.vllm_proposer import PolicyProposer
 from simspec.trace import quantization as grid
