@@ -75,6 +75,7 @@ def command(function: Callable[[Any], None]) -> Callable[..., None]:
     def run(**given: Any) -> None:
         function(_made(model, given))
 
+    run.settings = model  # type: ignore[attr-defined]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
