@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 from tables import whole  # noqa: E402
 
 COPIES = {
+    "README.md": "index.md",
     "NOTATION.md": "notation.md",
     "CONTRIBUTING.md": "contributing.md",
     "SCOPE.md": "scope.md",
