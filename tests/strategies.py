@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from simspec import CostModel, Policy, Trace, TraceMeta
+from simspec.engines.text import WrittenText
 from simspec.policies import KINDS, make
 from simspec.policy.predictor import ScalarPredictor
 from simspec.trace.quantization import TABLES
@@ -170,3 +171,29 @@ def drawn_recording(seed: int, prompts: int = 12, rows: int = 20) -> Trace:
         meta=meta,
         ratio=ratio.astype(np.float32),
     )
+
+
+def world(seed, sequences=3):
+    """[(prompt, future, budget)]: token ids whose repetitions n-gram rules find, end tokens too."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(sequences):
+        weights = [0.4, 0.3, 0.25, float(rng.choice([0.0, 0.05, 0.2]))]
+        text = rng.choice(4, 60, p=np.array(weights) / sum(weights)).tolist()
+        if rng.random() < 0.5:
+            text = (text[: int(rng.integers(2, 6))] * 40)[:60]
+        cut = int(rng.integers(0, 14))
+        made.append((text[:cut], text[cut:], int(rng.integers(1, 24))))
+    return made
+
+
+def written(made):
+    """The texts that a target leaves of a world, which stop at the end token 3 or at the budget."""
+    texts = []
+    for s, (prompt, future, budget) in enumerate(made):
+        ends = [i + 1 for i, token in enumerate(future) if token == 3]
+        output = future[: min([budget, *ends])]
+        texts.append(
+            WrittenText(str(s), "t", np.array(prompt, np.int32), np.array(output, np.int32), budget)
+        )
+    return texts

@@ -138,24 +138,19 @@ def with_policies(
     return replace(settings, draft=replace(draft, cost=held), seed=seed)
 
 
-@dataclass(frozen=True)
-class Block:
-    """A timing block: its number, its requests, and the arms in the order of their runs."""
-
-    number: int
-    requests: tuple[Request, ...]
-    arms: tuple[Arm, ...]
+Block = tuple[int, Sequence[Request], tuple[Arm, ...]]
+"""A timing block: its number, its requests, and the arms in the order of their runs."""
 
 
 def blocks(requests: Sequence[Request], plan: Plan) -> list[Block]:
     """All blocks in random order, a repeat after another; a prompt keeps its group of prompts."""
-    groups = [tuple(requests[i : i + plan.group]) for i in range(0, len(requests), plan.group)]
-    made = []
+    groups = [requests[i : i + plan.group] for i in range(0, len(requests), plan.group)]
+    made: list[Block] = []
     for repeat in range(plan.repeats):
         rng = np.random.default_rng((plan.seed, repeat))
         for g in rng.permutation(len(groups)).tolist():
             order = tuple(plan.arms[i] for i in rng.permutation(len(plan.arms)).tolist())
-            made.append(Block(repeat * len(groups) + g, groups[g], order))
+            made.append((repeat * len(groups) + g, groups[g], order))
     return made
 
 
@@ -229,27 +224,27 @@ def run_blocks(
     warm: set[Arm] = set()
     total, done = len(requests) * plan.repeats * len(plan.arms), len(rows.rows)
     progress("requests", done, total)
-    for block in blocks(requests, plan):
-        for arm in block.arms:
+    for number, of_block, arms in blocks(requests, plan):
+        for arm in arms:
             force = arm[0] if plan.force else None
-            todo = [r for r in block.requests if (block.number, arm, force, r.id) not in rows.done]
+            todo = [r for r in of_block if (number, arm, force, r.id) not in rows.done]
             if not todo:
                 continue
             if arm not in warm:
                 workers.run(_warm_up(requests, plan), arm, lambda finished: None)
                 warm.add(arm)
             # what a request shares its passes with decides them: a wave runs whole again
-            asked = {r.id: r for r in (block.requests if plan.in_waves else todo)}
+            asked = {r.id: r for r in (of_block if plan.in_waves else todo)}
 
             def keep(
                 finished: Finished,
-                block: Block = block,
+                number: int = number,
                 arm: Arm = arm,
                 force: int | None = force,
                 asked: dict[str, Request] = asked,
             ) -> None:
                 asked_for, (k, policy) = asked[finished.id], arm
-                row = Row(rows.session, block.number, k, force, asked_for, finished, policy)
+                row = Row(rows.session, number, k, force, asked_for, finished, policy)
                 if row.key not in rows.done:
                     rows.append(row)
 

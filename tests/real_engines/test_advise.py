@@ -1,6 +1,8 @@
 """`simspec advise` on an engine in this process: chosen, confirmed, resumed, refused."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +13,7 @@ from test_report_page import faults_of
 
 import real.commands.advise
 import real.engines
+import real.engines.advise
 from real.commands.advise import Advise
 from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
@@ -110,14 +113,6 @@ def test_prompts_of_choice_and_verification_are_apart(advised):
         ids[name] = {json.loads(line)["request"]["id"] for line in lines}
     assert not ids["*.b1.verify"] & (ids["texts"] | ids["ngram.b1.cost"])
     assert ids["ngram.b1.cost"] < ids["texts"]
-
-
-def test_it_says_do_not_draft_where_no_length_pays(engine):
-    engine.options["seconds"] = lambda drafted, k: 1.0 + 2.0 * drafted
-    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
-    assert "do not draft" in out
-    assert "no setting: do not draft" in out
-    assert not (engine.folder / "a" / "setting.json").exists()
 
 
 def test_batches_have_their_own_lengths(engine):
@@ -267,14 +262,6 @@ def test_errors_are_one_line(engine, options, reason):
     assert not (engine.folder / "a").exists()
 
 
-def test_an_unknown_engine_and_a_missing_model_are_one_line(engine):
-    code, _, error = command(
-        engine.folder, "advise", "vlm", "--model", "m", "--prompts", "p", "--out", "a"
-    )
-    assert code == 2
-    assert "engine 'vlm' is unknown, expected one of" in error
-
-
 def test_real_prompts_become_requests(tmp_path):
     rows = [{"id": f"q{i}", "task": "t", "text": f"Count to {i}."} for i in range(40)]
     path = tmp_path / "p.jsonl"
@@ -293,3 +280,161 @@ def test_real_prompts_become_requests(tmp_path):
     path.write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(ValueError, match="holds 1 prompts that fit, expected at least 16"):
         REQUESTS(asked, target, 100)
+
+
+SMALL = prompts(16, budget=10)
+SHORT = (*ADVISE[:6], "--depth", 2, "--policy", "none")
+
+
+@pytest.fixture
+def small(engine, monkeypatch):
+    """16 prompts, and a report without charts, which take most of the time."""
+    requests = [request for request, _ in SMALL]
+    tasks = {request.id: "task" for request in requests}
+    monkeypatch.setattr(real.commands.advise, "_requests", lambda *_: (requests, tasks))
+    monkeypatch.setattr(real.engines.advise, "all_figures", lambda *_: [])
+    monkeypatch.setattr(real.engines.advise, "page_of", lambda *_: "page")
+    return engine
+
+
+def one_line(folder, code, words):
+    """The command fails with one line, after lines of progress; no file is left half written."""
+    left, out, error = command(folder, *SHORT, "--out", "a", "--json")
+    *earlier, last = error.strip().splitlines()
+    assert (left, out) == (code, ""), error
+    assert words in last
+    assert "Traceback" not in error
+    assert not any(words in line for line in earlier)
+    assert not list((folder / "a").glob(".*.part"))
+
+
+def finished(folder, out="a"):
+    """What the command says once it ends well."""
+    found = json.loads(simspec(*SHORT, "--out", out, "--json", cwd=folder)[0])
+    assert (folder / out / "report.html").read_text() == "page"
+    return found
+
+
+def test_transformers_gets_a_generation_config(small):
+    small.options.update(rules="transformers_ngram", rule="transformers:1,2", name="transformers")
+    asked = "advise", "transformers", *SHORT[2:8]
+    found = json.loads(simspec(*asked, "--out", "a", "--json", cwd=small.folder)[0])
+    assert (found["confirmed"], found["policies"]) == (True, [])
+    assert found["verified"][0]["exceptions"] == 0
+    assert json.loads((small.folder / "a" / "setting.json").read_text()) == {
+        "prompt_lookup_num_tokens": found["advice"][0]["k"],
+        "max_matching_ngram_size": int(found["drafter"][-1]),
+    }
+    code, _, error = command(small.folder, *asked, "--batch", 2, "--out", "b")
+    assert (code, "transformers serves one request a pass" in error) == (2, True)
+
+
+STEPS = {
+    real.engines.advise: (
+        "write_plain_texts", "measure_costs", "record_drafts", "choose_length", "verify", "by_task",
+        "write_setting", "write_policy", "write_report",
+    ),
+}  # fmt: skip
+
+
+def test_ctrl_c_after_each_step_and_within_a_run(small, monkeypatch):
+    whole = finished(small.folder, "whole")
+    small.options.update(fails=5, stops=KeyboardInterrupt)
+    one_line(small.folder, 130, "simspec: interrupted")
+    del small.options["fails"]
+    for module, names in STEPS.items():
+        for name in names:
+            step = getattr(module, name)
+
+            def interrupted(*given, step=step):
+                step(*given)
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch:
+                patch.setattr(module, name, interrupted)
+                one_line(small.folder, 130, "simspec: interrupted")
+    assert finished(small.folder) == whole
+
+
+def test_a_full_disk_at_any_write(small, monkeypatch):
+    """The disk takes `room` rows or files, then none; each call continues the one before."""
+    whole, sync = finished(small.folder, "whole"), os.fsync
+    for room in (0, 1, 8, 20, 20, 9, 8, 6, 2, 0):
+        left = [room]
+
+        def full(file, left=left):
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            sync(file)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            one_line(small.folder, 2, "a/")
+    again = finished(small.folder)
+    assert [advice["k"] for advice in again["tried"]] == [a["k"] for a in whole["tried"]]
+    speedups = [[a["speedup"] for a in found["tried"]] for found in (again, whole)]
+    assert speedups[0] == pytest.approx(speedups[1])
+    assert again["confirmed"]
+    assert again["verified"][0]["passes"] == whole["verified"][0]["passes"]
+
+
+def test_prompts_that_do_not_fit_are_left_out_with_a_note(small, monkeypatch):
+    """The model's own context counts, with the new tokens and what engines draft past the end."""
+    rows = [{"id": f"q{i}", "task": "t", "text": "a b c " * (i % 4 + 1)} for i in range(40)]
+    rows += [
+        {"id": "long", "task": "t", "text": "word " * 200},
+        {"id": "", "task": "t", "text": ""},
+    ]
+    (small.folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = []
+
+    def requests(*given):
+        asked.append(given)
+        REQUESTS(*given)
+        return [request for request, _ in SMALL], {request.id: "t" for request, _ in SMALL}
+
+    monkeypatch.setattr(real.commands.advise, "_requests", requests)
+    tiny = Path(real.__file__).parent / "tiny" / "target"
+    for name in ("tokenizer.json", "config.json"):
+        (small.folder / "m" / name).write_bytes((tiny / name).read_bytes())
+    config = json.loads((small.folder / "m" / "config.json").read_text())
+    (small.folder / "m" / "config.json").write_text(
+        json.dumps(config | {"max_position_embeddings": 140})
+    )
+    whole = "--chat-template", "none", "--out", "a"
+    _, _, error = command(small.folder, *SHORT, "--budget", 10, *whole)
+    assert asked[0][2] == 140 - 10 - 4 * 2 - 4
+    assert "left out 2 of 42 prompts: 1 over 118 tokens" in error
+    assert "1 empty" in error
+    code, _, error = command(small.folder, *SHORT, "--budget", 128, *whole)
+    assert (code, error.count("\n")) == (2, 1)
+    assert "m reads 140 tokens, no prompt fits before --budget 128" in error
+
+
+HOSTILE = [
+    ("\n" * 5, "holds no text"),
+    ('{"prompt": [1], "output": [NaN]}', "line 1"),
+    ('{"prompt": [1], "output": [1e400]}', "line 1"),
+    ('{"prompt": [1], "output": [-1]}', "line 1"),
+    ('{"prompt": [1], "output": [2], "temperature": NaN}', "line 1: temperature is nan"),
+    ('{"prompt": [1], "output": [2], "id": [1]}', "line 1"),
+    ('{"prompt": [1], "output": "text"}', "--tokenizer"),
+    ("[" * 100_000, "line 1"),
+    ('{"prompt": [1], "output": [' + "7," * 140_000 + "7]}", "at most 131,072"),
+    ('{"prompt": [1], "output": [' + "9" * 5000 + "]}", "line 1"),
+    ('{"id": "a", "prompt": [1], "output": [2]}\n' * 3, "2 ids twice"),
+    ("x" * 5 + "\x00\xff", "line 1"),
+]
+
+
+@pytest.mark.parametrize("log, words", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_log_is_one_line(small, log, words):
+    (small.folder / "log.jsonl").write_text(log)
+    CostModel.from_ratio(0.02, 5).to_json(small.folder / "c.json")
+    asked = "advise", "vllm", "--log", "log.jsonl", "--cost", "c.json", "--out", "a"
+    code, out, error = command(small.folder, *asked)
+    assert (code, out, error.count("\n")) == (2, "", 1), error[:500]
+    assert words in error
+    assert len(error) < 500
+    assert not (small.folder / "a").exists()

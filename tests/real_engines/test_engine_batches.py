@@ -9,14 +9,14 @@ import pytest
 from fake_engine import SETTINGS, FakeRunner, do_run, prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_convention import END, K, world, written
+from strategies import world, written
 
-from real.engines import EngineError, EngineSettings, NgramDraft
+from real.engines import EngineError
 from real.engines import measure as prices_of
 from real.engines.compare import compare_rows
 from real.engines.measure import cost_table, engine_cost, speedup_table
 from real.engines.rows import read_rows
-from real.engines.run import Plan, choose_prompts, run_on_engine
+from real.engines.run import Plan, choose_prompts
 from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
 from simspec.engines.convention import CONVENTIONS, clipped, scheduled_passes
@@ -24,6 +24,7 @@ from simspec.engines.exports import lengths_by_batch
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import record_texts
 
+K, END = 6, 3
 SIZES, DEPTH, BATCH = (1, 2, 4), 4, 4
 PLAIN = {1: 1.0, 2: 1.25, 4: 1.5}
 VERIFY = {1: [1.0, 1.1, 1.3, 1.9, 2.4], 2: [1.25, 1.5, 2.0, 2.5, 4.0], 4: [1.5, 2.0, 3.0, 6.0, 9.0]}
@@ -106,17 +107,6 @@ def test_costs_of_every_batch_size_are_the_clock_s(tmp_path):
         assert cell.precision.samples["verify"][DEPTH] == cell.precision.blocks == 24 // size
     origins = {table.at(size).origin.sitting for size in SIZES}
     assert len({sitting.partition("-")[0] for sitting in origins}) == 1  # the same prompts
-
-
-def test_control_passes_of_a_part_of_the_batch_would_change_the_costs(tmp_path):
-    """The clock is not proportional to the requests: passes with fewer of them cost another."""
-    about, rows = measured(tmp_path, "r.jsonl", Plan((0, 4), 3, BATCH, BATCH, force=True))
-    wave = [row for row in rows if row.k == row.block == 0]
-    lengths = [len(row.finished.passes) for row in wave]
-    assert min(lengths) < max(lengths)
-    longest = max(wave, key=lambda row: len(row.finished.passes)).finished.pass_seconds[1:]
-    assert set(longest[: min(lengths) - 1]) == {PLAIN[BATCH]} < set(longest)
-    assert engine_cost(about, rows).baseline == PLAIN[BATCH]
 
 
 def test_partial_batches_and_divided_waves_do_not_count(tmp_path):
@@ -223,13 +213,6 @@ def test_control_a_length_chosen_one_pass_late_is_noticed():
     assert any(disagreements(seed, [*map(list, RANGES)], 4, late=True) for seed in range(20))
 
 
-@given(schedules())
-def test_lengths_by_batch_are_those_of_the_ranges(schedule):
-    ranges, batch = schedule
-    found = lengths_by_batch(ranges, K, batch)
-    assert found == [0, *(naive_engine.length_at(ranges, n) for n in range(1, batch + 1))]
-
-
 def scheduled(folder, name="s.jsonl", **options):
     return held_out(folder, name, (0, 4), ranges=RANGES, **options)
 
@@ -289,18 +272,6 @@ def test_a_killed_wave_runs_whole_again_and_keeps_its_rows(tmp_path, fails):
     assert compare_rows(about, rows).equal
 
 
-def test_a_run_with_another_schedule_does_not_continue_a_file(tmp_path):
-    scheduled(tmp_path, count=4)
-    with pytest.raises(ValueError, match="holds another run, which differs in schedule: name"):
-        held_out(tmp_path, "s.jsonl", (0, 4), ranges=((1, 4, 4),), count=4)
-    with pytest.raises(ValueError, match="differs in schedule"):
-        held_out(tmp_path, "s.jsonl", (0, 4), count=4)
-
-
-def test_a_run_without_a_schedule_is_described_as_before(held):
-    assert "schedule" not in held[0]
-
-
 def test_counts_are_rounded_to_whole_batches():
     trace = load_trace(Path(__file__).parents[2] / "traces/smollm2/greedy/prompt_lookup.parquet")
     for count, batch, expected in ((12, 4, 12), (12, 16, 16), (0, 16, 96), (90, 25, 75)):
@@ -345,13 +316,3 @@ def test_requests_that_do_not_share_their_first_pass_are_refused(planned):
     ):
         with pytest.raises(ValueError, match="did not start in one pass: give shorter prompts, or"):
             refused()
-
-
-def test_a_schedule_runs_in_waves(tmp_path):
-    made = prompts(8)
-    used = EngineSettings(Path("t"), NgramDraft(4, 1, 2), batch=4, schedule=RANGES)
-    with pytest.raises(ValueError, match="requests that start together: give --group 4 or less"):
-        run_on_engine(
-            lambda: FakeRunner(made), used, [request for request, _ in made],
-            Plan((0, 4), 1, 8, 4), tmp_path / "r.jsonl",
-        )  # fmt: skip

@@ -164,16 +164,6 @@ def test_several_runs_are_a_line_each_with_the_costs_beside_them(folder):
     assert ", confirmed |" in rest[0]
 
 
-def test_a_wrong_pass_in_one_of_several_runs_is_exit_code_1(folder):
-    measure = ("engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet")
-    simspec(*measure, "--drafter", "ngram:1,2", "--depth", 4, "--out", "a.cost.json", cwd=folder)
-    simspec(*RUN, "--out", "a.rows.jsonl", cwd=folder)
-    (folder / "b.cost.json").write_bytes((folder / "a.cost.json").read_bytes())
-    (folder / "b.rows.jsonl").write_text(with_a_wrong_pass((folder / "a.rows.jsonl").read_text()))
-    out, _ = simspec("engine", "compare", "a.rows.jsonl", "b.rows.jsonl", cwd=folder, code=1)
-    assert "1 exceptions, 0 near-ties" in out
-
-
 def test_several_runs_without_costs_are_compared_in_passes_alone(folder):
     simspec(*RUN, "--out", "a.rows.jsonl", cwd=folder)
     (folder / "b.rows.jsonl").write_text(with_a_wrong_pass((folder / "a.rows.jsonl").read_text()))
@@ -223,29 +213,6 @@ def test_policies_run_and_are_compared(folder):
     assert (about["seed"], CostModel.from_dict(about["draft"]["cost"]).K) == (3, 4)
     out, _ = simspec("engine", "compare", "p.jsonl", cwd=folder)
     assert "cost_ts" in out
-
-
-def test_a_damaged_run_of_policies_is_one_line(folder):
-    """Rows of another origin: nothing of them ends in a traceback."""
-    asked = (*RUN[:7], "--drafter", "ngram:1,2", "-k", 0, "-k", 4, "--repeats", 1)
-    simspec(*asked, "--policy", "cost_ts", "--out", "p.jsonl", cwd=folder)
-    first, *rows = (folder / "p.jsonl").read_text().splitlines()
-    about = json.loads(first)["about"]
-    plan, draft = about["plan"], about["draft"]
-    for wrong in (
-        about | {"plan": plan | {"policies": 3}},
-        about | {"plan": plan | {"policies": []}},
-        about | {"plan": {k: v for k, v in plan.items() if k != "group"}},
-        about | {"draft": None},
-        about | {"draft": draft | {"method": "ngram", "match": None}},
-        about | {"draft": draft | {"cost": 3}},
-        about | {"draft": draft | {"cost": {"draft": [0]}}},
-        about | {"seed": "a"},
-    ):
-        text = json.dumps({"simspec_engine_rows": 1, "about": wrong})
-        (folder / "w.jsonl").write_text("\n".join([text, *rows]) + "\n")
-        code, out, error = command(folder, "engine", "compare", "w.jsonl")
-        assert (code, out, len(error.strip().splitlines())) == (2, "", 1), wrong
 
 
 POLICIES_REFUSED = [

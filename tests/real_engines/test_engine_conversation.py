@@ -97,14 +97,6 @@ def test_a_recorded_conversation_is_understood():
     assert kept == lines
 
 
-def test_an_error_in_a_run_leaves_the_worker_usable():
-    with worker() as started:
-        with pytest.raises(EngineError, match="k is 9"):
-            converse(started, [])
-        assert not started.ended
-    assert started.ended
-
-
 PLACES = [
     (fault, at)
     for fault in FAULTS
@@ -156,11 +148,6 @@ def test_a_closed_output_is_noticed_while_the_process_runs():
 def test_a_request_that_finishes_twice_is_refused():
     with worker("twice", 1) as started, pytest.raises(EngineError, match="has finished before"):
         converse(started, [])
-
-
-def test_another_version_than_the_environment_is_refused():
-    with worker(version="0.32.1") as started, pytest.raises(EngineError, match="version '0.32.0'"):
-        started.start(SETTINGS)
 
 
 def test_an_interrupted_run_ends_the_worker():
@@ -261,12 +248,6 @@ def test_the_workers_loop_keeps_prints_out_and_survives_a_failed_run(served):
     assert [f.tokens for f in kept] == [(5, 3)]
     assert served.run([one], kept.append, 1, 7, 2) >= 0
     assert [f.tokens for f in kept] == [(5, 3), (7, 2)]
-
-
-def test_a_failed_start_says_why(served):
-    with pytest.raises(EngineError, match="says: ValueError: seed 13 is not served"):
-        served.start(replace(SETTINGS, seed=13))
-    assert served.ended
 
 
 def test_a_worker_ends_with_its_children_when_its_host_is_killed(tmp_path):

@@ -60,12 +60,6 @@ def test_a_wider_pass_that_is_faster_is_a_warning(tmp_path):
         assert cost.warnings == ()
 
 
-def test_own_drafts_give_the_same_costs(tmp_path):
-    cost = engine_cost(*measured(tmp_path, "o.jsonl", rule="vllm:2,2"))
-    assert np.allclose(cost.verify[[0, 1, 2, 4]], VERIFY[[0, 1, 2, 4]])
-    assert cost.precision.samples["verify"][0] > 0
-
-
 def test_costs_are_a_cost_file_that_names_their_origin(tmp_path):
     about, rows = measured(tmp_path, "f.jsonl", plan=FORCED)
     engine_cost(about, rows).to_json(tmp_path / "engine.cost.json")
@@ -147,13 +141,6 @@ def test_predicted_speedups_are_the_measured_ones(tmp_path):
     assert table.to_dict()["worst_error"] < 1e-9
 
 
-def test_do_not_draft_is_recommended_where_drafts_lose(tmp_path):
-    dear = {"seconds": lambda drafted, k: 1.0 + 2 * drafted}
-    cost = engine_cost(*measured(tmp_path, "cost.jsonl", plan=FORCED, **dear))
-    table = speedup_table(*measured(tmp_path, "held.jsonl", seed=1, **dear), cost)
-    assert (table.recommended, table.best, table.confirmed) == (0, 0, True)
-
-
 def test_control_the_costs_of_another_engine_do_not_predict(tmp_path):
     cost = CostModel.from_ratio(0.0, 4)
     table = speedup_table(*measured(tmp_path, "held.jsonl", seed=1), cost)
@@ -162,17 +149,6 @@ def test_control_the_costs_of_another_engine_do_not_predict(tmp_path):
     wrong = speedup_table(*measured(tmp_path, "dear.jsonl", seed=1, **dear), cost)
     assert wrong.recommended > 0
     assert not wrong.confirmed
-
-
-def test_noisy_speedups_agree_within_their_intervals(tmp_path):
-    cost = engine_cost(*measured(tmp_path, "c.jsonl", noisy(1), PLAN, count=16))
-    table = speedup_table(*measured(tmp_path, "h.jsonl", noisy(2), PLAN, seed=5, count=16), cost)
-    for row in table.rows[1:]:
-        low, high = row.measured_interval.low, row.measured_interval.high
-        width = row.predicted_interval.high - row.predicted_interval.low
-        assert low - width < row.predicted < high + width
-    assert table.confirmed
-    assert 0 < table.noise < 0.2
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path):

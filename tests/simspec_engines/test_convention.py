@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import traces
+from strategies import traces, world, written
 
 from simspec import CostModel, load_trace, replay
 from simspec.engines.convention import CONVENTIONS, clipped, engine_passes
 from simspec.engines.ngram import ngram_rule
-from simspec.engines.text import WrittenText, record_texts, texts_of
+from simspec.engines.text import record_texts, texts_of
 from simspec.policies import make
 from simspec.policies.fixed import fixed
 
-SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
 K, END = 6, 3
+SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
 OWN_RULE = {
     "simspec": "prompt_lookup:1,2",
     "vllm": "vllm:1,3",
@@ -27,32 +27,6 @@ OWN_RULE = {
     "transformers_ngram": "transformers:1,2",
 }
 POLICIES = ("fixed:6", "fixed:2", "fixed:0", "beta_ts", "hf_heuristic:3", "cali_ts:side=sampling")
-
-
-def world(seed, sequences=3):
-    """[(prompt, future, budget)]: token ids whose repetitions n-gram rules find, end tokens too."""
-    rng = np.random.default_rng(seed)
-    made = []
-    for _ in range(sequences):
-        weights = [0.4, 0.3, 0.25, float(rng.choice([0.0, 0.05, 0.2]))]
-        text = rng.choice(4, 60, p=np.array(weights) / sum(weights)).tolist()
-        if rng.random() < 0.5:
-            text = (text[: int(rng.integers(2, 6))] * 40)[:60]
-        cut = int(rng.integers(0, 14))
-        made.append((text[:cut], text[cut:], int(rng.integers(1, 24))))
-    return made
-
-
-def written(made):
-    """The texts that a target leaves, which stop at an end token or at the budget."""
-    texts = []
-    for s, (prompt, future, budget) in enumerate(made):
-        ends = [i + 1 for i, token in enumerate(future) if token == END]
-        output = future[: min([budget, *ends])]
-        texts.append(
-            WrittenText(str(s), "t", np.array(prompt, np.int32), np.array(output, np.int32), budget)
-        )
-    return texts
 
 
 def twin_passes(made, rules, rule, policy, seed, cost):
