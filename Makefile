@@ -30,7 +30,7 @@ CORE += simulate synthetic formulas metrics sweep bounds drawn tree tree_policy 
 CORE += beta_draw
 
 SLOW := rejection_policies assisted embedded equality tree_engine tree_embedded sampling_law
-SLOW += fuzz random_kills plugins kill engine_run
+SLOW += fuzz random_kills kill engine_run
 
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 clean costs
