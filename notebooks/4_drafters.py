@@ -27,9 +27,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec.evaluate.evaluation import evaluate
 from simspec.numerics import stats
 from simspec.policies import fixed
+from simspec.replay.evaluation import evaluate
 from simspec.trace.acceptance import by_depth, expected_accepted
 from simspec.trace.recordings import CHECKOUT, costs_of
 

@@ -25,7 +25,6 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, formulas
-from simspec.evaluate.evaluation import evaluate
 from simspec.numerics import stats
 from simspec.papers import CLAIMS, Recordings
 from simspec.papers.printed import (
@@ -39,6 +38,7 @@ from simspec.papers.printed import (
 from simspec.papers.recorded import summary
 from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
 from simspec.policy.predictor import split_by_task
+from simspec.replay.evaluation import evaluate
 from simspec.reports.reachable import reachable
 from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.recordings import CHECKOUT, costs_of

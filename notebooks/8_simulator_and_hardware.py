@@ -26,9 +26,9 @@ import numpy as np
 
 import simspec
 from real.engines.summary import advised, run_summary
-from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import ratio
 from simspec.policies import fixed, make
+from simspec.replay.evaluation import evaluate
 from simspec.trace.recordings import CHECKOUT, costs_of
 
 plt.rcParams |= {

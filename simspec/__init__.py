@@ -23,3 +23,11 @@ __all__ = [
     "Tree", "TreeError", "TreePolicy", "committed", "formulas", "load_trace", "policies", "replay",
     "replay_tree", "summary", "sweep", "synthetic",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("simspec")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

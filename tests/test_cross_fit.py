@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from simspec import CostModel, synthetic
-from simspec.evaluate.evaluation import halves
 from simspec.policies import fixed
 from simspec.policy_kind import DeferredPolicy
-from simspec.reports.tree_rows import fit_length, fit_tree
+from simspec.replay.evaluation import halves
+from simspec.reports.trees import fit_length, fit_tree
 
 COST = CostModel.from_ratio(0.3, 4, 8)
 

@@ -155,7 +155,7 @@ def momentum(extra: int):
 COMMAND = '''
 """The command `repeat`."""
 
-PANEL = "Simulate"
+PANEL = "Decide"
 
 
 def repeat(word: str, times: int = 2):

@@ -52,11 +52,26 @@ def test_invalid_policy_is_refused(input_folder, policy, words):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (["--by", "token"], "by is 'token'"),
-        (["--replicates", 0], "replicates is 0"),
-        (["--jobs", 0], "jobs 0"),
-        (["--seed=-1"], "seed is -1"),
-        (["--seed", 1 << 64], "seed is 18446744073709551616"),
+        (["--by", "token"], "--by is 'token', expected one of trace, task, prompt"),
+        (["--replicates", 0], "--replicates is 0, expected int >= 1"),
+        (["--replicates", 10**9], "--replicates is 1000000000"),
+        (["--seed=-1"], "--seed is -1"),
+        (["--seed", 1 << 64], "--seed is 18446744073709551616"),
+        (["--level", "nan"], "--level is nan"),
+        (["--k", 0], "--k is 0, expected int >= 1"),
+        (["--report", "gain"], "--report is 'gain', expected one of gains, oracle"),
+        (["--nodes", 8], "--nodes goes with --report trees, not with gains"),
+        (["--report", "oracle", "--keep", "x"], "--keep goes with --report gains"),
+        (["--report", "drafters"], "--policy does not go with --report drafters"),
+        (["--report", "differences", "--against", "fastest"], "fastest"),
+        (["--report", "trees", "--nodes", 64], "a budget of 64 nodes, expected 1 to 63"),
+        (["--report", "batch", "-b", 0], "expected int >= 1"),
+        (["--report", "batch", "-b", 10**9], "expected int <="),
+        (["--report", "batch", "--ends", "wait"], "expected one of refill, shrink"),
+        (["--report", "batch", "--context", 9, "--cost", 0.1], "no seconds for cached tokens"),
+        (["--report", "batch", "--captured", "-1"], "--captured is -1"),
+        (["--batch", 1, "--batch", 2], "--batch is given 2 times"),
+        (["--batch", 4, "--cost", 0.1], "is a ratio, the same for every batch"),
         (["--policy", "fixed:1"], "share a name"),
         (["--cost=-1"], "cost ratio is -1"),
         (["--cost", "inf"], "cost ratio is inf"),
@@ -79,6 +94,30 @@ def test_invalid_policy_is_refused(input_folder, policy, words):
 )
 def test_invalid_sweep_options_are_refused(input_folder, options, words):
     refused(input_folder, "sweep", "t.parquet", "--policy", "fixed:1", *options, words=words)
+
+
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (("tune", "oracle"), "policy 'oracle' has nothing to tune"),
+        (("tune", "fixed:2"), "gives every argument that is tuned"),
+        (("tune", "nobody"), "no policy is named 'nobody'"),
+        (("tune", "beta_ts:colour=1"), "colour"),
+        (("tune", "fixed", "--trials", "0"), "--trials is 0, expected int >= 16"),
+        (("tune", "fixed", "--level", "1"), "--level is 1.0"),
+        (("report", "--level", "1"), "--level is 1.0"),
+        (("report", "--paper", "nothing"), "there is no table 'nothing'"),
+        (("report", "--out", "t.parquet"), "would overwrite t.parquet"),
+        (("policies", "--group", "none"), "group 'none' is unknown"),
+        (("score",), "score is `simspec sweep --report oracle` now"),
+        (("sweep", "absent.parquet"), "no such file"),
+        (("sweep", "tiny-modl-greedy"), "did you mean tiny-model-greedy?"),
+        (("sweep", "--report", "differences"), "no policy is named"),
+    ],
+)
+def test_invalid_settings_of_other_commands_are_refused(input_folder, words, why):
+    rest = ["t.parquet"] if words[0] in ("tune", "report") and "--paper" not in words else []
+    refused(input_folder, *words, *rest, words=why)
 
 
 @pytest.mark.parametrize(

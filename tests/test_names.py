@@ -13,8 +13,8 @@ from shell import command, simspec
 
 from simspec import CostModel, synthetic
 from simspec.output.names import csv_text, html_text, label_text, markdown_text, printable
-from simspec.page.report import report
 from simspec.reports.comparison import Question
+from simspec.reports.page import report
 
 HOSTILE = (
     "code[python]",
@@ -55,14 +55,14 @@ def test_sweep_shows_every_task_as_it_is(folder, by):
         assert printable(name) in out
 
 
+SWEEP = ("sweep", "t.parquet", "--replicates", 1, "--report")
 COMMANDS = (
-    ["show", "t.parquet"],
-    ["score", "t.parquet", "--policy", "fixed:1", "--replicates", 1],
-    ["score", "t.parquet", "--policy", "fixed:1", "--replicates", 1, "--markdown"],
-    ["compare", "t.parquet", "--policy", "fixed:1", "--replicates", 1],
-    ["compare", "t.parquet", "--policy", "fixed:1", "--replicates", 1, "--markdown"],
-    ["drafters", "t.parquet", "--by-task"],
-    ["drafters", "t.parquet", "--by-task", "--markdown"],
+    ("report", "--show", "t.parquet"),
+    (*SWEEP, "oracle", "--policy", "fixed:1"),
+    (*SWEEP, "oracle", "--policy", "fixed:1", "--markdown"),
+    (*SWEEP, "differences", "--policy", "fixed:1"),
+    (*SWEEP, "drafters", "--by", "task"),
+    (*SWEEP, "drafters", "--by", "task", "--markdown"),
 )
 
 
@@ -84,9 +84,8 @@ def test_errors_and_notes_hold_no_escape_sequence(folder):
 
 def test_pictures_of_hostile_names_are_drawn(folder):
     arguments = ["--policy", "fixed:1", "--policy", "beta_ts", "--by", "task", "--replicates", 1]
-    simspec("sweep", "t.parquet", *arguments, "--plot", "a.png", "--curve", "b.png", cwd=folder)
+    simspec("sweep", "t.parquet", *arguments, "--plot", "a.png", cwd=folder)
     assert (folder / "a.png").stat().st_size > 1000
-    assert (folder / "b.png").stat().st_size > 1000
 
 
 def test_csv_holds_no_formula_and_no_control_character(folder):

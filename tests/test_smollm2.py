@@ -119,7 +119,7 @@ def test_layers_that_glide_reads_were_compared_at_one_budget():
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("command", ["drafters", "score"])
+@pytest.mark.parametrize("command", ["sweep"])
 def test_tables_are_current(command):
     assert stale_tables(PAGE, command) == []
 
@@ -128,7 +128,7 @@ def test_tables_are_current(command):
 @pytest.mark.docs
 def test_tables_of_drafters_have_all_of_a_rule(rule):
     files = " ".join(str(path_of(rule, drafter).relative_to(ROOT)) for drafter in DRAFTERS)
-    assert f"drafters {files} --markdown" in TABLES["commands"](PAGE)
+    assert f"sweep --report drafters {files} --markdown" in TABLES["commands"](PAGE)
 
 
 def test_gains_at_other_costs_are_told():

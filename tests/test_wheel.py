@@ -204,7 +204,7 @@ def test_installed_wheel_sweeps_its_example(unpacked, tmp_path):
     assert (unpacked / "simspec" / "example" / f"{name}.parquet").exists()
     assert {row["policy"] for row in rows} == {"fixed:1", "beta_ts:acceptance"}
     assert {row["cost"] for row in rows} != {"c=0.1"}  # the example's own costs were found
-    assert all(row["tokens"] > 0 and row["speedup"] > 0 for row in rows)
+    assert all(row["committed_per_round"] > 0 and row["speedup"] > 0 for row in rows)
     assert not list(tmp_path.iterdir())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import simspec
-from simspec.replay.batch_replay import batch_replay
+from simspec.replay.batches import batch_replay
 
 ROOT = Path(__file__).parents[1]
 FROZEN = ROOT / "tests" / "goldens" / "replay_digests.json"

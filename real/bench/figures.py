@@ -11,9 +11,9 @@ from real.bench.scorecard import MEDIAN_BOUND, Scorecard
 from real.files import replacing
 from real.prompts import ALL, LOW_REPEAT
 from simspec import CostModel, Trace
-from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import Estimate
 from simspec.output.names import label_text
+from simspec.replay.evaluation import evaluate
 
 
 def draw_race(rows: Sequence[RaceRow], device: str, path: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from real.engines import Request
     from simspec import Trace
 
-PANEL = "From a model to a setting"
+PANEL = "Decide"
 LONGEST_DRAFT, FEWEST = 32, 16
 """Most tokens of a draft, and fewest prompts."""
 POLICIES = "cost_ts", "beta_ts", "goodput"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from real.engines import Engine, EngineSettings, Request
     from real.engines.run import Plan
 
-PANEL = "Exchange with engines"
+PANEL = "Engines"
 LONGEST, GROUP = 64, 4
 LENGTHS = 0, 1, 2, 3, 5, 8
 SHOWN = 20

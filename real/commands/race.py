@@ -110,7 +110,7 @@ def _format(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-PANEL = "Benchmark"
+PANEL = "Run and verify"
 
 Costs = Annotated[
     list[str] | None,

@@ -25,7 +25,7 @@ from simspec.cli.options import MOST_PROMPTS, MOST_REPEATS, at_most
 from simspec.output.table import print_table
 from simspec.output.terminal import print_text
 
-PANEL = "Benchmark"
+PANEL = "Run and verify"
 
 
 def scorecard(

@@ -18,7 +18,7 @@ from real.commands.options import (
 from simspec.cli.options import MOST_BATCH, MOST_ROWS, MOST_THREADS, at_most
 from simspec.output.terminal import print_note, print_text
 
-PANEL = "Record"
+PANEL = "Record and train"
 
 
 def train(

@@ -42,12 +42,10 @@ from simspec.engines.exports import EXPORTS, write_choice
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
-from simspec.output.frames import frame, texts
-from simspec.output.table import Table
-from simspec.page import layout
-from simspec.page.report import all_figures, page_of
+from simspec.output.frames import frame
 from simspec.policy.policy import PolicyError
 from simspec.reports.comparison import DEFAULTS, compare
+from simspec.reports.page import all_figures, page_of
 from simspec.trace.trace import Trace, TraceError
 
 if TYPE_CHECKING:
@@ -587,22 +585,13 @@ def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | 
     plan = found.plan
     costs = {c.name: c.cost_at(plan.batches[0]) for c in candidates}
     about = f"{plan.engine.name}, {plan.settings.model.name}"
-    first = [layout.advice(about, sentence) for sentence in found.sentences()]
-    for table in found.tables():
-        html = Table(list(table.columns), texts(table), table.attrs["names"]).html()
-        first += [layout.heading(table.attrs["title"], 3), html]
-    if setting is not None:
-        text = setting.read_text(encoding="utf-8")
-        first += [layout.heading("The engine's setting", 3), layout.code(text)]
-    first += [
-        layout.heading("What replay says of each recording"),
-        layout.paragraph(
-            "Whole texts at the same costs. The engine drafts nothing in its first pass, which "
-            "the figures above leave out, and these count.",
-            quiet=True,
-        ),
+    notes = [
+        "What replay says of each recording: whole texts at the same costs. The engine drafts "
+        "nothing in its first pass, which its own figures leave out, and these count."
     ]
+    advice = [(about, sentence) for sentence in found.sentences()]
+    code = {} if setting is None else {"The engine's setting": setting.read_text(encoding="utf-8")}
     figures = list(all_figures({c.name: c.recording for c in candidates}, costs))
-    html = page_of(figures, DEFAULTS, (), first)
+    html = page_of(figures, DEFAULTS, notes, advice, found.tables(), code)
     with replacing(plan.folder / "report.html") as temporary:
         temporary.write_text(html, encoding="utf-8")

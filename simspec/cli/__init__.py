@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import Annotated
 
 import typer
 
-from simspec.cli.options import print_notes
 from simspec.cli.registry import add_commands, sort_by_panel
+from simspec.cli.replayed import print_notes
 from simspec.output.interrupts import exit_code, message, stoppable
 
 GROUP = "simspec.commands"
@@ -23,13 +24,41 @@ REMEDY = ": free some space, and give the same command again"
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Replay speculative-decoding policies exactly, on recordings of real drafters.\n\n"
     "Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy beta_ts --cost 0.1",
 )
 NAMES = add_commands(app, __name__)
+EXTRA = "train", "record", "measure", "run", "audit", "advise", "engine", "demo"
+"""Commands of the extra `real`."""
+MOVED = {
+    "score": "sweep --report oracle", "compare": "sweep --report differences",
+    "drafters": "sweep --report drafters", "trees": "sweep --report trees",
+    "batch": "sweep --report batch", "show": "report --show", "paper": "report --paper",
+    "race": "run --compare", "scorecard": "run --compare",
+}  # fmt: skip
+"""What replaces commands of earlier versions."""
 sort_by_panel(app)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        import simspec
+
+        print(simspec.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    """Options of the whole command line."""
 
 
 def load_commands(target: typer.Typer, points: Iterable[EntryPoint]) -> list[str]:
@@ -102,6 +131,7 @@ def _run(arguments: list[str]) -> None:
             notes = () if own else _load_extras()
             # Typer reads the epilog as rich markup, where [real] would be a style and vanish.
             app.info.epilog = "\n\n".join(note.replace("[", "\\[") for note in notes) or None
+            _check_known(arguments[0] if arguments else "")
             app(arguments)
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # Typer's code for an interrupt
@@ -117,6 +147,15 @@ def _run(arguments: list[str]) -> None:
             raise
         print_notes([f"out of memory: {str(error)[:200]}; give smaller sizes, or close others"])
         sys.exit(2)
+
+
+def _check_known(name: str) -> None:
+    """ValueError for a command that an extra would add, or that has another name today."""
+    known = set(getattr(typer.main.get_command(app), "commands", {}))
+    if name in EXTRA and name not in known:
+        raise ValueError(f"{name} needs models: pip install 'simspec[real]'")
+    if name in MOVED and name not in known:
+        raise ValueError(f"{name} is `simspec {MOVED[name]}` now")
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:

@@ -6,7 +6,7 @@ from simspec.cli.options import print_notes
 from simspec.engines import EXPORT_FORMATS, EXTRA_EXPORTS, Export
 from simspec.settings import command
 
-PANEL = "Exchange with engines"
+PANEL = "Engines"
 
 
 @command

@@ -6,7 +6,7 @@ from typing import Any
 from simspec.engines import EXTRA_IMPORTS, IMPORT_FORMATS, Import
 from simspec.settings import command
 
-PANEL = "Exchange with engines"
+PANEL = "Engines"
 
 
 @command

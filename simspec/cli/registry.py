@@ -4,14 +4,7 @@ import typer
 
 from simspec.plugins import plugins
 
-PANELS = (
-    "From a model to a setting",
-    "Simulate",
-    "Record",
-    "Exchange with engines",
-    "Run and verify",
-    "Benchmark",
-)
+PANELS = ("Decide", "Record and train", "Run and verify", "Engines")
 """Groups of `simspec --help`, in their order."""
 
 

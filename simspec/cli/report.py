@@ -1,63 +1,103 @@
-"""simspec report: one HTML page with the recommendation and its grounds."""
+"""simspec report: one HTML page of a decision, a recording's contents, or the papers' tables."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from simspec.cli.replayed import Markdown, Replayed, print_notes
+from simspec.settings import Settings, command, option
 
-from simspec.cli.options import (
-    MOST_THREADS,
-    Cost,
-    Level,
-    MixedCosts,
-    Replicates,
-    Seed,
-    Traces,
-    at_most,
-    print_notes,
-)
-
-PANEL = "Simulate"
+PANEL = "Decide"
 
 
-def report(
-    traces: Traces = None,
-    out: Annotated[Path, typer.Option(help="The page, .html.")] = Path("report.html"),
-    policy: Annotated[
-        list[str] | None,
-        typer.Option("--policy", help="name[:arg,...], repeatable; default: a range of families."),
-    ] = None,
-    cost: Cost = None,
-    mixed: MixedCosts = False,
-    level: Level = 0.95,
-    replicates: Replicates = 4,
-    seed: Seed = 0,
-    jobs: Annotated[
-        int, typer.Option(callback=at_most(MOST_THREADS), help="Processes; 0: one for each core.")
-    ] = 0,
-) -> None:
+@dataclass(frozen=True)
+class Report(Settings):
+    """Settings of a report, see its options."""
+
+    on: Replayed = field(default_factory=Replayed)
+    out: Annotated[Path, option("The page, .html.")] = Path("report.html")
+    show: Annotated[bool, option("Print what the recordings hold instead.", "--show")] = False
+    paper: Annotated[
+        tuple[str, ...],
+        option(
+            "Print tables of the papers instead, repeatable: eesd-5, glide-1, eagle-1, s2d-1, "
+            "claims, or all."
+        ),
+    ] = ()
+    as_markdown: Markdown = False
+
+
+@command
+def report(settings: Report) -> None:
     """Write one HTML page: which drafter and draft length, and why; it needs no network.
 
     Example: simspec report mine.parquet other.parquet --out report.html
+
+    Example: simspec report --show mine.parquet
+
+    Example: simspec report --paper eesd-5
     """
-    from joblib import cpu_count as cores
+    from simspec.trace.recordings import locate
+
+    if settings.paper:
+        _papers(settings)
+        return
+    paths = locate(settings.on.traces or None)
+    if settings.show:
+        _show(settings, paths)
+    else:
+        _page(settings, paths)
+
+
+def _show(settings: Report, paths: Mapping[str, Path]) -> None:
+    from simspec.output.frames import frame, show
+    from simspec.reports.summaries import contents_frame, trace_summary
+    from simspec.trace.trace import load_trace
+
+    traces = {name: load_trace(path) for name, path in paths.items()}
+    if settings.on.as_json:  # a row a recording; people read a line a field
+        show(frame([{"recording": n} | trace_summary(t) for n, t in traces.items()]), as_json=True)
+    else:
+        show(
+            [contents_frame(name, trace) for name, trace in traces.items()],
+            False,
+            settings.as_markdown,
+        )
+
+
+def _papers(settings: Report) -> None:
+    from simspec.output.frames import show
+    from simspec.papers import TABLES
+    from simspec.papers.recorded import Recordings
+    from simspec.trace.recordings import CHECKOUT
+
+    names = list(TABLES) if "all" in settings.paper else list(settings.paper)
+    if unknown := [name for name in names if name not in TABLES]:
+        raise ValueError(f"there is no table {unknown[0]!r}: expected all, {', '.join(TABLES)}")
+    recordings = Recordings(CHECKOUT, seed=settings.on.seed, draws=settings.on.replicates)
+    frames = [TABLES[name](recordings) for name in names]
+    show(frames, settings.on.as_json, settings.as_markdown, seed=settings.on.seed, level=0.95)
+
+
+def _page(settings: Report, paths: Mapping[str, Path]) -> None:
+    from joblib import cpu_count
 
     from simspec.output.files import check_output, replacing
     from simspec.output.terminal import print_text, progress_bar
-    from simspec.page.report import all_figures, page_of
     from simspec.reports.comparison import Question
-    from simspec.trace.recordings import comparable_costs, locate
+    from simspec.reports.page import all_figures, page_of
+    from simspec.trace.recordings import comparable_costs
 
-    paths = locate(traces)
+    on, out = settings.on, settings.out
     check_output(out, *paths.values())
-    question = Question(level, seed=seed)
-    costs, notes = comparable_costs(paths, cost, mixed=mixed)
+    question = Question(on.level, seed=on.seed)
+    costs, notes = comparable_costs(paths, on.cost, mixed=on.mixed_costs)
     print_notes(notes)
-    work = all_figures(paths, costs, tuple(policy or ()), replicates, question, jobs or cores())
     figures = []
     with progress_bar("replaying", len(paths)) as done:
-        for recording in work:
-            figures.append(recording)
+        for of in all_figures(paths, costs, on.policy, on.replicates, question, cpu_count()):
+            figures.append(of)
             done(len(figures))
     html = page_of(figures, question, notes)
     with replacing(out) as temporary:

@@ -1,157 +1,286 @@
-"""simspec sweep: policies replayed on recordings."""
+"""simspec sweep: policies, drafters, trees and batches replayed on recordings."""
 
-import json
-import math
 import sys
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import typer
+from simspec.cli.replayed import MOST_BATCH, Markdown, Replayed, print_notes, servable_groups
+from simspec.settings import Settings, command, option
 
-from simspec.cli.options import (
-    MOST_THREADS,
-    Batch,
-    Context,
-    Cost,
-    Csv,
-    Json,
-    MixedCosts,
-    Policies,
-    Replicates,
-    Traces,
-    at_most,
-    check_seed,
-    print_notes,
-)
-
-PANEL = "Simulate"
+PANEL = "Decide"
 
 DEFAULT_POLICIES = (
     "fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4", "fixed:6", "fixed:8", "hf_heuristic",
     "beta_ts", "cost_ts", "cali_ts", "confidence:0.5", "entropy", "product", "oracle",
 )  # fmt: skip
+ONLY = {
+    "by": ("gains", "drafters"), "keep": ("gains",), "cluster": ("gains",), "plot": ("gains",),
+    "against": ("differences",), "nodes": ("trees",), "k": ("trees", "drafters"),
+    "ends": ("batch",), "captured": ("batch",), "batch": ("gains", "trees", "batch"),
+    "context": ("gains", "trees", "batch"),
+}  # fmt: skip
+"""Options that only some reports read, by field."""
 
 
-def sweep(
-    traces: Traces = None,
-    policy: Policies = None,
-    cost: Cost = None,
-    mixed: MixedCosts = False,
-    batch: Batch = None,
-    context: Context = None,
-    replicates: Replicates = 4,
-    seed: Annotated[
-        int, typer.Option(callback=check_seed, help="Seed of the first replicate.")
-    ] = 0,
-    by: Annotated[str, typer.Option(help="trace, task or prompt.")] = "trace",
-    jobs: Annotated[int, typer.Option(callback=at_most(MOST_THREADS), help="Threads.")] = 1,
+@dataclass(frozen=True)
+class Sweep(Settings):
+    """Settings of a sweep, see its options."""
+
+    on: Replayed = field(default_factory=Replayed)
+    report: Annotated[
+        Literal["gains", "oracle", "differences", "drafters", "trees", "batch"],
+        option(
+            "gains: what each policy would gain. oracle: its share of the gap from the best fixed "
+            "length to the oracle. differences: against one policy, paired by prompt. drafters: "
+            "acceptance, cost and best length of each. trees: chains and trees at equal budgets. "
+            "batch: lengths by batch size, and where drafting stops paying."
+        ),
+    ] = "gains"
+    by: Annotated[
+        Literal["trace", "task", "prompt"],
+        option("gains, drafters: a row for each trace, task or prompt."),
+    ] = "trace"
+    batch: Annotated[
+        tuple[Annotated[int, option("", ge=1, le=MOST_BATCH)], ...],
+        option(
+            "Sequences decoded together. batch: repeatable, default 1 to 128. gains, trees: one, "
+            "of a cost table.",
+            "--batch", "-b",
+        ),
+    ] = ()  # fmt: skip
+    context: Annotated[
+        tuple[Annotated[int, option("", ge=0, le=1 << 24)], ...],
+        option("Cached tokens, as --batch; default of batch: each sequence's own."),
+    ] = ()
+    against: Annotated[
+        str, option("differences: the baseline; best_fixed is the best length in hindsight.")
+    ] = "best_fixed"
+    nodes: Annotated[
+        tuple[int, ...], option("trees: node budgets, repeatable; default: 8, 16 and 32.")
+    ] = ()
+    k: Annotated[
+        Annotated[int, option("", ge=1, le=255)] | None,
+        option("drafters: longest draft. trees: chain of CAPE; default: chosen.", "--k", "-k"),
+    ] = None
+    ends: Annotated[
+        Literal["refill", "shrink"],
+        option("batch: refill: a slot takes the next sequence; shrink: all wait for the last."),
+    ] = "refill"
+    captured: Annotated[
+        int, option("batch: pad passes to vLLM's captured sizes up to this.", ge=0, le=MOST_BATCH)
+    ] = 0
     keep: Annotated[
-        Path | None,
-        typer.Option(help="Keep each result in this folder, and go on from those it holds."),
-    ] = None,
+        Path | None, option("gains: keep results in this folder, and go on from those it holds.")
+    ] = None
     cluster: Annotated[
-        str | None, typer.Option(help="Replay on this Dask scheduler's workers, tcp://HOST:PORT.")
-    ] = None,
-    as_json: Json = False,
-    stream: Annotated[
-        bool, typer.Option(help="Print each row as one line of JSON as soon as it is computed.")
-    ] = False,
-    out: Csv = None,
-    plot: Annotated[Path | None, typer.Option(help="Write a PNG of the speedups.")] = None,
-    curve: Annotated[
-        Path | None,
-        typer.Option(help="Write a PNG of speedup against K, adaptive policies as lines."),
-    ] = None,
-) -> None:
-    """Replay policies on recordings and print what each would gain.
+        str | None, option("gains: replay on this Dask scheduler's workers, tcp://HOST:PORT.")
+    ] = None
+    as_markdown: Markdown = False
+    out: Annotated[Path | None, option("Write every row to this CSV file.", "--out", "--csv")] = (
+        None
+    )
+    plot: Annotated[
+        Path | None, option("gains: write a PNG of speedup against K, adaptive policies as lines.")
+    ] = None
+
+
+@command
+def sweep(settings: Sweep) -> None:
+    """Replay policies on recordings and print what each would gain, or another --report.
 
     Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy oracle --cost 0.08
+
+    Example: simspec sweep mine.parquet --report differences --policy cost_ts --against fixed:3
+
+    Example: simspec sweep mine.parquet --report batch -b 1 -b 16 --policy adaptive_verification
 
     Many settings: simspec sweep --policy=fixed:{0..8} --policy=beta_ts:alpha0={1,2,4,8}
     (the shell expands the braces)
     """
-    from simspec.cli.selection import servable_groups
     from simspec.output.files import check_output, write_csv
-    from simspec.replay.sweep import sweep_rows
-    from simspec.reports.summaries import plot_sweep
+    from simspec.output.frames import flat, show
+    from simspec.replay.evaluation import covers
     from simspec.trace.recordings import comparable_costs, locate
 
-    paths = locate(traces)
-    outputs = [path for path in (out, plot, curve) if path is not None]
+    on, unset = settings.on, Sweep()
+    for name, reports in ONLY.items():
+        if settings.report not in reports and getattr(settings, name) != getattr(unset, name):
+            raise ValueError(
+                f"--{name} goes with --report {' or '.join(reports)}, not with {settings.report}"
+            )
+    paths = locate(on.traces or None)
+    outputs = [path for path in (settings.out, settings.plot) if path is not None]
     for i, output in enumerate(outputs):
-        check_output(output, *paths.values(), cost or "", *outputs[:i])
-    costs, notes = comparable_costs(paths, cost, batch, context, mixed)
+        check_output(output, *paths.values(), on.cost or "", *outputs[:i])
+    if settings.report == "batch":
+        frames, rows = _batch(settings, paths), None
+        show(frames, on.as_json, settings.as_markdown, report="batch", seed=on.seed, level=on.level)
+        if settings.out is not None:
+            import pandas
+
+            whole = [flat(each).assign(recording=each.attrs["title"]) for each in frames]
+            write_csv(pandas.concat(whole), settings.out)
+        return
+    batch, context = _one(settings.batch, "batch"), _one(settings.context, "context")
+    costs, notes = comparable_costs(paths, on.cost, batch, context, on.mixed_costs)
     print_notes(notes)
-    groups = list(servable_groups(paths, policy or DEFAULT_POLICIES, costs, not policy))
+    table, rows = REPORTS[settings.report](settings, paths, costs)
+    about = {"report": settings.report, "seed": on.seed, "level": on.level}
+    show(table, on.as_json, settings.as_markdown, **about, covers=covers(costs.values()))
+    if settings.out is not None:
+        write_csv(flat(table) if rows is None else rows, settings.out)
+
+
+def _one(values: Sequence[int], name: str) -> int | None:
+    if len(values) > 1:
+        raise ValueError(f"--{name} is given {len(values)} times: give one, or --report batch")
+    return values[0] if values else None
+
+
+def _gains(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
+    import pandas
+    from joblib import cpu_count
+
+    from simspec.replay.sweep import sweep_rows
+    from simspec.reports.summaries import gains_frame
+
+    on, policies = settings.on, settings.on.policy
+    groups = list(servable_groups(paths, policies or DEFAULT_POLICIES, costs, not policies))
+    jobs = 1 if settings.cluster else cpu_count()
     # A list: all input is validated before the first replay.
     results = [
         sweep_rows(
-            group, served, {name: costs[name] for name in group}, replicates, seed, by, jobs=jobs,
-            progress=sys.stderr.isatty(), keep=keep, cluster=cluster,
+            group, served, {name: costs[name] for name in group}, on.replicates, on.seed,
+            settings.by, jobs=jobs, progress=sys.stderr.isatty(), keep=settings.keep,
+            cluster=settings.cluster,
         )
         for served, group in groups
     ]  # fmt: skip
-    table = list(_rows(chain.from_iterable(results), stream, as_json))
-    if as_json:
-        print(json.dumps({"seed": seed, "replicates": replicates, "by": by, "rows": table}))
-    if curve is not None:
-        _plot_curves(groups, costs, curve, (replicates, seed, jobs))
-    if (stream or as_json) and out is None and plot is None:
-        return
-    import pandas
-
-    if out is not None:
-        write_csv(pandas.DataFrame(table), out)
-    if plot is not None:
-        plot_sweep(pandas.DataFrame(table), plot)
-    if not (stream or as_json):
-        _print(pandas.DataFrame(table))
+    rows = pandas.DataFrame([row for result in results for row in result])
+    if settings.plot is not None:
+        _plot(settings.plot, groups, costs, on)
+    return gains_frame(rows), rows
 
 
-def _rows(
-    sweep_rows: Iterator[dict[str, Any]], stream: bool, as_json: bool
-) -> Iterator[dict[str, Any]]:
-    """The rows, NaN as None where they become JSON; printed one by one where streamed."""
-    for row in sweep_rows:
-        if stream or as_json:
-            row = {key: None if _is_nan(value) else value for key, value in row.items()}
-        if stream:
-            print(json.dumps(row), flush=True)
-        yield row
-
-
-def _is_nan(value: Any) -> bool:
-    return isinstance(value, float) and math.isnan(value)
-
-
-def _plot_curves(
-    groups: Sequence[tuple[list[Any], dict[str, Any]]],
-    costs: dict[str, Any],
-    path: Path,
-    options: tuple[int, int, int],
-) -> None:
+def _plot(path: Path, groups: Sequence[Any], costs: Mapping[str, Any], on: Replayed) -> None:
     from simspec.reports.speedup_curve import plot_curves, source_note, speedup_curve
 
-    replicates, seed, jobs = options
     curves, notes = {}, {}
     for served, group in groups:
         for name, trace in group.items():
-            curves[name] = speedup_curve(trace, served, costs[name], replicates, seed, jobs=jobs)
+            curves[name] = speedup_curve(trace, served, costs[name], on.replicates, on.seed)
             notes[name] = source_note(trace, costs[name])
     plot_curves(curves, path, notes)
 
 
-def _print(table: Any) -> None:
-    from simspec.output.table import print_table
-    from simspec.reports.summaries import FIGURES, NAMES, sweep_means
+def _oracle(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
+    from simspec.replay.evaluation import covers_text
+    from simspec.reports.oracle_gap import score, score_frame
 
-    sweep_rows = [
-        (*(getattr(row, name) for name in NAMES), *(f"{getattr(row, f):.3f}" for f in FIGURES))
-        for row in sweep_means(table).itertuples(index=False)
+    on = settings.on
+    groups: list[tuple[Any, Any]] = [(None, paths)]
+    if on.policy:
+        groups = list(servable_groups(paths, on.policy, costs))
+    scores = [
+        of
+        for served, group in groups
+        for of in score(group, served, costs, on.replicates, on.seed, level=on.level)
     ]
-    headings = (*NAMES, "tokens/round", "v_d", "r_d", "HM", "speedup", "cut")
-    print_table(
-        headings, sweep_rows, names=len(NAMES), optional=("cut", "HM", "r_d", "v_d", "tokens/round")
+    return score_frame(scores, covers_text(costs.values(), on.level)), None
+
+
+def _differences(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
+    from simspec.replay.evaluation import covers_text
+    from simspec.reports.comparison import Question, comparison_frame, comparisons, corrected
+
+    on = settings.on
+    if not on.policy:
+        raise ValueError("no policy is named: give one or more by --policy, such as cost_ts")
+    question = Question(on.level, seed=on.seed)
+    found = [
+        comparison
+        for served, group in servable_groups(paths, on.policy, costs)
+        for comparison in comparisons(
+            group, served, costs, settings.against, on.replicates, question
+        )
+    ]
+    covered = covers_text(costs.values(), on.level)
+    return comparison_frame(corrected(found, question), question, covered), None
+
+
+def _drafters(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
+    from simspec.replay.evaluation import covers_text
+    from simspec.reports.drafters import ALL, compare_drafters, drafter_frame, with_learned
+
+    on = settings.on
+    if on.policy:
+        raise ValueError("--policy does not go with --report drafters: it tries fixed lengths")
+    rows = compare_drafters(paths, costs, settings.k, on.level, seed=on.seed)
+    shown = [row for row in with_learned(rows, paths) if settings.by == "task" or row.task == ALL]
+    return drafter_frame(shown, settings.k or 4, [covers_text(costs.values(), on.level)]), None
+
+
+def _trees(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
+    from simspec.replay.evaluation import covers_text
+    from simspec.reports.trees import BUDGETS, compare_trees, tree_frame
+
+    on = settings.on
+    rows, notes = compare_trees(
+        paths, costs, settings.nodes or BUDGETS, settings.k, on.policy, on.level, seed=on.seed
     )
+    print_notes(notes)
+    return tree_frame(rows, [covers_text(costs.values(), on.level)]), None
+
+
+REPORTS = {
+    "gains": _gains, "oracle": _oracle, "differences": _differences, "drafters": _drafters,
+    "trees": _trees,
+}  # fmt: skip
+"""(the table, every row of a CSV file or None for the table's) by report; all but batch."""
+
+
+def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
+    from simspec.policies import parse_batch
+    from simspec.replay.batches import BatchRules, supported_batch_policies
+    from simspec.replay.sweep import cost_model
+    from simspec.reports.batches import (
+        SHARED,
+        BatchPlan,
+        batch_frame,
+        batch_notes,
+        batch_rows,
+        conventions,
+        crossings,
+        speed_frame,
+    )
+    from simspec.trace.recordings import whole_cost
+    from simspec.trace.trace import load_trace
+
+    on = settings.on
+    of_batches = [made for text in on.policy if (made := parse_batch(text)) is not None]
+    shared = [text for text in on.policy if text.startswith(SHARED)]
+    of_requests = [t for t in on.policy if parse_batch(t) is None and t not in shared]
+    groups: list[Any] = [((), {name: load_trace(path) for name, path in paths.items()})]
+    if of_requests:
+        groups = list(servable_groups(paths, of_requests, dict.fromkeys(paths, 0.1)))
+    rules, frames, speeds = BatchRules(settings.ends, captured=settings.captured), [], []
+    for served, group in groups:
+        for name, trace in group.items():
+            priced = whole_cost(paths[name], on.cost)
+            model = cost_model(priced, trace) if isinstance(priced, float) else priced
+            whole, notes = supported_batch_policies(trace, model, of_batches)
+            if len(paths) == 1 and notes:
+                raise ValueError(notes[0])
+            print_notes(f"{name}: {note}" for note in notes)
+            plan = BatchPlan(
+                settings.batch, settings.context, [*served, *shared, *whole], rules,
+                on.replicates, on.seed, on.level,
+            )  # fmt: skip
+            rows = batch_rows(trace, model, plan)
+            crossed, below = crossings(trace, model, plan, rows), batch_notes(model, plan)
+            frames.append(batch_frame(name, rows, crossed, below))
+            speeds += [speed_frame(name, rows)] if rows[0].verified else []
+    frames[-1].attrs["notes"] += conventions(rules)
+    return [*frames, *speeds]

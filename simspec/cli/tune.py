@@ -1,37 +1,32 @@
 """simspec tune: a policy's arguments, chosen on half of the prompts and reported on the rest."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
-import typer
+from simspec.cli.replayed import Cost, Json, Level, Markdown, MixedCosts, Replicates, Seed, Traces
+from simspec.settings import Settings, argument, command, option
 
-from simspec.cli.options import (
-    Cost,
-    Json,
-    Level,
-    MixedCosts,
-    Replicates,
-    Seed,
-    Traces,
-    print_notes,
-    print_result,
-)
-
-PANEL = "Simulate"
+PANEL = "Decide"
 
 
-def tune(
-    policy: Annotated[
-        str, typer.Argument(help="name[:arg,...]; arguments that are given are kept.")
-    ],
-    traces: Traces = None,
-    cost: Cost = None,
-    mixed: MixedCosts = False,
-    trials: Annotated[int, typer.Option(help="Settings to replay, about.")] = 256,
-    replicates: Replicates = 4,
-    level: Level = 0.95,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
+@dataclass(frozen=True)
+class Tune(Settings):
+    """Settings of a search for arguments, see its options."""
+
+    policy: Annotated[str, argument("name[:arg,...]; arguments that are given are kept.")]
+    traces: Traces = ()
+    cost: Cost = None
+    mixed_costs: MixedCosts = False
+    trials: Annotated[int, option("Settings to replay, about.", ge=16, le=100_000)] = 256
+    replicates: Replicates = 4
+    level: Level = 0.95
+    seed: Seed = 0
+    as_json: Json = False
+    as_markdown: Markdown = False
+
+
+@command
+def tune(settings: Tune) -> None:
     """Tune a policy's arguments on every second prompt, and report what is left on the others.
 
     One setting for all recordings that are named together.
@@ -40,25 +35,24 @@ def tune(
 
     Example: simspec tune product:predictor=theta mine.parquet --cost cost.json --trials 1000
     """
-    from simspec.cli.selection import servable_groups
-    from simspec.evaluate.evaluation import covers, covers_text
+    from simspec.cli.replayed import print_notes, servable_groups
+    from simspec.output.frames import show
     from simspec.output.terminal import progress_bar
-    from simspec.reports.tuning import Search, default_text, tuning_table
+    from simspec.replay.evaluation import covers, covers_text
+    from simspec.reports.tuning import Search, default_text, tuning_frame
     from simspec.reports.tuning import tune as tune_policy
     from simspec.trace.recordings import comparable_costs, locate
 
-    search = Search(trials, replicates, seed, level)
-    start = default_text(policy)
-    paths = locate(traces)
-    costs, notes = comparable_costs(paths, cost, mixed=mixed)
+    search = Search(settings.trials, settings.replicates, settings.seed, settings.level)
+    start = default_text(settings.policy)
+    paths = locate(settings.traces or None)
+    costs, notes = comparable_costs(paths, settings.cost, mixed=settings.mixed_costs)
     print_notes(notes)
-    served = {
-        name: trace
-        for _, group in servable_groups(paths, [start], costs)
-        for name, trace in group.items()
-    }
+    groups = servable_groups(paths, [start], costs)
+    served = {name: trace for _, group in groups for name, trace in group.items()}
     with progress_bar("tuning", search.trials) as advance:
-        tuning = tune_policy(served, policy, costs, search, advance)
-    about = {"seed": seed, "level": level, "covers": covers(costs.values())}
-    shown = tuning_table(tuning, level, covers_text(costs.values(), level))
-    print_result(about | tuning.to_dict(), [shown], as_json)
+        tuning = tune_policy(served, settings.policy, costs, search, advance)
+    table = tuning_frame(tuning, covers_text(costs.values(), search.level))
+    about = {"seed": search.seed, "level": search.level, "covers": covers(costs.values())}
+    about |= {"default": tuning.default, "tuned": tuning.tuned, "settings": tuning.settings}
+    show(table, settings.as_json, settings.as_markdown, **about)

@@ -12,12 +12,12 @@ from simspec.cost.comparison import check_comparable, warning_notes
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable, load_cost
 from simspec.engines import LONGEST_DRAFT
-from simspec.evaluate.evaluation import DRAWS, evaluate
 from simspec.numerics.stats import Estimate, estimate, joined, quotient, stacked
 from simspec.policies import parse
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.policy_kind import DeferredPolicy
+from simspec.replay.evaluation import DRAWS, evaluate
 from simspec.replay.replay import replay
 from simspec.replay.sweep import cost_model
 from simspec.trace.recordings import cost_beside

@@ -18,10 +18,10 @@ from simspec.cost.model import CostModel
 from simspec.engines import EXPORT_FORMATS, Export
 from simspec.engines.choice import Choice, Evidence, Schedule, acceptance_by_depth, choose, gather
 from simspec.engines.documents import JSON, Fields
-from simspec.evaluate.evaluation import covers
 from simspec.output.files import check_output, replacing, write_json
 from simspec.policies import parse
 from simspec.policy.policy import Policy
+from simspec.replay.evaluation import covers
 from simspec.trace.recordings import cost_beside, locate
 
 SIDECAR = ".provenance.json"

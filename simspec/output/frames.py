@@ -67,20 +67,37 @@ def frame_data(table: "DataFrame") -> dict[str, Any]:
     return {"title": title, "rows": json_data(rows), "notes": list(notes)}
 
 
+def flat(table: "DataFrame") -> "DataFrame":
+    """The table with an Estimate's limits in columns of their own: NAME, NAME_low, NAME_high."""
+    from pandas import DataFrame
+
+    rows = []
+    for record in table.to_dict("records"):
+        cells: dict[Any, Any] = {}
+        for name, cell in record.items():
+            cells |= cell.columns(name) if hasattr(cell, "columns") else {name: cell}
+        rows.append(cells)
+    return DataFrame(rows)
+
+
 def show(
     frames: "DataFrame | Iterable[DataFrame]", as_json: bool = False, as_markdown: bool = False,
     **about: Any,
 ) -> None:  # fmt: skip
-    """Print tables: one JSON object {**about, tables: [{title, rows, notes}]}, Markdown, or text.
+    """Print a table as JSON {**about, title, rows, notes}, as Markdown or as text.
+
+    Several are {**about, tables: [{title, rows, notes}]}.
 
     What cells hold is text, never markup. Text in a pipe has its full width; on a terminal names
     and headings fold, and what still does not fit is printed as a line for each cell.
     """
     from pandas import DataFrame
 
+    one = isinstance(frames, DataFrame)
     frames = [frames] if isinstance(frames, DataFrame) else list(frames)
     if as_json:
-        print(json.dumps(json_data(about) | {"tables": [frame_data(table) for table in frames]}))
+        tables = [frame_data(table) for table in frames]
+        print(json.dumps(json_data(about) | (tables[0] if one else {"tables": tables})))
     elif as_markdown:
         print("\n\n".join(map(markdown, frames)))
     else:

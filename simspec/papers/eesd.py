@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simspec.evaluate.evaluation import Sequences, halves
 from simspec.numerics.stats import Estimate
 from simspec.output.frames import frame
 from simspec.papers.recorded import (
@@ -39,7 +38,8 @@ from simspec.policies.trees import optimal_tree
 from simspec.policy.policy import Policy
 from simspec.policy.predictor import fit_predictor
 from simspec.policy_kind import DeferredPolicy
-from simspec.reports.tree_rows import fit_tree, priced_seconds
+from simspec.replay.evaluation import Sequences, halves
+from simspec.reports.trees import fit_tree, priced_seconds
 from simspec.trace.rounds import committed
 from simspec.trace.trace import Trace
 from simspec.tree.policy import TreePolicy

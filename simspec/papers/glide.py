@@ -27,7 +27,7 @@ from simspec.papers.recorded import (
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import cape
 from simspec.policy.policy import Policy
-from simspec.reports.tree_rows import ROUNDS, TOKENS, priced_seconds, prompt_figures
+from simspec.reports.trees import ROUNDS, TOKENS, priced_seconds, prompt_figures
 from simspec.trace.acceptance import by_depth
 from simspec.tree.policy import TreePolicy
 

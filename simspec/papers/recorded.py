@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.evaluate.evaluation import halves
 from simspec.numerics.stats import Estimate, difference, estimate, quotient, stacked
 from simspec.output.files import read_json
 from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
+from simspec.replay.evaluation import halves
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import replay
 from simspec.trace.recordings import CHECKOUT, costs_of

@@ -74,7 +74,7 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
     if name in BATCH_KINDS:
         raise PolicyError(
             f"policy {text!r} decides for all requests of a batch, expected one of a request: "
-            "replay it with `simspec batch --policy`"
+            "replay it with `simspec sweep --report batch --policy`"
         )
     if name not in known:
         near = get_close_matches(name, [*known, *BATCH_KINDS], n=1)

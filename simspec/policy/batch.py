@@ -69,7 +69,7 @@ class BatchRule:
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """Decides once a step for all active requests; `simspec.replay.batch_replay` replays it.
+    """Decides once a step for all active requests; `simspec.replay.batches` replays it.
 
     | field | meaning |
     | --- | --- |

@@ -1,11 +1,16 @@
-"""Sweeps: policies x traces x costs x replicates, given in any form, as one tidy table."""
+"""Sweeps: policies x traces x costs x replicates, here or on a cluster, as one tidy table."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import fields, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from importlib.metadata import version
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simspec import policies as built_in
 from simspec.cost.model import CostModel
@@ -14,14 +19,13 @@ from simspec.output.names import printable
 from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
-from simspec.replay.cluster import check_cluster
 from simspec.replay.kernel import kernel
-from simspec.replay.metrics import Metrics
-from simspec.replay.replay import ReplayJob, is_random, prepare, run_jobs
+from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
+from simspec.replay.replay import prepare, replay
 from simspec.trace.file import digest
-from simspec.trace.trace import Trace, load_trace
+from simspec.trace.trace import Trace, TraceMeta, load_trace
 from simspec.tree.policy import TreePolicy
-from simspec.tree.replay import prepare_tree
+from simspec.tree.replay import prepare_tree, replay_tree, tree_rounds, tree_seconds
 from simspec.tree.tree import MAX_NODES
 
 Recording: TypeAlias = Trace | str | PathLike[str]
@@ -132,6 +136,104 @@ def cost_model(cost: Cost, trace: Trace) -> CostModel:
     if isinstance(cost, (int, float)) and not isinstance(cost, bool):
         return CostModel.from_ratio(cost, trace.K, MAX_NODES)
     raise ValueError(f"cost is {cost!r}, expected a CostModel or a ratio such as 0.1")
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ReplayJob:
+    """One replay: recording, policy and cost, with their names in the table, and the seed."""
+
+    trace_name: str
+    cost_name: str
+    trace: Trace
+    cost: CostModel
+    policy: Policy | TreePolicy
+    seed: int
+    replicate: int
+
+    @property
+    def random(self) -> bool:
+        return is_random(self.trace, self.policy)
+
+
+def is_random(trace: Trace, policy: Policy | TreePolicy) -> bool:
+    """Whether replicates differ: trees whose nodes are not drawn replay without a draw."""
+    return policy.random or (trace.ratio is not None and isinstance(policy, Policy))
+
+
+def run_jobs(
+    todo: Sequence[ReplayJob], by: str, jobs: int = 1, cluster: str | None = None
+) -> Iterable[dict[Any, Metrics]]:
+    """{group: Metrics} of each job, in order: here, on threads, or on the workers of a cluster.
+
+    Results do not depend on it. cluster: the address of a Dask scheduler; errors of
+    `cluster_results`.
+    """
+    calls = [(job.trace, job.policy, job.cost, job.seed, by) for job in todo]
+    if cluster is not None:
+        shared = {id(job.trace): job.trace for job in todo}
+        return cluster_results(cluster, _metrics, calls, list(shared.values()))
+    return _on_threads(_metrics, calls, jobs)
+
+
+def run_seconds(todo: Sequence[ReplayJob], jobs: int = 1) -> Iterable[NDArray[np.float64]]:
+    """`sequence_seconds` of each job, in order; results do not depend on the number of threads."""
+    return _on_threads(sequence_seconds, [(job,) for job in todo], jobs)
+
+
+def _on_threads(function: Callable[..., T], calls: Iterable[Any], jobs: int) -> Iterable[T]:
+    if jobs == 1:
+        return (function(*call) for call in calls)
+    from joblib import Parallel, delayed
+
+    # Threads: the kernel releases the GIL.
+    parallel = Parallel(n_jobs=jobs, backend="threading", return_as="generator")
+    results: Iterable[T] = parallel(delayed(function)(*call) for call in calls)
+    return results
+
+
+def _metrics(
+    trace: Trace, policy: Policy | TreePolicy, cost: CostModel, seed: int, by: str
+) -> dict[Any, Metrics]:
+    cost = cost.reading(policy.reads)
+    groups, K = group_labels(trace.meta, by), policy.longest(trace.K)
+    if isinstance(policy, TreePolicy):
+        rounds = replay_tree(trace, policy)
+        seconds = tree_seconds(rounds, trace, policy, cost)
+        return grouped_summary(rounds, trace, cost, groups, K, seconds)
+    rounds = replay(trace, policy, seed=seed, cost=cost)
+    return grouped_summary(rounds, trace, cost, groups, K)
+
+
+def sequence_seconds(job: ReplayJob) -> NDArray[np.float64]:
+    """float64[S, 1 + R]: seconds of each sequence at the job's costs, then at their replicates.
+
+    The policy plans with the costs as measured. Sums are in the order of the rounds.
+    """
+    cost = job.cost.reading(job.policy.reads)
+    tree: tuple[Any, Any] | None = None
+    if isinstance(job.policy, TreePolicy):
+        rounds, rows, backlog = tree_rounds(job.trace, job.policy)
+        tree = rows, backlog
+        seconds = cost.seconds_tree(rounds, *tree)
+    else:
+        rounds = replay(job.trace, job.policy, seed=job.seed, cost=cost)
+        seconds = cost.seconds(rounds)
+    sequence = np.repeat(np.arange(job.trace.sequences), np.diff(rounds.offset))
+    spent: Any = np.bincount(sequence, seconds, job.trace.sequences)
+    return np.column_stack((spent, replicate_seconds(rounds, cost, tree)))
+
+
+def group_labels(meta: TraceMeta, by: str) -> list[str]:
+    """The group of each sequence, for `by` as in a sweep."""
+    if by == "trace":
+        return ["all"] * len(meta.ids)
+    groups = list(meta.tasks if by == "task" else meta.ids)
+    if by == "prompt" and len(set(groups)) < len(groups):
+        groups = [f"{name}#{s}" for s, name in enumerate(groups)]
+    return groups
 
 
 BY = ("trace", "task", "prompt")
@@ -343,3 +445,97 @@ def _with_progress(
                 task, advance=1, description=printable(f"best so far: {best[0]} {best[1]:.2f}")
             )
             yield groups
+
+
+CONNECT_SECONDS = 10
+"""How long a scheduler, and then its first worker, may take to answer."""
+SAME_VERSIONS = ("python", "simspec", "numpy", "numba")
+"""What must be of one version everywhere: results are the same to the last bit."""
+
+
+def check_cluster(address: str) -> None:
+    """ValueError, one line, where Dask, its scheduler or a worker is missing, or versions vary."""
+    with _connected(address):
+        pass
+
+
+def cluster_results(
+    address: str,
+    function: Callable[..., Any],
+    calls: Sequence[tuple[Any, ...]],
+    shared: Sequence[Any],
+) -> Iterator[Any]:
+    """function(*call) of each call, in order, on the workers of the scheduler at this address.
+
+    `shared` are large arguments: the scheduler keeps them, and a worker gets each once, not with
+    every call. What a dead worker was to do, or to keep, others do and get. ValueError as for
+    `check_cluster`; whatever `function` raises.
+    """
+    from joblib import Parallel, delayed, parallel_config
+
+    with _connected(address) as client:
+        with parallel_config(backend="dask", client=client):
+            parallel = Parallel(return_as="generator")
+        # What joblib sends instead of these. For a cluster of one thread it calls here, with these.
+        parallel._backend.data_futures = {id(value): _kept(client, value) for value in shared}
+        yield from parallel(delayed(function)(*call) for call in calls)
+
+
+def _kept(client: Any, value: Any) -> Any:
+    """The value as a task, which runs again where its result is lost; scattered data would not."""
+    with catch_warnings():
+        simplefilter("ignore")  # Dask's advice on large tasks
+        return client.submit(_itself, value, pure=False)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[Any]:
+    try:
+        client_of = import_module("distributed").Client
+    except ImportError:
+        raise ValueError(
+            f"a sweep on {address} needs Dask, which is not installed: pip install "
+            "'simspec[cluster]'"
+        ) from None
+    if "://" not in address:
+        raise ValueError(
+            f"{address!r} is no address of a Dask scheduler: expected the one that `dask "
+            "scheduler` prints, such as tcp://10.0.0.1:8786"
+        )
+    try:
+        client = client_of(address, timeout=CONNECT_SECONDS, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no Dask scheduler answers at {address} ({_one_line(error)}): start one with `dask "
+            "scheduler`, and give the address that it prints"
+        ) from None
+    with client:
+        _check_workers(client, address)
+        yield client
+
+
+def _check_workers(client: Any, address: str) -> None:
+    try:
+        client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+    except TimeoutError:
+        raise ValueError(
+            f"the Dask scheduler at {address} has no worker: start one with `dask worker {address}`"
+        ) from None
+    found = client.get_versions(packages=["simspec", "numba"])
+    here = found["client"]["packages"]
+    for name, worker in found["workers"].items():
+        for package in SAME_VERSIONS:
+            there = worker["packages"][package]
+            if there != here[package]:
+                raise ValueError(
+                    f"worker {name} has {package} {there}, this process {here[package]}: install "
+                    "the same versions everywhere, or results would differ"
+                )
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -12,12 +12,11 @@ from simspec.cost.batch import batch_cost
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
-from simspec.output.table import Table
+from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.policy.batch import BatchPolicy, shared
 from simspec.policy.policy import Policy, PolicyError
-from simspec.replay.batch_replay import batch_replay
-from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
+from simspec.replay.batches import BatchRules, batch_replay, plain_steps, policy_steps
 from simspec.replay.replay import replay
 from simspec.trace.rounds import Rounds
 from simspec.trace.trace import Trace
@@ -162,62 +161,73 @@ def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
     if not model.node:
         notes.append(
             "further rows of a draft step are free in these costs, so speedups are upper bounds: "
-            "price them with --draft-row"
+            "set `node` in the cost file"
         )
     if not model.kv_verify:
         notes.append(
-            "cached tokens are not priced in these costs: state seconds for each (kv_verify)"
+            "cached tokens are not priced in these costs: set `kv_verify` in the cost file"
         )
     return [*notes, *_policy_notes(plan), *cost.warnings]
 
 
-def batch_table(
-    name: str, rows: Sequence[BatchRow], crossed: Sequence[Crossing], notes: Sequence[str]
-) -> Table:
+def batch_frame(
+    name: str, rows: Sequence[BatchRow], crossed: Sequence[Crossing], notes: Sequence[str] = ()
+) -> Any:
     """The rows of a recording, where drafting stops paying, and the notes on its costs."""
     policies = [policy for policy in rows[0].speedup if not policy.startswith("fixed:")]
     cells = [
-        (
-            row.batch,
-            "own" if row.context is None else f"{row.context:g}",
-            row.best,
-            f"fixed:{row.drafting}",
-            row.fixed(row.drafting).text(),
-            *(row.speedup[policy].text() for policy in policies),
-        )
+        {
+            "batch": row.batch,
+            "context": "own" if row.context is None else row.context,
+            "best_k": row.best,
+            "drafting": f"fixed:{row.drafting}",
+            "speedup": row.fixed(row.drafting),
+            **{policy: row.speedup[policy] for policy in policies},
+        }
         for row in rows
     ]
-    headings = ("batch", "context", "best K", "best draft", "its speedup", *policies)
     below = (*map(_crossing_text, crossed), *notes)
-    return Table(headings, cells, names=2, title=name, notes=below)
+    return frame(cells, names=2, title=name, notes=below, formats={"context": "g"})
 
 
-def speed_table(name: str, rows: Sequence[BatchRow]) -> Table:
+def speed_frame(name: str, rows: Sequence[BatchRow]) -> Any:
     """Tokens a second of the whole batch, and what the batch policies verify."""
     lengths = [policy for policy in rows[0].speedup if policy.startswith("fixed:")]
     others = [policy for policy in rows[0].speedup if policy not in lengths]
     cells = []
     for row in rows:
-        context = "own" if row.context is None else f"{row.context:g}"
-        shown = (f"fixed:{row.best}", lengths[-1], *others)
-        speeds = (_speed_text(row, policy) for policy in shown)
-        cells.append((row.batch, context, f"{row.plain_tokens_per_second:.0f}", *speeds))
+        unit = row.plain_tokens_per_second
+        shown = {"plain": unit} | {
+            heading: _scaled(row.speedup[policy], unit)
+            for heading, policy in (
+                ("best fixed", f"fixed:{row.best}"), (lengths[-1], lengths[-1]),
+                *zip(others, others),
+            )
+        }  # fmt: skip
+        verified = {
+            f"{policy}, verified": f"{committed:.2f} of {drafted:.2f}"
+            for policy, (committed, drafted) in row.verified.items()
+        }
+        cells.append(
+            {"batch": row.batch, "context": "own" if row.context is None else row.context}
+            | shown
+            | verified
+        )
     notes = (
         "tokens a second of the whole batch: plain decoding's times the speedup; "
-        "(tokens committed of drafted tokens verified, a round)",
+        "verified: tokens committed of drafted tokens verified, a round",
     )
-    headings = ("batch", "context", "plain", "best fixed", lengths[-1], *others)
-    return Table(headings, cells, names=2, title=f"{name}: tokens a second", notes=notes)
+    formats = {
+        "context": "g",
+        **dict.fromkeys(("plain", "best fixed", lengths[-1], *others), ".0f"),
+    }
+    title = f"{name}: tokens a second"
+    return frame(cells, names=2, title=title, notes=notes, formats=formats)
 
 
-def _speed_text(row: BatchRow, policy: str) -> str:
-    speedup, unit = row.speedup[policy], row.plain_tokens_per_second
+def _scaled(speedup: Estimate, unit: float) -> Estimate:
     ends = {part: getattr(speedup, part) * unit for part in ("value", "low", "high")}
-    text = replace(speedup, **ends).text(".0f")
-    if policy not in row.verified:
-        return text
-    committed, drafted = row.verified[policy]
-    return f"{text} ({committed:.2f} of {drafted:.2f})"
+    return replace(speedup, **ends)
 
 
 def _crossing_text(crossing: Crossing) -> str:
@@ -269,7 +279,7 @@ def _axes(
     if contexts and isinstance(cost, CostModel) and not (cost.kv_verify or cost.kv_draft):
         raise ValueError(
             f"cost {cost.name!r} has no seconds for cached tokens, the same at every context: "
-            "drop --context, or state them (kv_verify)"
+            "drop --context, or set `kv_verify` in the cost file"
         )
     return sizes, contexts or [None]
 

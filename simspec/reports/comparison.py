@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
 from simspec.cost.model import CostModel
-from simspec.evaluate.evaluation import evaluate, priced_recordings
 from simspec.numerics.stats import (
     MIN_PROMPTS,
     Estimate,
@@ -23,9 +22,10 @@ from simspec.numerics.stats import (
     stacked,
     swap_test,
 )
-from simspec.output.table import Table
+from simspec.output.frames import frame
 from simspec.policies import make
 from simspec.policies.fixed import fixed
+from simspec.replay.evaluation import evaluate, priced_recordings
 from simspec.trace.trace import Trace
 
 BEST_FIXED = "best_fixed"
@@ -239,27 +239,16 @@ def verdict(comparison: Comparison, p: float, question: Question) -> str:
     return "undecided"
 
 
-def comparison_table(rows: Sequence[Comparison], question: Question, covered: str) -> Table:
+def comparison_frame(rows: Sequence[Comparison], question: Question, covered: str) -> Any:
     """The comparisons, with a sentence on what their intervals cover."""
-    headings = (
-        "recording", "policy", "against", "speedup", "baseline",
-        f"difference [{question.level:.0%}]", "error", "p", "verdict", "detectable",
-        "prompts needed",
-    )  # fmt: skip
-    cells = [
-        (
-            row.recording, row.policy, row.against, f"{row.speedup.value:.3f}",
-            f"{row.baseline.value:.3f}", row.difference.text("+.3f"), f"{row.error:.3f}",
-            f"{row.p:.2g}", row.verdict, f"{row.detectable:.3f}",
-            "-" if row.prompts_needed is None else f"{row.prompts_needed:,}",
-        )
-        for row in rows
-    ]  # fmt: skip
     notes = (
         f"{len(rows)} comparisons, paired by prompt; p by Holm over all of them. tie: the interval "
         f"lies within {question.margin:.1%} of the baseline. detectable: found with a chance of "
         f"{question.power:.0%}.",
         covered,
     )
-    optional = "error", "p", "baseline", "detectable", "speedup"
-    return Table(headings, cells, names=3, notes=notes, optional=optional)
+    return frame(
+        map(vars, rows), [field.name for field in fields(Comparison)], names=3, notes=notes,
+        formats={"difference": "+.3f", "p": ".2g", "prompts_needed": ","},
+        optional=("error", "p", "baseline", "detectable", "speedup"),
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Drafters compared by their recordings: acceptance by depth, cost, best K, training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.evaluate.evaluation import DRAWS, evaluate, priced_recordings
 from simspec.numerics.formulas import depthwise_committed
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
 from simspec.output.files import read_json
-from simspec.output.table import Table
+from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
+from simspec.replay.evaluation import DRAWS, evaluate, priced_recordings
 from simspec.trace.acceptance import by_depth
 from simspec.trace.recordings import CHECKOUT
 from simspec.trace.trace import Trace
@@ -124,79 +124,26 @@ def _figures(
     }
 
 
-def frame(rows: Sequence[DrafterRow]) -> Any:
-    """The rows as a pandas DataFrame: alpha_1 .. alpha_K, speedup, expected, with _low and _high.
-
-    Depths past a row's K are NaN. `learned` is there where a card tells it.
-    """
-    import pandas
-
-    flat = []
-    for row in rows:
-        columns = {
-            key: value
-            for key, value in vars(row).items()
-            if key not in ("alpha", "speedup", "expected", "note", "learned")
-        }
-        columns |= row.speedup.columns("speedup") | row.expected.columns("expected")
-        for depth, alpha in enumerate(row.alpha, 1):
-            columns |= alpha.columns(f"alpha_{depth}")
-        learned = {"learned": row.learned} if tells_training(rows) else {}
-        flat.append(columns | learned | {"note": row.note})
-    columns = pandas.DataFrame(flat)
-    return columns[[*(name for name in columns if name != "note"), "note"]]
-
-
-def table(
-    rows: Sequence[DrafterRow], depth: int = 4, alpha_limits: bool = True, covered: str = ""
-) -> Table:
-    """The rows, alpha to `depth`, with or without its intervals.
-
-    The tokens that the drafters learned are there where a card tells them.
-    """
-    check_depth(depth)
-    learned = tells_training(rows)
+def drafter_frame(rows: Sequence[DrafterRow], depth: int = 4, notes: Sequence[str] = ()) -> Any:
+    """The rows, acceptance by depth as a1, a2 .. to `depth`; `learned` where a card tells it."""
     alphas = [f"a{j}" for j in range(1, depth + 1)]
-    headings = ("drafter", "rule", "domain", *alphas, "c", "then", "best K", "speedup", "expected")
-    return Table(
-        (*headings, *(("tokens learned",) if learned else ())),
-        [_cells(row, depth, alpha_limits, learned) for row in rows],
-        names=3,
-        optional=("expected", "then", *alphas[:0:-1], "c"),
-        notes=(
-            "a1, a2 ..: acceptance by depth, given the tokens before. "
-            "c, then: the first draft step and a further one, in plain steps.",
-            "speedup: at the best K in hindsight, replayed at the recording's costs; "
-            "expected: by GLIDE's formula from a1, a2 ..",
-            f"Speedups: {covered} None for fewer than {MIN_PROMPTS} prompts; those of a1, a2 .., "
-            "over prompts, with --json, --csv and --markdown.",
-        ),
+    names = ("recording", "drafter", "rule", "task")
+    figures = ("prompts", *alphas, "c", "marginal", "best_k", "speedup", "expected")
+    if any(row.learned is not None for row in rows):
+        figures = (*figures, "learned")
+    cells = [vars(row) | dict.fromkeys(alphas) | dict(zip(alphas, row.alpha)) for row in rows]
+    few = {row.note: None for row in rows if row.task == ALL and row.note}
+    legend = (
+        "a1, a2 ..: acceptance by depth, given the tokens before. "
+        "c, marginal: the first draft step and a further one, in plain steps.",
+        "speedup: at the best K in hindsight, replayed at the recording's costs; "
+        "expected: by GLIDE's formula from a1, a2 ..",
     )
-
-
-def tells_training(rows: Sequence[DrafterRow]) -> bool:
-    """Whether a card says how many tokens some drafter learned."""
-    return any(row.learned is not None for row in rows)
-
-
-def check_depth(depth: int) -> None:
-    """ValueError unless there is a depth to show."""
-    if depth < 1:
-        raise ValueError(f"--depth is {depth}, expected at least 1")
-
-
-def _cells(row: DrafterRow, depth: int, alpha_limits: bool, learned: bool) -> list[str]:
-    alphas = [alpha.text(limits=alpha_limits) for alpha in row.alpha]
-    return [
-        *(row.drafter, row.rule, row.task),
-        *[*alphas, *["-"] * depth][:depth],
-        f"{row.c:.2f}",
-        "-" if np.isnan(row.marginal) else f"{row.marginal:.2f}",
-        str(row.best_k),
-        row.speedup.text(),
-        row.expected.text(),
-        *(("-" if row.learned is None else f"{row.learned:,}",) if learned else ()),
-    ]
+    return frame(
+        cells, (*names, *figures), names=4, notes=(*legend, *notes, *few),
+        formats=dict.fromkeys(("c", "marginal", *alphas), ".2f") | {"learned": ","},
+        optional=("expected", "marginal", *alphas[:0:-1], "c", "prompts"),
+    )  # fmt: skip
 
 
 def bundled_cards(recording: Path) -> Path | None:
@@ -205,6 +152,15 @@ def bundled_cards(recording: Path) -> Path | None:
     if path.parent == CHECKOUT:
         return CHECKOUT.parent / "real" / "tiny"
     return CHECKOUT / "smollm2" / "drafters" if CHECKOUT / "smollm2" in path.parents else None
+
+
+def with_learned(rows: Sequence[DrafterRow], paths: Mapping[str, Path]) -> list[DrafterRow]:
+    """The rows with the tokens that bundled drafters learned, by their cards."""
+    return [
+        replace(row, learned=tokens_learned(bundled_cards(path), str(path), row.drafter))
+        for row in rows
+        for path in [paths[row.recording]]
+    ]
 
 
 def tokens_learned(folder: Path | None, recording: str, drafter: str) -> int | None:

@@ -1,5 +1,6 @@
 """The share of the gap between the best fixed K and the oracle that a policy gains."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 
 from simspec import policies as policy_names
 from simspec.cost.model import CostModel
-from simspec.evaluate.evaluation import Evaluation, evaluate, priced_recordings
-from simspec.numerics.stats import MIN_PROMPTS, bootstrap, stacked
-from simspec.output.table import Table
+from simspec.numerics.stats import MIN_PROMPTS, Estimate, bootstrap, stacked
+from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.policies.oracles import oracle
 from simspec.policy.policy import Policy
+from simspec.replay.evaluation import Evaluation, evaluate, priced_recordings
 from simspec.replay.replay import prepare
 from simspec.reports.reachable import reachable
 from simspec.trace.acceptance import drawn_trace
@@ -38,6 +39,7 @@ def score(
     replicates: int = 4,
     seed: int = 0,
     resamples: int = 4000,
+    level: float = 0.95,
 ) -> list[dict[str, Any]]:
     """One dict per recording: {recording, cost, prompts, tokens, best_fixed, ..., policies: [...]}.
 
@@ -50,7 +52,7 @@ def score(
     | regret_fixed | T / T_fixed - 1; T_fixed: the best of fixed:0 .. fixed:K in hindsight |
     | regret_oracle | T / T_oracle - 1 |
     | share | (T_fixed - T) / (T_fixed - T_oracle); None where the oracle gains nothing |
-    | low, high | 95% BCa bootstrap interval of the share over prompts and replicates of the \
+    | low, high | BCa bootstrap interval of the share over prompts and replicates of the \
 costs, best fixed K held |
 
     low and high are None where some resample may hold no prompt on which the oracle gains. traces
@@ -72,7 +74,7 @@ costs, best fixed K held |
         for policy in resolved:
             columns = stacked(*(found.seconds[name] for name in (best, policy.name, "oracle")))
             speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1, 0])}
-            rows.append(speedup | _gap(columns, resamples, seed))
+            rows.append(speedup | _gap(columns, level, resamples, seed))
         fitted = reachable(trace, cost, seed)
         reached = max([fitted.hindsight, *(row["speedup"] for row in rows)])
         scores.append(
@@ -80,6 +82,7 @@ costs, best fixed K held |
                 "recording": name,
                 "cost": cost.name,
                 "prompts": len(found.tokens),
+                "level": level,
                 "tokens": int(found.tokens.sum()),
                 "best_fixed": best,
                 "speedup_fixed": plain / found.total(best),
@@ -112,14 +115,14 @@ def _evaluated(
     return replace(found[0], seconds=seconds)
 
 
-def _gap(columns: Array, resamples: int, seed: int) -> dict[str, float | None]:
+def _gap(columns: Array, level: float, resamples: int, seed: int) -> dict[str, float | None]:
     totals = columns.sum(axis=0)[:, 0]
     fixed_time, policy_time, oracle_time = totals
     limits: dict[str, float | None] = {"share": None, "low": None, "high": None}
     if fixed_time - oracle_time > 1e-12 * fixed_time:
         limits["share"] = float(share(totals))
         try:
-            interval = bootstrap(columns, share, resamples=resamples, seed=seed)
+            interval = bootstrap(columns, share, level, resamples, seed)
             limits |= {"low": interval.low, "high": interval.high}
         except ValueError:
             if len(columns) < MIN_PROMPTS:
@@ -136,51 +139,33 @@ def share(seconds: Array) -> Array:
         return (seconds[..., 0] - seconds[..., 1]) / (seconds[..., 0] - seconds[..., 2])
 
 
-def share_table(scores: Sequence[dict[str, Any]]) -> Table:
-    """Policies down, recordings across, each cell 'share [low, high]' of the gap to the oracle."""
-    names = dict.fromkeys(row["policy"] for score in scores for row in score["policies"])
-    by_name = [{row["policy"]: row for row in score["policies"]} for score in scores]
-    fixed_cells = (f"{s['best_fixed']}, {s['speedup_fixed']:.2f}x" for s in scores)
-    rows = [
-        ["best fixed K", *fixed_cells],
-        ["oracle", *(f"{score['speedup_oracle']:.2f}x" for score in scores)],
-        *([name, *(share_cell(of.get(name)) for of in by_name)] for name in names),
+def score_frame(scores: Sequence[dict[str, Any]], covered: str) -> Any:
+    """A row a policy, after the best fixed length, signals in hindsight and the oracle."""
+    nothing = {"regret_fixed": None, "regret_oracle": None, "share": None}
+    rows = []
+    for of in scores:
+        bounds = {
+            f"{of['best_fixed']}, the best fixed length": of["speedup_fixed"],
+            "signals, in hindsight": of["speedup_signals"]["hindsight"],
+            "oracle": of["speedup_oracle"],
+        }
+        found = [{"policy": name, "speedup": value} | nothing for name, value in bounds.items()]
+        for row in of["policies"]:
+            low, high = (math.nan if row[end] is None else row[end] for end in ("low", "high"))
+            share = row["share"]
+            if share is not None:
+                share = Estimate(share, low, high, of["level"], of["prompts"])
+            kept = {name: row[name] for name in ("policy", "speedup", *nothing)}
+            found.append(kept | {"share": share})
+        rows += [{"recording": of["recording"], **row} for row in found]
+    notes = [
+        covered,
+        "share: of the gap from the best fixed length, held at its choice on all prompts, to the "
+        "oracle. regret: time over theirs. Signals in hindsight: stopping rules on the recorded "
+        "signals, fitted to the recording.",
     ]
-    return Table(["policy", *(score["recording"] for score in scores)], rows)
-
-
-def score_tables(scores: Sequence[dict[str, Any]], covered: str) -> list[Table]:
-    """A table for each recording, the last with what its intervals cover."""
-    headings = ("policy", "speedup", "time over best fixed", "time over oracle")
-    note = (
-        f"{covered} The best fixed K is held at its choice on all prompts. Signals in hindsight: "
-        "stopping rules on the recorded signals, fitted to the recording."
-    )
-    return [
-        Table(
-            (*headings, "share of the gap [95%]"),
-            [
-                (
-                    row["policy"],
-                    f"{row['speedup']:.3f}",
-                    *(f"{row[name]:+.1%}" for name in ("regret_fixed", "regret_oracle")),
-                    share_cell(row),
-                )
-                for row in of["policies"]
-            ],
-            title=f"{of['recording']}: best fixed K {of['best_fixed']} {of['speedup_fixed']:.3f}, "
-            f"signals in hindsight {of['speedup_signals']['hindsight']:.3f}, "
-            f"oracle {of['speedup_oracle']:.3f} ({of['prompts']} prompts, cost {of['cost']})",
-            optional=headings[3:],
-            notes=(note,) if of is scores[-1] else (),
-        )
-        for of in scores
-    ]
-
-
-def share_cell(row: Mapping[str, Any] | None) -> str:
-    """A policy's 'share [low, high]', '-' where there is none."""
-    if row is None or row["share"] is None:
-        return "-"
-    limits = "no interval" if row["low"] is None else f"{row['low']:.2f}, {row['high']:.2f}"
-    return f"{row['share']:.2f} [{limits}]"
+    return frame(
+        rows, ("recording", "policy", "speedup", *nothing), names=2, notes=notes,
+        formats={"regret_fixed": "+.1%", "regret_oracle": "+.1%", "share": ".2f"},
+        optional=("regret_oracle", "regret_fixed"),
+    )  # fmt: skip

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.evaluate.evaluation import halves
 from simspec.numerics.compile import cached_njit
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import cost_ts
 from simspec.policy.policy import Array, Go, Policy
+from simspec.replay.evaluation import halves
 from simspec.replay.replay import replay
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.quantization import decode, table

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from simspec.evaluate.evaluation import Evaluation, evaluate
 from simspec.numerics.stats import MIN_PROMPTS, Estimate
 from simspec.output.files import replacing
 from simspec.output.names import label_text
 from simspec.policies import CLAIRVOYANT
 from simspec.policies.fixed import fixed
+from simspec.replay.evaluation import Evaluation, evaluate
 from simspec.replay.sweep import cost_model
 from simspec.trace.trace import Trace
 

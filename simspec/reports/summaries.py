@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simspec.cost.model import CostModel
-from simspec.output.files import replacing
-from simspec.output.names import label_text
+from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.replay.metrics import Metrics, summary
 from simspec.replay.replay import replay
@@ -19,32 +18,25 @@ NAMES = ("trace", "group", "cost", "policy")
 FIGURES = ("committed_per_round", "v_d", "r_d", "hm", "speedup", "cut_share")
 
 
-def sweep_means(table: Any) -> Any:
-    """The means of FIGURES by NAMES, a pandas DataFrame, in the order of the sweep's rows."""
+def gains_frame(table: Any) -> Any:
+    """The means of FIGURES over draws by NAMES, in the order of the sweep's rows."""
     means = table.groupby(list(NAMES), sort=False)[list(FIGURES)].mean().reset_index()
-    return means.assign(trace=[Path(name).name for name in means["trace"]])
+    means["trace"] = [Path(name).name for name in means["trace"]]
+    notes = (
+        "committed_per_round: tokens a round. v_d: accepted of computed. r_d: accepted of output. "
+        "hm: their harmonic mean. cut_share: rounds that the recorded depth may have cut.",
+    )
+    optional = ("cut_share", "hm", "r_d", "v_d", "committed_per_round")
+    return frame(means.to_dict("records"), names=len(NAMES), notes=notes, optional=optional)
 
 
-def plot_sweep(table: Any, path: Path) -> None:
-    """Write a PNG of the speedups: a line per recording, group and cost, policies across."""
-    from matplotlib.figure import Figure
-
-    means = sweep_means(table)
-    means["label"] = [
-        label_text(f"{row.trace} {row.group} {row.cost}") for row in means.itertuples()
+def contents_frame(name: str, trace: Trace) -> Any:
+    """`trace_summary` as a table of one line a field."""
+    rows = [
+        (key, ", ".join(map(str, value)) if isinstance(value, list) else value)
+        for key, value in trace_summary(trace).items()
     ]
-    figure = Figure(figsize=(9, 4.5 + 0.2 * means["label"].nunique()), layout="constrained")
-    axes = figure.subplots()
-    for label, part in means.groupby("label", sort=False):
-        axes.plot([*map(label_text, part["policy"])], part["speedup"], marker="o", label=label)
-    axes.axhline(1, color="grey", linewidth=0.8)
-    axes.set_ylabel("modelled speedup over plain decoding")
-    axes.tick_params(axis="x", rotation=40)
-    for label in axes.get_xticklabels():
-        label.set(ha="right", rotation_mode="anchor")
-    figure.legend(loc="outside lower center", ncols=2, fontsize="small")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    return frame(rows, ("field", "value"), names=2, title=name)
 
 
 def trace_summary(trace: Trace) -> dict[str, Any]:

@@ -7,32 +7,197 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simspec import policies as policy_names
 from simspec.cost.model import CostModel
-from simspec.evaluate.evaluation import priced_recordings
-from simspec.numerics.stats import MIN_PROMPTS
-from simspec.output.table import Table
+from simspec.numerics.stats import MIN_PROMPTS, Estimate, difference, estimate, quotient, stacked
+from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.policies.oracles import oracle
 from simspec.policies.trees import RULES, cape, dynamic_tree, optimal_tree, tree_oracle
-from simspec.policy.policy import PolicyError
-from simspec.reports.tree_rows import (
-    SECONDS,
-    Fitted,
-    TreeRow,
-    depth_of,
-    fit_length,
-    fit_tree,
-    prompt_figures,
-    row_figures,
-    shape_of,
-)
+from simspec.policy.policy import Policy, PolicyError
+from simspec.policy_kind import DeferredPolicy
+from simspec.replay.evaluation import Sequences, halves, priced_recordings
+from simspec.replay.metrics import replicate_seconds
+from simspec.replay.replay import replay
 from simspec.trace.trace import Trace, TraceError
-from simspec.tree.policy import MAX_SUBMITTED
+from simspec.tree.policy import MAX_SUBMITTED, TreePolicy
+from simspec.tree.replay import prepare_tree, tree_rounds
 from simspec.tree.tree import MAX_NODES, TreeError
 
-NODES = (8, 16, 32)
+Array = NDArray[np.float64]
+
+TOKENS, ROUNDS, NODES, SECONDS, PASSES, DEPTHS = range(6)
+"""Columns of `prompt_figures`; DEPTHS is the first of those by depth."""
+
+
+@dataclass(frozen=True)
+class TreeRow:
+    """One policy on one recording; low and high are NaN where there is no interval.
+
+    | field | meaning |
+    | --- | --- |
+    | recording, rule, policy | what was replayed, the policy without what was chosen for it |
+    | chosen | what the other half of the prompts chose: k, or levels and nodes, one per half |
+    | budget | node budget of a tree; 0: none is set |
+    | clairvoyant | whether the policy knows the recorded tokens |
+    | tau | Estimate: committed tokens per round, EAGLE's tau |
+    | nodes | Estimate: submitted tokens per round |
+    | passes | float: the drafter's passes per round |
+    | depth_gain | Estimate: tau less that of the chain as deep as the tree; NaN: no one depth |
+    | alpha | (float,) [K]: n-alpha of the replayed rounds; NaN: never so deep |
+    | speedup | Estimate at the costs |
+    | gain | Estimate: speedup less the best chain's, paired by prompt |
+    """
+
+    recording: str
+    rule: str
+    policy: str
+    chosen: str
+    budget: int
+    clairvoyant: bool
+    tau: Estimate
+    nodes: Estimate
+    passes: float
+    depth_gain: Estimate
+    alpha: tuple[float, ...]
+    speedup: Estimate
+    gain: Estimate
+
+
+def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> Array:
+    """float64[S, 5 + 2 K + R] per prompt: tokens, rounds, nodes, seconds, passes, right, tried, ...
+
+    right[K] and tried[K] count the rounds whose draft was right at, and reached, each depth. The
+    last R are seconds at the replicates of the costs.
+    """
+    cost = cost.reading(policy.reads)
+    tree: tuple[Any, Any] | None = None
+    if isinstance(policy, Policy):
+        rounds = replay(trace, policy, cost=cost)
+        seconds = cost.seconds(rounds)
+    else:
+        prepare_tree(trace, policy, cost)
+        rounds, rows, backlog = tree_rounds(trace, policy)
+        tree = rows, backlog
+        seconds = cost.seconds_tree(rounds, *tree)
+    slot = np.arange(trace.K)
+    right = slot < rounds.accepted[:, None]
+    reached = np.minimum(np.minimum(rounds.computed, rounds.drafted), rounds.accepted + 1)
+    tried = slot < reached[:, None]
+    of_round = np.column_stack(
+        (np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed, right, tried)
+    )
+    of_prompt = np.add.reduceat(of_round, rounds.offset[:-1], axis=0)
+    priced = replicate_seconds(rounds, cost, tree)
+    return np.column_stack((np.diff(trace.offset), of_prompt, priced))
+
+
+def priced_seconds(figures: Array, cost: CostModel) -> Array:
+    """float64[S, 1 + R] of `prompt_figures`: seconds at the costs, then at their replicates."""
+    first = figures.shape[1] - len(cost.replicates)
+    return figures[:, [SECONDS, *range(first, figures.shape[1])]]
+
+
+def row_figures(
+    figures: Array, best_chain: Array, equal: Array | None, cost: CostModel,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """tau, nodes, passes, depth_gain, alpha, speedup and gain of a TreeRow, from `prompt_figures`.
+
+    best_chain, equal: the same of the best fixed length, and of the chain of each prompt's depth;
+    options: level, resamples and seed of intervals.
+    """
+    tokens, rounds, nodes, _ = figures[:, :PASSES].T
+    seconds, chain = (priced_seconds(of, cost) for of in (figures, best_chain))
+    plain = tokens * cost.baseline
+    by_depth = figures[:, DEPTHS : figures.shape[1] - len(cost.replicates)]
+    right, tried = by_depth.sum(axis=0).reshape(2, -1)
+
+    def of(*columns: Array) -> Estimate:
+        statistic = quotient if len(columns) == 2 else difference
+        return estimate(stacked(*columns), statistic, **options)
+
+    no_depth = Estimate(np.nan, np.nan, np.nan, options["level"], len(tokens))
+    return {
+        "tau": of(tokens, rounds),
+        "nodes": of(nodes, rounds),
+        "passes": float(figures[:, PASSES].sum() / rounds.sum()),
+        "depth_gain": no_depth
+        if equal is None
+        else of(tokens, rounds, equal[:, TOKENS], equal[:, ROUNDS]),
+        "alpha": tuple(float(r / t) if t else float("nan") for r, t in zip(right, tried)),
+        "speedup": of(plain, seconds),
+        "gain": of(plain, seconds, plain, chain),
+    }
+
+
+Depths = NDArray[np.int64]
+"""Longest path of a draft, by prompt; 0 where it is not fixed beforehand."""
+Fitted = tuple[Array, str, Depths]
+"""(`prompt_figures`, what was chosen, the depths)."""
+
+
+def fit_length(
+    trace: Trace, cost: CostModel, policy_of: Callable[[int], Policy | TreePolicy], k: int | None
+) -> Fitted:
+    """The lengths of policies with a chain of k tokens, k chosen if None."""
+    depths = np.zeros(trace.sequences, np.int64)
+    if k is not None:
+        return prompt_figures(trace, policy_of(k), cost), f"k={k}", depths + k
+    lengths = range(1, min(trace.K, MAX_SUBMITTED) + 1)
+    by_length = np.stack([prompt_figures(trace, policy_of(j), cost) for j in lengths])
+    figures, chosen = np.empty_like(by_length[0]), []
+    for fit, rest in halves(trace):
+        j = int(by_length[:, fit, SECONDS].sum(axis=1).argmin())
+        figures[rest] = by_length[j, rest]
+        depths[rest] = lengths[j]
+        chosen.append(f"k={lengths[j]}")
+    return figures, _distinct(chosen), depths
+
+
+def fit_tree(
+    trace: Trace, cost: CostModel, policy_of: Callable[[Sequences], DeferredPolicy]
+) -> Fitted:
+    """The shapes of trees that `policy_of` makes from some sequences."""
+    figures: Array | None = None
+    depths = np.zeros(trace.sequences, np.int64)
+    chosen = []
+    for fit, rest in halves(trace):
+        policy = policy_of(fit).resolve(trace, cost)
+        of_half = prompt_figures(trace, policy, cost)
+        figures = of_half if figures is None else figures
+        figures[rest] = of_half[rest]
+        depths[rest] = depth_of(policy, trace)
+        chosen.append(shape_of(policy))
+    assert figures is not None
+    return figures, _distinct(chosen), depths
+
+
+def shape_of(policy: Policy | TreePolicy) -> str:
+    """Nodes and depth of a static tree, '' for anything else."""
+    if isinstance(policy, TreePolicy) and policy.kind == "static":
+        return f"{len(policy.tree)} nodes, depth {policy.tree.levels}"
+    return ""
+
+
+def depth_of(policy: Policy | TreePolicy, trace: Trace) -> int:
+    """Levels of a tree that its policy and the recording fix beforehand; 0 for anything else."""
+    if not isinstance(policy, TreePolicy):
+        return 0
+    if policy.kind == "static":
+        return policy.tree.levels
+    if policy.kind in ("dynamic", "beam"):
+        return trace.meta.tree[1] if trace.meta.tree else 0
+    return policy.longest(trace.K)
+
+
+def _distinct(chosen: list[str]) -> str:
+    return " / ".join(dict.fromkeys(chosen))
+
+
+BUDGETS = (8, 16, 32)
 SETS = (0, 1, 3, 4, 5, 7)
 
 Attempt = Callable[[], Fitted]
@@ -89,7 +254,7 @@ class Candidates:
 def compare_trees(
     traces: Mapping[str, Trace | Path | str],
     costs: Any = 0.1,
-    nodes: Sequence[int] = NODES,
+    nodes: Sequence[int] = BUDGETS,
     k: int | None = None,
     policies: Sequence[Any] = (),
     level: float = 0.95,
@@ -173,62 +338,24 @@ def _rows(
     return rows, failed
 
 
-HEADINGS = (
-    "policy",
-    "chosen",
-    "tokens/round",
-    "over a chain as deep",
-    "nodes/round",
-    "passes/round",
-    "speedup",
-    "over the best chain",
-)
-
-
-def frame(rows: Sequence[TreeRow]) -> Any:
-    """The rows as a pandas DataFrame: intervals with _low and _high, alpha_1 .. alpha_K."""
-    import pandas
-
-    keys = ("recording", "rule", "policy", "chosen", "budget", "clairvoyant", "passes")
-    flat = []
-    for row in rows:
-        columns = {key: getattr(row, key) for key in keys}
-        for key in ("tau", "nodes", "depth_gain", "speedup", "gain"):
-            columns |= getattr(row, key).columns(key)
-        flat.append(columns | {f"alpha_{j}": alpha for j, alpha in enumerate(row.alpha, 1)})
-    return pandas.DataFrame(flat)
-
-
-def tables(rows: Sequence[TreeRow], covered: str = "") -> list[Table]:
-    """A table for each recording, the last with the legend and what its intervals cover."""
-    notes = (
-        "tokens/round: tau, with the target's own; over a chain as deep: tau less that of "
-        "fixed:K, K the levels. nodes/round: submitted. passes/round: of the drafter. Speedups at "
-        "the costs.",
+def tree_frame(rows: Sequence[TreeRow], notes: Sequence[str] = ()) -> Any:
+    """The rows as a DataFrame."""
+    names = ("recording", "policy", "chosen")
+    figures = ("tau", "depth_gain", "nodes", "passes", "speedup", "gain")
+    cells = [{name: getattr(row, name) for name in (*names, *figures)} for row in rows]
+    for row, cell in zip(rows, cells):
+        if row.clairvoyant:
+            cell["policy"] += " (knows the text)"
+    legend = (
+        "tau: tokens a round, with the target's own; depth_gain: tau less that of the chain as "
+        "deep. nodes: submitted a round; passes: of the drafter a round. gain: speedup less that "
+        "of the best chain.",
         "k, shapes: chosen on half the prompts, counted on the other. "
-        f"Speedups: {covered} None for fewer than {MIN_PROMPTS} prompts.",
+        f"No intervals for fewer than {MIN_PROMPTS} prompts.",
     )
-    names = list(dict.fromkeys(row.recording for row in rows))
-    return [
-        Table(
-            HEADINGS,
-            [_cells(row) for row in rows if row.recording == name],
-            title=name,
-            optional=("passes/round", "nodes/round", "chosen", "over a chain as deep"),
-            notes=notes if name == names[-1] else (),
-        )
-        for name in names
-    ]
-
-
-def _cells(row: TreeRow) -> tuple[str, ...]:
-    return (
-        row.policy + (" (knows the text)" if row.clairvoyant else ""),
-        row.chosen or "-",
-        row.tau.text(),
-        row.depth_gain.text("+.2f"),
-        row.nodes.text(".1f"),
-        f"{row.passes:.2f}",
-        row.speedup.text(".3f"),
-        "-" if row.policy == "best chain" else row.gain.text("+.3f"),
-    )
+    return frame(
+        cells, (*names, *figures), names=3, notes=(*legend, *notes),
+        formats={"nodes": ".1f", "passes": ".2f", "speedup": ".3f", "gain": "+.3f",
+                 "tau": ".2f", "depth_gain": "+.2f"},
+        optional=("passes", "nodes", "depth_gain"),
+    )  # fmt: skip

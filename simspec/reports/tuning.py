@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.evaluate.evaluation import evaluate, priced_recordings
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, holm
-from simspec.output.table import Table
+from simspec.output.frames import frame
 from simspec.policies import KINDS, make, parse, read_arguments
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy.predictor import split_by_task
 from simspec.policy_kind import Argument
+from simspec.replay.evaluation import evaluate, priced_recordings
 from simspec.replay.replay import replay
 from simspec.reports.comparison import paired_p
 from simspec.trace.trace import Trace
@@ -321,20 +321,16 @@ def _half(trace: Trace, cost: CostModel, texts: tuple[str, str], search: Search,
     )
 
 
-def tuning_table(tuning: Tuning, level: float, covered: str) -> Table:
+def tuning_frame(tuning: Tuning, covered: str) -> Any:
     """Two rows a recording, tuned on and held out, and the command that sweeps the result."""
-    headings = (
-        "recording", "prompts", "default", "tuned", f"difference [{level:.0%}]", "p", "verdict",
-    )  # fmt: skip
+    names = ("default", "tuned", "difference")
     rows = [
-        (
-            row.recording, f"{half.default.prompts} {name}", f"{half.default.value:.3f}",
-            f"{half.tuned.value:.3f}", half.difference.text("+.3f"), *judged,
-        )
+        {"recording": row.recording, "half": half, "prompts": figures.default.prompts}
+        | {name: getattr(figures, name) for name in names}
+        | {"p": p, "verdict": verdict}
         for row in tuning.recordings
-        for half, name, judged in (
-            (row.fit, "tuned on", ("", "")),
-            (row.held_out, "held out", (f"{row.p:.2g}", row.verdict)),
+        for half, figures, p, verdict in (
+            ("tuned on", row.fit, None, ""), ("held out", row.held_out, row.p, row.verdict),
         )
     ]  # fmt: skip
     notes = [
@@ -347,4 +343,5 @@ def tuning_table(tuning: Tuning, level: float, covered: str) -> Table:
         notes.append(f"p by Holm over {len(tuning.recordings)} recordings.")
     if tuning.tuned != tuning.default:
         notes.append(f"simspec sweep --policy {shlex.quote(tuning.tuned)}")
-    return Table(headings, rows, names=2, notes=notes, optional=("default", "p"))
+    formats = {"default": ".3f", "tuned": ".3f", "difference": "+.3f", "p": ".2g"}
+    return frame(rows, names=2, notes=notes, formats=formats, optional=("default", "p"))

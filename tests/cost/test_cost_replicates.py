@@ -16,7 +16,6 @@ from simspec import CostModel
 from simspec.cost.batch import with_draft_row
 from simspec.cost.provenance import LISTS, CostPrecision
 from simspec.cost.table import CostTable, load_cost
-from simspec.reports.regimes import with_ratio
 
 FILE = "traces/tiny-eagle-greedy.cost.json"
 
@@ -60,7 +59,6 @@ CHANGES = {
     "extend": lambda cost: cost.extend(cost.nodes + 3),
     "widen": lambda cost: cost.widen(cost.nodes + 9),
     "at": lambda cost: replace(cost, kv_verify=1e-9, kv_draft=1e-10, context=4).at(300),
-    "with_ratio": partial(with_ratio, c=0.1),
     "with_draft_row": partial(with_draft_row, seconds=0.25),
     "two": lambda cost: cost.truncate(3).widen(9).reading(("theta",)),
 }

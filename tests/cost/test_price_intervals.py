@@ -14,12 +14,13 @@ from shell import run
 from simspec import CostModel, policies, synthetic
 from simspec.cost.table import load_cost
 from simspec.engines.choice import Evidence, choose
-from simspec.evaluate.evaluation import covers, covers_text, evaluate
 from simspec.numerics import stats
 from simspec.papers.recorded import Recorded, excess, figure, speedup
 from simspec.policies.fixed import fixed
+from simspec.replay.evaluation import covers, covers_text, evaluate
 from simspec.replay.metrics import replicate_seconds
-from simspec.replay.replay import ReplayJob, replay, sequence_seconds
+from simspec.replay.replay import replay
+from simspec.replay.sweep import ReplayJob, sequence_seconds
 from simspec.reports.comparison import Question, comparisons, paired_p
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
@@ -275,12 +276,12 @@ def test_what_is_covered_is_said():
 @pytest.mark.parametrize(
     "command",
     [
-        ("drafters",),
-        ("score", "--policy", "confidence:0.5"),
-        ("compare", "--policy", "fixed:1"),
+        ("sweep", "--report", "drafters"),
+        ("sweep", "--report", "oracle", "--policy", "confidence:0.5"),
+        ("sweep", "--report", "differences", "--policy", "fixed:1"),
         ("tune", "fixed", "--trials", "16"),
     ],
-    ids=lambda words: words[0],
+    ids=lambda words: words[2],
 )
 def test_commands_say_what_intervals_cover_and_what_costs_warn_of(command, tmp_path, capsys):
     name, *options = command

@@ -25,7 +25,7 @@ from simspec.papers.recorded import (
 )
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
-from simspec.reports.tree_rows import SECONDS, prompt_figures
+from simspec.reports.trees import SECONDS, prompt_figures
 from simspec.trace.exits import cascade
 from simspec.trace.trace import Trace, TraceMeta
 from simspec.tree.policy import TreePolicy

@@ -13,7 +13,7 @@ from simspec.cost.table import CostTable
 from simspec.policies import parse_batch
 from simspec.policies.adaptive_verification import AcceptanceEstimator
 from simspec.policy.batch import BatchStart, BatchStep, Lagged, admit, best_budget, survival
-from simspec.replay.lock_step import BatchRules, StepPrices
+from simspec.replay.batches import BatchRules, StepPrices
 from simspec.trace.quantization import LOG_ODDS
 
 

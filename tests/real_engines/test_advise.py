@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 from fake_engine import FakeRunner, prompts
+from pages import faults_of
 from shell import command, simspec
-from test_report_page import faults_of
 
 import real.commands.advise
 import real.engines

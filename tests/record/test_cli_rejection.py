@@ -55,18 +55,19 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
         "--json",
         cwd=trained_folder,
     )
-    assert len(json.loads(out)["rows"]) == 3
-    assert all(row["random"] for row in json.loads(out)["rows"])
+    assert [row["policy"] for row in json.loads(out)["rows"]] == ["fixed:2"]
     out, _ = simspec(
         "sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=trained_folder
     )  # of the usual policies those that can be answered
     assert {"fixed:3", "hf_heuristic:5"} & {row["policy"] for row in json.loads(out)["rows"]}
-    out, _ = simspec("show", "drawn.parquet", "--json", cwd=trained_folder)
-    assert (json.loads(out)["top_p"], json.loads(out)["recorded"]) == (0.9, ["ratio"])
+    out, _ = simspec("report", "--show", "drawn.parquet", "--json", cwd=trained_folder)
+    (shown,) = json.loads(out)["rows"]
+    assert (shown["top_p"], shown["recorded"]) == (0.9, ["ratio"])
     simspec("check", "drawn.parquet", "--json", cwd=trained_folder)
-    out, _ = simspec("drafters", "drawn.parquet", "--cost", 0.1, "--json", cwd=trained_folder)
-    assert json.loads(out)["drafters"][0]["rule"] == "rejection"
-    assert json.loads(out)["drafters"][0]["speedup"]["value"] > 0
+    drafters = ("sweep", "--report", "drafters", "drawn.parquet", "--cost", 0.1, "--json")
+    out, _ = simspec(*drafters, cwd=trained_folder)
+    assert json.loads(out)["rows"][0]["rule"] == "rejection"
+    assert json.loads(out)["rows"][0]["speedup"]["value"] > 0
     price = (
         "--models",
         "models",
@@ -135,7 +136,7 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
             "--out",
             "x.json",
         ),
-        ("6 prompts are too few", "score", "drawn.parquet", "--policy", "fixed:1", "--cost", 0.1),
+        ("6 prompts are too few", "sweep", "--report", "oracle", "drawn.parquet", "--cost", 0.1),
         ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
         ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
         ("--top-k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),

@@ -13,10 +13,17 @@ from simspec import CostModel, PolicyError, TraceError, policies, replay, synthe
 from simspec.cost.batch import TokenCost, captured_rows
 from simspec.policies import BATCH_KINDS, parse, parse_batch
 from simspec.policy.batch import BatchPolicy, BatchRule, shared
-from simspec.replay import batch_replay as loop
+from simspec.replay import batches as loop
 from simspec.replay import metrics
-from simspec.replay.batch_replay import batch_replay, step_seconds
-from simspec.replay.lock_step import ENDS, BatchRules, StepPrices, plain_steps, policy_steps
+from simspec.replay.batches import (
+    ENDS,
+    BatchRules,
+    StepPrices,
+    batch_replay,
+    plain_steps,
+    policy_steps,
+    step_seconds,
+)
 from simspec.trace.quantization import LOG_ODDS
 
 COST = TokenCost(8.0, 0.25, kv=0.01, step=1.0, draft=0.5, draft_row=0.01, overhead=1.0).cost(6, 3.0)
@@ -149,7 +156,7 @@ def test_names_read_back_and_every_policy_runs_compiled_or_not(text):
         run = batch_replay(trace, policy, COST, 3, rules=BatchRules(ends))
         assert (np.bincount(run.sequence) == (3 if ends == "refill" else 1)).all()
         assert (run.rounds.accepted <= run.rounds.drafted).all()
-    with pytest.raises(PolicyError, match="simspec batch --policy"):
+    with pytest.raises(PolicyError, match="simspec sweep --report batch --policy"):
         parse(text)
 
 

@@ -15,7 +15,7 @@ from test_layers import loaded
 from simspec import Trace, sweep, synthetic
 from simspec.policies import beta_ts, cost_ts, fixed, oracle
 from simspec.policy.policy import Policy
-from simspec.replay import cluster
+from simspec.replay import sweep as cluster
 from simspec.replay.sweep import sweep_rows
 
 NOBODY = "tcp://127.0.0.1:1"
@@ -151,11 +151,11 @@ def test_missing_package_is_one_line(recording, monkeypatch):
     refused(recording, "sweep", "a.parquet", "--cluster", NOBODY, words=words)
 
 
-def test_threads_beside_a_cluster_are_refused(recording):
+def test_kept_results_beside_a_cluster_are_refused(recording):
     words = "leave out --jobs and --keep"
-    refused(recording, "sweep", "a.parquet", "--cluster", NOBODY, "--jobs", "2", words=words)
+    refused(recording, "sweep", "a.parquet", "--cluster", NOBODY, "--keep", "kept", words=words)
 
 
 def test_dask_is_imported_only_where_it_is_asked_for():
-    modules = "import simspec.cli, simspec.replay.cluster"
+    modules = "import simspec.cli, simspec.replay.sweep"
     assert loaded(modules, ("distributed", "dask", "joblib")) == []

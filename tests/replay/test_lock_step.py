@@ -13,7 +13,7 @@ from simspec import CostModel, policies, replay, synthetic
 from simspec.cost.batch import BatchCost, TokenCost, batch_cost, with_draft_row
 from simspec.cost.table import CostTable
 from simspec.replay import metrics
-from simspec.replay.lock_step import ENDS, BatchRules, plain_steps, policy_steps
+from simspec.replay.batches import ENDS, BatchRules, plain_steps, policy_steps
 
 NAMES = (0, 3, "confidence:0.5", "beta_ts", "cost_ts", "ucb")
 TIME = st.integers(0, 16).map(lambda n: n / 64)

@@ -204,7 +204,7 @@ def test_written_recording_is_swept_and_shown(tmp_path):
     assert trace == imported(source)["eagle"]
     table = sweep(trace, ["fixed:2", "beta_ts", "oracle"], 0.1, progress=False)
     assert (table.groupby("policy").speedup.mean() > 0).sum() == 3
-    out, _ = simspec_command("show", "run-eagle.parquet", cwd=tmp_path)
+    out, _ = simspec_command("report", "--show", "run-eagle.parquet", cwd=tmp_path)
     assert "specdecode-bench.jsonl sha256" in out
     policy = ("--policy", "confidence:0.5")
     words = "feature 'confidence' is not in this trace"

@@ -218,7 +218,7 @@ NOT_TRACES = {
 def test_invalid_file_is_refused_by_every_reader(tmp_path, kind):
     make, words = NOT_TRACES[kind]
     make(tmp_path / "x.parquet")
-    for reader in (["sweep", "--out", "o.csv", "--plot", "o.png"], ["show"], ["run"]):
+    for reader in (["sweep", "--out", "o.csv", "--plot", "o.png"], ["report", "--show"], ["run"]):
         refused(tmp_path, reader[0], "x.parquet", *reader[1:], words=words)
     assert not (tmp_path / "exploded").exists()
 
@@ -242,8 +242,8 @@ def test_invalid_trace_error_names_field_and_row(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(Trace, "validate", lambda self: self)
             with_fields(small_recording(), **parts).save(tmp_path / "x.parquet")
-        for reader in ("sweep", "show", "run"):
-            refused(tmp_path, reader, "x.parquet", words=words)
+        for reader in (["sweep"], ["report", "--show"], ["run"]):
+            refused(tmp_path, *reader, "x.parquet", words=words)
 
 
 def test_errors_in_a_subprocess(tmp_path, file_bytes):
@@ -251,7 +251,7 @@ def test_errors_in_a_subprocess(tmp_path, file_bytes):
     (tmp_path / "cut.parquet").write_bytes(file_bytes[: len(file_bytes) // 2])
     for arguments, words in (
         (["sweep", "cut.parquet"], "not a readable trace"),
-        (["show", "absent.parquet"], "no such file"),
+        (["report", "absent.parquet"], "no such file"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "simspec.cli", *arguments],

@@ -34,7 +34,6 @@ def ratios(report: dict) -> dict[str, float]:
     sweep = report["sweep"]
     found["beta_draw"] = report["profile"]["beta_draw_of_cost_ts_ns"] / unit
     found["sweep"] = sweep["bundled"]["ns_per_token"] / unit
-    found["first_result"] = sweep["first_result_s"] / sweep["import_numba_s"]
     return {name: round(value, 3) for name, value in found.items()}
 
 

@@ -67,7 +67,9 @@ def test_all_forms_show_the_same_cells():
         ("policy", "K", "share", "speedup"),
         title="gains", notes=["a note"], formats={"share": ".0%"},
     )  # fmt: skip
-    (data,) = json.loads(printed(table, as_json=True, seed=1))["tables"]
+    data = json.loads(printed(table, as_json=True, seed=1))
+    assert data.pop("seed") == 1
+    assert json.loads(printed([table], as_json=True)) == {"tables": [data]}
     assert (data["rows"][0]["K"], data["rows"][1]["share"]) == (3, None)
     assert data["rows"][0]["speedup"] == {"value": 1.5, "low": 1.25, "high": 1.75}
     assert (data["title"], data["notes"]) == ("gains", ["a note"])

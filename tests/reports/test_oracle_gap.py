@@ -1,14 +1,12 @@
 """Shares of the gap to the oracle: definition, limits, errors, the command."""
 
-import json
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from shell import run
 
 from simspec import CostModel, replay, synthetic
+from simspec.output.frames import texts
 from simspec.policies import beta_ts, confidence, fixed, oracle
 from simspec.reports import oracle_gap as score
 
@@ -76,7 +74,7 @@ def test_no_gap_has_no_share(trace):
     assert result["speedup_oracle"] == pytest.approx(1)
     assert row["share"] is row["low"] is row["high"] is None
     assert row["regret_fixed"] > 0
-    assert "| fixed:2 | - |" in score.share_table([result]).markdown()
+    assert score.score_frame([result], "")["share"].tolist() == [None] * 4
 
 
 def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
@@ -87,7 +85,7 @@ def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
     row = result["policies"][0]
     assert row["share"] < 1
     assert row["low"] is row["high"] is None
-    assert "[no interval]" in score.share_table([result]).markdown()
+    assert texts(score.score_frame([result], ""))[-1][-1] == f"{row['share']:.2f}"
 
 
 def test_defaults_leave_out_missing_features(trace):
@@ -114,47 +112,3 @@ def test_policies_that_read_features_pay_for_them():
 def test_too_few_prompts_are_refused(trace):
     with pytest.raises(ValueError, match="7 prompts are too few"):
         score.score({"t": trace.select(range(7))}, ["fixed:1"], COST)
-
-
-def test_score_command(capsys, tmp_path, trace):
-    path = tmp_path / "mine.parquet"
-    trace.save(path)
-    CostModel.from_ratio(0.3, 4).to_json(tmp_path / "mine.cost.json")
-    code, out, err = run(
-        capsys, "score", path, "--policy", "beta_ts", "--policy", "fixed:1", "--json"
-    )
-    data = json.loads(out)
-    assert code == 0
-    assert err == ""
-    assert data["level"] == 0.95
-    (result,) = data["recordings"]
-    assert result["cost"] == "c=0.3"
-    assert [row["policy"] for row in result["policies"]] == ["beta_ts:acceptance", "fixed:1"]
-    code, out, _ = run(capsys, "score", path, "--policy", "beta_ts", "--markdown", "--cost", "0.1")
-    lines = out.strip().splitlines()
-    assert code == 0
-    assert lines[0].startswith("| policy | ")
-    assert all(line.count("|") == 3 for line in lines)
-    assert re.fullmatch(
-        r"\| beta_ts:acceptance \| -?\d\.\d\d \[-?\d\.\d\d, -?\d\.\d\d\] \|", lines[-1]
-    )
-    code, out, _ = run(capsys, "score", path, "--policy", "beta_ts")
-    assert code == 0
-    assert "share of the gap" in out
-    assert "[" in out
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["no-such-file.parquet"], ["--policy", "nobody"], ["--replicates", "0"], ["--cost", "-1"]],
-)
-def test_errors_are_one_line(capsys, tmp_path, trace, arguments):
-    path = tmp_path / "mine.parquet"
-    trace.save(path)
-    code, out, err = run(
-        capsys, "score", *([] if arguments[0].endswith("parquet") else [path]), *arguments
-    )
-    assert code == 2
-    assert out == ""
-    assert err.startswith("simspec: ")
-    assert err.count("\n") == 1

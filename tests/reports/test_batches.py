@@ -13,11 +13,10 @@ from shell import refused, simspec
 from simspec import CostModel, load_trace, policies, replay, synthetic
 from simspec.cost.batch import TokenCost, parse_terms
 from simspec.cost.table import CostTable
-from simspec.evaluate.evaluation import evaluate
 from simspec.numerics.stats import ratio
-from simspec.replay.batch_replay import batch_replay
-from simspec.replay.lock_step import BatchRules, plain_steps, policy_steps
-from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings, speed_table
+from simspec.replay.batches import BatchRules, batch_replay, plain_steps, policy_steps
+from simspec.replay.evaluation import evaluate
+from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
 
 TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
 COST = TokenCost(10.0, 0.5, kv=0.001, step=1.0, draft=0.8).cost(4, 30)
@@ -122,100 +121,41 @@ def test_tables_are_priced_at_their_own_sizes():
     assert "measured at batch sizes 1, 8" in batch_notes(table, BatchPlan())[0]
 
 
-def test_command_prints_rows_and_the_crossing(tmp_path):
-    TRACE.save(tmp_path / "mine[red].parquet")
-    COST.to_json(tmp_path / "mine[red].cost.json")
-    options = ("batch", "mine[red].parquet", "-b", 1, "-b", 64, "--policy", "confidence:0.5")
-    out, _ = simspec(*options, "--policy", "oracle", cwd=tmp_path)
-    assert "mine[red].parquet" in out
-    assert "drafting pays up to batch" in out
-    assert "larger batches are extrapolated" in out
-    assert "oracle is one sequence's best, not the batch's" in out
-    assert "Ends: refill" in out
-    out, _ = simspec(*options, "--json", "--ends", "shrink", "--context", 30, cwd=tmp_path)
-    report = json.loads(out)
-    (recording,) = report["recordings"]
-    assert report["ends"] == "shrink"
-    assert [row["batch"] for row in recording["rows"]] == [1, 64]
-    assert recording["rows"][0]["context"] == 30
-    cell = recording["rows"][0]["speedup"]["confidence:0.5"]
-    assert cell["low"] < cell["value"] < cell["high"]
-    assert recording["crossings"][0]["first"]["batch"] <= 64
-
-
 def test_command_shows_policies_of_a_whole_batch(tmp_path):
     TRACE.save(tmp_path / "t.parquet")
     synthetic.iid(0.7, 12, 60, 4, seed=4).save(tmp_path / "blind.parquet")
     COST.to_json(tmp_path / "c.json")
-    options = ("batch", "t.parquet", "-b", 8, "--cost", "c.json", "--captured", 16)
+    batch = ("sweep", "--report", "batch", "-b", 8, "--cost", "c.json", "--captured", 16)
     chosen = ("adaptive_verification:k=3", "shared:goodput", "fixed:2")
     asked = [word for text in chosen for word in ("--policy", text)]
-    out, _ = simspec(*options, *asked, cwd=tmp_path)
-    assert "t.parquet: tokens a second" in out
-    out, _ = simspec(*options, *asked, "--json", cwd=tmp_path)
-    report = json.loads(out)
-    (row,) = report["recordings"][0]["rows"]
-    assert report["captured"] == 16
-    assert list(row["speedup"])[-2:] == ["shared:goodput", "adaptive_verification:k=3"]
-    committed, verified = row["verified"]["adaptive_verification:k=3"]
+    out, _ = simspec(*batch, "t.parquet", *asked, "--json", cwd=tmp_path)
+    gains, speeds = json.loads(out)["tables"]
+    assert speeds["title"] == "t.parquet: tokens a second"
+    assert any("Ends: refill" in note for note in gains["notes"])
+    (row,), (speed,) = gains["rows"], speeds["rows"]
     policy = policies.parse_batch("adaptive_verification:k=3")
     run = batch_replay(TRACE, policy, COST, 8, rules=BatchRules(captured=16))
-    assert verified == run.rounds.drafted.mean()
+    committed, verified = map(float, speed["adaptive_verification:k=3, verified"].split(" of "))
+    assert verified == pytest.approx(run.rounds.drafted.mean(), abs=0.005)
     assert committed == pytest.approx(1 + run.rounds.accepted.mean(), abs=0.05)
     plain = plain_steps(TRACE, COST, 8, rules=BatchRules(captured=16))
-    found = row["speedup"]["adaptive_verification:k=3"]
+    found = row["adaptive_verification:k=3"]
     assert found["value"] == pytest.approx(plain.share.sum() / run.steps.share.sum())
     assert found["low"] < found["value"] < found["high"]
-    (tokens,) = (line for line in str(speed_table("t", batch_rows(
-        TRACE, COST, BatchPlan((8,), policies=[policy], rules=BatchRules(captured=16))
-    )).rows).split("'") if "of " in line)  # fmt: skip
-    speed = 8 * len(plain.seconds) / plain.seconds.sum() * found["value"]
-    assert tokens.startswith(f"{speed:.0f} [")
-    both = (
-        "batch",
-        "t.parquet",
-        "blind.parquet",
-        *options[2:],
-        "--policy",
-        "adaptive_verification",
-    )
-    out, error = simspec(*both, cwd=tmp_path)
+    tokens = 8 * len(plain.seconds) / plain.seconds.sum() * found["value"]
+    assert speed["adaptive_verification:k=3"]["value"] == pytest.approx(tokens)
+    both = (*batch, "--policy", "adaptive_verification")
+    _, error = simspec(*both, "t.parquet", "blind.parquet", cwd=tmp_path)
     assert "blind.parquet: adaptive_verification is left out: feature 'confidence'" in error
-    refused(tmp_path, "batch", "blind.parquet", *both[3:], words="'confidence' is not in this")
-    refused(
-        tmp_path,
-        "sweep",
-        "t.parquet",
-        "--policy",
-        "adaptive_verification",
-        words="simspec batch --policy",
-    )
+    refused(tmp_path, *both, "blind.parquet", words="'confidence' is not in this")
+    words = "simspec sweep --report batch --policy"
+    refused(tmp_path, "sweep", "t.parquet", "--policy", "adaptive_verification", words=words)
 
 
 def test_trees_are_refused():
     tree = policies.parse("dynamic_tree:4")
     with pytest.raises(ValueError, match="expected a policy of chains"):
         batch_rows(TRACE, COST, BatchPlan((2,), policies=[tree]))
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (("--batch", "0"), "batch is 0"),
-        (("--ends", "wait"), "expected one of refill, shrink"),
-        (("--context", "9", "--cost", "0.1"), "no seconds for cached tokens"),
-        (("--replicates", "0"), "replicates is 0"),
-        (("--cost", "absent.json"), "absent.json: not a cost model"),
-        (("--draft-row", "-1"), "node is -1"),
-        (("--captured", "-1"), "captured is -1"),
-        (("--policy", "adaptive_verification:lag=-1"), "lag is -1"),
-        (("--policy", "shared:confidence:0.5"), "decides before drafting"),
-        (("--policy", "shared:nothing"), "no policy is named"),
-    ],
-)
-def test_wrong_options_are_refused(tmp_path, options, words):
-    TRACE.save(tmp_path / "t.parquet")
-    refused(tmp_path, "batch", "t.parquet", *options, words=words)
 
 
 PAGE = (ROOT / "docs" / "batches.md").read_text(encoding="utf-8")
@@ -225,7 +165,7 @@ PAGE = (ROOT / "docs" / "batches.md").read_text(encoding="utf-8")
 @pytest.mark.docs
 def test_page_shows_todays_output(tmp_path):
     # the first example, then costs that are stated and batches at these costs
-    lines = [line for line in PAGE.splitlines() if line.startswith("simspec batch ")]
+    lines = [line for line in PAGE.splitlines() if line.startswith("simspec sweep --report batch ")]
     assert len(lines) == 2
     path = str(tmp_path / "h100.cost.json")
     terms = re.search('terms = "(.*)"', PAGE)[1]

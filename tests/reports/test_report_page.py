@@ -2,112 +2,24 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from pages import Document, faults_of
 from shell import command
 
 from simspec import CostModel, synthetic
-from simspec.page.figures import engine_lines, figures_of, recommend
-from simspec.page.report import report
 from simspec.reports.comparison import Question
+from simspec.reports.page import engine_lines, figures_of, recommend, report
 from simspec.trace.trace import Trace
 
 QUICK = Question(resamples=199)
 CHEAP, DEAR = CostModel.from_ratio(0.05, 6), CostModel.from_ratio(3.0, 6)
-VOID = {"meta", "link", "br", "use", "path", "rect", "line", "image"}
 
 
 def recording(drafter="eagle", rate=0.7, **meta):
     trace = synthetic.iid(rate, 12, 60, 6)
     return replace(trace, meta=replace(trace.meta, drafter=drafter, **meta))
-
-
-class Document(HTMLParser):
-    """The tags, ids, outer references and text of a page."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.ids, self.references, self.tags, self.text = [], [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        for name, value in attributes:
-            if name == "id":
-                self.ids.append(value)
-            if name in ("src", "href", "xlink:href", "action", "data", "srcset"):
-                self.references.append(value)
-
-    def handle_data(self, data):
-        self.text.append(data)
-
-
-class Nesting(HTMLParser):
-    """Faults of a page: end tags that close another element, tables that cannot scroll."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.faults, self.text = [], [], text
-        self.feed(text)
-        self.close()
-        self.faults += [f"{tag} is never closed" for tag, _ in self.open]
-
-    def handle_starttag(self, tag, attributes):
-        if tag == "table" and ("class", "scroll") not in self.open[-1][1]:
-            self.faults.append("a table outside a box that scrolls")
-        if tag not in ("meta", "link", "br", "hr", "img", "input"):
-            self.open.append((tag, attributes))
-
-    def handle_startendtag(self, tag, attributes):
-        """An element of a drawing."""
-
-    def handle_endtag(self, tag):
-        if not self.open or self.open.pop()[0] != tag:
-            self.faults.append(f"</{tag}> in {self.getpos()} closes another element")
-
-
-def contrast(first, second):
-    """Contrast ratio of two colors #rrggbb (WCAG 2.2)."""
-
-    def light(color):
-        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-        linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    dark, bright = sorted((light(first), light(second)))
-    return (bright + 0.05) / (dark + 0.05)
-
-
-def faults_of(text):
-    """What keeps a page from a phone, a dark screen, or a reader without a network."""
-    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
-    faults = Nesting(text).faults
-    for needed in ('content="width=device-width, initial-scale=1"', 'name="color-scheme"'):
-        faults += [] if needed in text else [f"{needed} is missing"]
-    light, dark = (
-        dict(re.findall(r"--(\w+): (#\w{6})", part))
-        for part in re.fullmatch(
-            r"(.*?)@media \(prefers-color-scheme: dark\)(.*)", style, re.S
-        ).groups()
-    )
-    for scheme in (light, dark):
-        pairs = [
-            (name, "paper") for name in scheme if name not in ("paper", "band", "rule", "code")
-        ]
-        for name, ground in [*pairs, ("ink", "code")]:
-            if contrast(scheme[name], scheme[ground]) < 4.5:
-                faults.append(f"{name} on {ground}: {contrast(scheme[name], scheme[ground]):.2f}")
-    for found in re.finditer(r"(?<!max-)(?:width|flex-basis)\s*[:=]\s*[\"']?(\d+)px", text):
-        faults += [f"{found[0]} is fixed"] if int(found[1]) > 360 else []
-    for found in re.finditer(r"minmax\((?!min\([^)]*100%\))[^)]*", style):
-        faults.append(f"{found[0]} is wider than a phone")
-    if not re.search(r"body \{[^}]*overflow-wrap: break-word", style):
-        faults.append("a long name makes the page wider than the screen")
-    outside = text.replace('xmlns="http://www.w3.org/2000/svg"', "")
-    faults += re.findall(r"https?://|//\w+\.\w+/|@import|url\((?!#)|<script|<iframe|<base", outside)
-    return faults
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +110,7 @@ def test_figures_agree_with_each_other():
 def test_dear_drafts_are_not_recommended():
     found = figures_of("t", recording(), DEAR, ("beta_ts",), 1, QUICK)
     assert not found.pays
-    assert engine_lines(found) == []
+    assert engine_lines(found) == {}
     (advice,) = recommend([found], QUICK)
     assert advice.sentence.startswith("Do not draft")
 
@@ -236,10 +148,10 @@ def joined(a, b):
 
 def test_engine_lines_hold_the_recommended_length():
     found = figures_of("t", recording(), CHEAP, ("beta_ts",), 1, QUICK)
-    lines = {line.engine: line.text for line in engine_lines(found)}
+    lines = engine_lines(found)
     assert f'"num_speculative_tokens": {found.best_k}' in lines["vllm"]
     assert f"--speculative-num-steps {found.best_k}" in lines["sglang"]
-    assert engine_lines(figures_of("t", recording("hydra"), CHEAP, ("beta_ts",), 1, QUICK)) == []
+    assert engine_lines(figures_of("t", recording("hydra"), CHEAP, ("beta_ts",), 1, QUICK)) == {}
 
 
 def test_different_rules_get_their_own_recommendation():

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import OVER_PRICES, OVER_PROMPTS, Estimate, estimate, quotient, stacked
 from simspec.numerics.stats import difference as difference_of_quotients
-from simspec.replay.replay import run_seconds
-from simspec.replay.sweep import check_sweep, cost_model, plan_jobs
+from simspec.replay.sweep import check_sweep, cost_model, plan_jobs, run_seconds
 from simspec.trace.trace import Trace, load_trace
 
 DRAWS = 16

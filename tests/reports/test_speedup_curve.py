@@ -89,18 +89,14 @@ def test_sweep_plots_curves(capsys, tmp_path):
         "fixed:2",
         "--policy",
         "beta_ts",
-        "--curve",
+        "--plot",
         picture,
         "--json",
     )
     assert code == 0
     assert out.count("\n") == 1
     assert picture.read_bytes().startswith(b"\x89PNG")
-    for other in (
-        ("--curve", path),
-        ("--curve", picture, "--plot", picture),
-        ("--curve", tmp_path),
-    ):
+    for other in (("--plot", path), ("--out", picture, "--plot", picture), ("--plot", tmp_path)):
         code, out, error = run(capsys, "sweep", path, *other)
         assert code == 2, error
         assert out == "", error

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pandas
 import pytest
 from hypothesis import given, settings
 from shell import run
@@ -12,9 +11,9 @@ from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
 from simspec.check import recording_checks
-from simspec.output.table import json_data
+from simspec.output.frames import json_data, texts
 from simspec.policies import fixed
-from simspec.reports.drafters import ALL, compare_drafters, frame, table
+from simspec.reports.drafters import ALL, compare_drafters, drafter_frame
 from simspec.trace.acceptance import by_depth, depth_acceptance
 from simspec.trace.recordings import recordings
 
@@ -174,86 +173,7 @@ def test_useless_drafter_is_best_at_zero_length():
     assert row.alpha[0].value == 0
     assert all(np.isnan(estimate.value) for estimate in row.alpha[1:])
     assert json_data(row)["alpha"][1] == {"value": None, "low": None, "high": None}
-    assert "| - |" in table([row]).markdown()
-
-
-def test_data_frame_holds_every_row():
-    rows = compare_drafters({"x": recording(), "y": recording(1, K=2)}, 0.1)
-    columns = frame(rows)
-    assert len(columns) == len(rows)
-    assert {"alpha_4", "alpha_4_low", "speedup", "expected_high", "best_k"} <= set(columns)
-    assert columns["alpha_1"].tolist() == [row.alpha[0].value for row in rows]
-    assert columns[columns.recording == "y"]["alpha_3"].isna().all()
-    assert list(columns)[-1] == "note"
-
-
-@pytest.fixture
-def files(tmp_path):
-    for name, trace in {"deep": recording(1), "flat": recording(2, K=2)}.items():
-        trace.save(tmp_path / f"{name}.parquet")
-    return tmp_path
-
-
-def test_drafters_command_prints_json_markdown_and_csv(files, capsys):
-    deep, flat = files / "deep.parquet", files / "flat.parquet"
-    CostModel.from_ratio(0.3, 4).to_json(files / "deep.cost.json")
-    code, out, err = run(capsys, "drafters", deep, flat, "--json")
-    report = json.loads(out)
-    rows = [row for row in report["drafters"] if row["task"] == ALL]
-    assert code == 0
-    assert err == ""
-    assert report["level"] == 0.95
-    assert [(row["recording"], row["c"], len(row["alpha"])) for row in rows] == [
-        (str(deep), 0.3, 4),
-        (str(flat), 0.1, 2),
-    ]
-    code, out, _ = run(capsys, "drafters", deep, "--cost", 0.1, "--markdown", "--depth", 2)
-    assert code == 0
-    assert [line.count("|") for line in out.splitlines()] == [11] * 3
-    code, out, _ = run(
-        capsys,
-        "drafters",
-        deep,
-        flat,
-        "--by-task",
-        "--csv",
-        files / "t.csv",
-        "--K",
-        2,
-        "--level",
-        0.9,
-    )
-    assert code == 0
-    assert "speedup" in out
-    assert "90% intervals over prompts; these costs hold no replicates" in out
-    assert pandas.read_csv(files / "t.csv").best_k.max() <= 2
-    recording(prompts=3).save(files / "few.parquet")
-    code, out, err = run(capsys, "drafters", files / "few.parquet")
-    assert code == 0
-    assert err.count("\n") == 1
-    assert "few.parquet: 3 prompts, an interval takes 8" in err
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["--cards", "nowhere"], "--cards is nowhere, expected a folder"),
-        (["--depth", 0], "--depth is 0"),
-        (["--K", 0], "K is 0"),
-        (["--level", 1.5], "level is 1.5"),
-        (["--cost", "nowhere.json"], "nowhere.json"),
-        (["--seed=-1"], "seed is -1"),
-        (["--csv", "/nowhere/t.csv"], "nowhere"),
-        (["nosuch"], "'nosuch' is no file and not bundled"),
-    ],
-)
-def test_errors_are_one_line(files, capsys, arguments, words):
-    code, out, err = run(capsys, "drafters", files / "deep.parquet", *arguments)
-    assert code == 2
-    assert out == ""
-    assert words in err
-    assert err.startswith("simspec: ")
-    assert err.count("\n") == 1
+    assert texts(drafter_frame([row]))[0][6:9] == ("-", "-", "-")
 
 
 @pytest.fixture
@@ -295,10 +215,8 @@ def test_sweep_leaves_out_unservable_policies_with_notes(mixed, capsys):
     assert "drafts up to 6, here drafts reach 4" in notes[0]
     assert "feature 'confidence' is not in this trace" in notes[1]
     # each that ran gives what it gives alone
-    alone = json.loads(run(capsys, "sweep", mixed[0], *policies, "--replicates", 1, "--json")[1])[
-        "rows"
-    ]
-    assert json.loads(out)["rows"][:4] == alone
+    alone = run(capsys, "sweep", mixed[0], *policies, "--replicates", 1, "--json")[1]
+    assert json.loads(out)["rows"][:4] == json.loads(alone)["rows"]
 
 
 def test_policy_that_no_recording_serves_is_an_error(mixed, capsys):
@@ -308,8 +226,9 @@ def test_policy_that_no_recording_serves_is_an_error(mixed, capsys):
         (mixed, "fixed:99"),
         (mixed, "nobody"),
     ):
-        for command in ("sweep", "score"):
-            code, out, err = run(capsys, command, *paths, "--policy", policy, "--policy", "fixed:1")
+        for report in ("gains", "oracle"):
+            asked = ("--report", report, "--policy", policy, "--policy", "fixed:1")
+            code, out, err = run(capsys, "sweep", *paths, *asked)
             assert code == 2
             assert out == ""
             assert err.count("\n") == 1
@@ -327,35 +246,15 @@ def test_default_policies_run_everywhere_without_notes(mixed, capsys):
     assert shallow_policies < full_policies
     assert {"fixed:4", "beta_ts:acceptance", "cost_ts", "oracle"} <= shallow_policies
     assert "fixed:8" in full_policies - shallow_policies
-    code, out, err = run(capsys, "score", *mixed, "--replicates", 1, "--json")
+    asked = ("--report", "oracle", "--replicates", 1, "--json")
+    code, out, err = run(capsys, "sweep", *mixed, *asked)
+    rows = json.loads(out)["rows"]
     full_policies, shallow_policies = (
-        {row["policy"] for row in recording["policies"]}
-        for recording in json.loads(out)["recordings"]
+        {row["policy"] for row in rows if row["recording"] == str(path)} for path in mixed
     )
     assert code == 0
     assert err == ""
     assert shallow_policies < full_policies
-
-
-def test_score_leaves_out_unservable_policies_with_notes(mixed, capsys):
-    code, out, err = run(
-        capsys,
-        "score",
-        *mixed,
-        "--policy",
-        "confidence:0.5",
-        "--policy",
-        "beta_ts",
-        "--replicates",
-        1,
-        "--markdown",
-    )
-    assert code == 0
-    assert err.count("\n") == 1
-    assert "is left out on" in err
-    assert [line for line in out.splitlines() if line.startswith("| confidence:0.5")][0].endswith(
-        "| - |"
-    )
 
 
 def test_checks_pass_on_a_shallow_recording(mixed):

@@ -1,6 +1,5 @@
 """Policies compared in pairs: coverage and false alarms on known truth, and hand counts."""
 
-import json
 import math
 import os
 from dataclasses import replace
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
-from shell import command
 from statsmodels.stats.multitest import multipletests
 
 from simspec import CostModel, replay, synthetic
@@ -168,35 +166,3 @@ def test_figures_are_those_of_replays_and_the_baseline_is_the_best_fixed_length(
     assert row.difference.value == pytest.approx(speedup(5) - speedup(best))
     (named,) = compare({"t": trace}, ["fixed:5", "fixed:2"], cost, "fixed:2", question=QUICK)
     assert (named.policy, named.against) == ("fixed:5", "fixed:2")
-
-
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        ((), "no policy is named"),
-        (("--policy", "fixed:1", "--level", "1.5"), "level is 1.5, expected a number in (0, 1)"),
-        (("--policy", "fixed:1", "--power", "0"), "power is 0"),
-        (("--policy", "fixed:1", "--margin", "-1"), "margin is -1"),
-        (("--policy", "fixed:1", "--against", "fastest"), "fastest"),
-        (("--policy", "fixed:1", "--replicates", "0"), "replicates is 0"),
-    ],
-)
-def test_command_refuses(tmp_path, options, words):
-    synthetic.iid(0.6, 9, 12, 3).save(tmp_path / "t.parquet")
-    code, out, error = command(tmp_path, "compare", "t.parquet", "--cost", "0.1", *options)
-    assert code != 0
-    assert out == ""
-    assert words in error
-
-
-def test_command_prints_each_comparison_and_json(tmp_path):
-    synthetic.iid(0.6, 9, 12, 3).save(tmp_path / "t.parquet")
-    given = ("compare", "t.parquet", "--cost", "0.1", "--policy", "fixed:0", "--policy", "beta_ts")
-    code, out, _ = command(tmp_path, *given, "--against", "fixed:1")
-    assert code == 0
-    assert "2 comparisons, paired by prompt" in out
-    code, out, _ = command(tmp_path, *given, "--against", "fixed:1", "--json")
-    rows = json.loads(out)["comparisons"]
-    assert [row["policy"] for row in rows] == ["fixed:0", "beta_ts:acceptance"]
-    assert all(row["difference"]["low"] <= row["difference"]["high"] for row in rows)
-    assert command(tmp_path, *given, "--markdown")[1].startswith("| recording | policy |")

@@ -1,1 +1,0 @@
-"""Evaluation: prompts by policies on recordings, with estimates over prompts and prices."""
