@@ -329,6 +329,8 @@ axes[1].legend(fontsize=8)
 
 # %%
 found = summary([*CLAIMS["eagle"], *CLAIMS["glide"]], Recordings())
-for row in found.itertuples():
-    effect = row[6]
-    print(f"{row.claim}, {row.regime}: {effect.text('+.3f')}, holds on {row.holds}: {row.sentence}")
+for row in found.itertuples(index=False):
+    claim, sentence, _, _, *effects = row
+    for regime, effect in zip(found.columns[4:], effects):
+        if effect is not None:
+            print(f"{claim}, {regime}: {effect}: {sentence}")

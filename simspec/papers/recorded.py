@@ -444,22 +444,20 @@ def evidence(claims: Sequence[Claim], recordings: Recordings) -> "DataFrame":
 
 
 def summary(claims: Sequence[Claim], recordings: Recordings) -> "DataFrame":
-    """A row for each claim and regime: the median effect, and how many intervals hold."""
+    """A row for each claim: in each regime the median effect, and how many intervals hold."""
     rows = []
     for claim in claims:
+        row: dict[str, Any] = {
+            "claim": claim.number, "sentence": claim.sentence, "where": claim.where,
+            "claimed": "{:g} to {:g}".format(*claim.bounds).replace("to inf", "or more"),
+            "measured": None, f"flat, c = {FLAT:.2f}": None, "no price": None,
+        }  # fmt: skip
         effects = sorted(claim.effects(recordings), key=lambda effect: effect.interval.value)
-        for regime in sorted({effect.regime for effect in effects}, reverse=True):
+        for regime in dict.fromkeys(effect.regime for effect in effects):
             found = [effect.interval for effect in effects if effect.regime == regime]
-            rows.append(
-                {
-                    "claim": claim.number, "sentence": claim.sentence, "where": claim.where,
-                    "regime": regime or "-",
-                    "claimed": "{:g} to {:g}".format(*claim.bounds).replace("to inf", "or more"),
-                    "median effect": found[(len(found) - 1) // 2], "least": found[0].value,
-                    "most": found[-1].value,
-                    "holds": f"{sum(map(claim.holds, found))} of {len(found)}",
-                }
-            )  # fmt: skip
-    formats = dict.fromkeys(("median effect", "least", "most"), "+.3f")
-    note = "holds: recordings whose 95% interval lies where the claim puts the effect."
-    return frame(rows, names=5, title="The papers' claims", formats=formats, notes=(note,))
+            median = found[(len(found) - 1) // 2].text("+.3f")
+            holds = f"{sum(map(claim.holds, found))} of {len(found)}"
+            row[regime if regime in row else "no price"] = f"{median}, holds on {holds}"
+        rows.append(row)
+    note = "The median recording's effect; holds: its 95% interval lies where the claim puts it."
+    return frame(rows, names=7, title="The papers' claims", notes=(note,))
