@@ -230,7 +230,7 @@ def test_sentences_on_engines_say_what_the_runs_say():
         figures.append(f"{value:.2f} [{interval.low:.2f}, {interval.high:.2f}]")
     assert f"n-gram drafts of K = {best.k} decode SmolLM2-135M {figures[0]} times" in head
     assert f"on {vllm.prompts} prompts; {figures[1]} predicted; all" in head
-    assert f"all {vllm.passes:,} passes are as replayed" in head
+    assert f"all {vllm.passes:,} passes equal the replay" in head
     assert (vllm.differ, vllm.table.confirmed) == (0, True)
 
     rows = read_rows(folder / "vllm-ngram.rows.jsonl.xz")[1]

@@ -85,7 +85,6 @@ class RunCheck:
 
     | field | meaning |
     | --- | --- |
-    | clipped | requests whose last pass counts tokens after the end of the text |
     | counters | {k or policy: {counter: [engine, predicted]}}, counts within the text |
     | left_out | requests that no recording covers, or whose draft lengths hang on missing ones |
     | exact | the settings keep texts equal to plain ones; else other texts are no exceptions |
@@ -93,7 +92,6 @@ class RunCheck:
 
     requests: int
     passes: int
-    clipped: int
     counters: dict[int | str, dict[str, list[int]]]
     differences: tuple[Difference, ...]
     left_out: int = 0
@@ -146,7 +144,7 @@ def compare_rows(
         raise ValueError("the run holds no request that the engine drafted for: run it first")
     differences = text_differences(rows, recording)
     apart = {(d.id, d.k, d.block) for d in differences}
-    compared = passes = cut = left_out = 0
+    compared = passes = left_out = 0
     lengths = lengths_of(about)
     arms = {arm: arm[1] or arm[0] for arm in sorted({row.arm for row in rows})}
     counters = {name: {counter: [0, 0] for counter in COUNTERS} for name in arms.values()}
@@ -167,13 +165,12 @@ def compare_rows(
             length = len(row.finished.tokens)
             engine, expected = clipped(row.finished.passes, length), predicted.sequence(s)
             compared, passes = compared + 1, passes + len(engine)
-            cut += tuple(engine) != tuple(row.finished.passes)
             differences += _pass_difference(row, engine, expected)
             for name, both in held.items():
                 both[0] += _count(engine, name)
                 both[1] += _count(expected, name)
     exact = about.get("exact", True) is not False
-    return RunCheck(compared, passes, cut, counters, tuple(differences), left_out, exact)
+    return RunCheck(compared, passes, counters, tuple(differences), left_out, exact)
 
 
 def accepted_by_position(

@@ -352,7 +352,6 @@ class SpeedupTable:
     | prompts, repeats | that were timed without an interruption |
     | best | the length or policy measured best |
     | confirmed | the recommended one is the best, or within the interval of the best |
-    | noise | median half-width of the measured intervals, relative |
     | batch | requests that start together; of more than 1 an interval is over such waves |
     | scheduled | the longest length is a schedule's, which drafts less where it says so |
     """
@@ -363,7 +362,6 @@ class SpeedupTable:
     recommended: int | str
     best: int | str
     confirmed: bool
-    noise: float
     batch: int = 1
     scheduled: bool = False
 
@@ -422,15 +420,10 @@ def speedup_table(
     best = max(found, key=lambda row: row.measured).name
     of_name = {row.name: seconds[row.k, row.policy] for row in found}
     against = _interval(of_name[recommended], of_name[best])  # times faster that the best is
-    widths = [
-        (row.measured_interval.high - row.measured_interval.low) / 2 / row.measured
-        for row in found
-        if row.k and row.measured_interval is not None
-    ]
     return SpeedupTable(
         tuple(found), sum(len(one[name, PLAIN]) for name in names), seconds[PLAIN].shape[1] - 1,
         recommended, best, recommended == best or (against is not None and against.low <= 1),
-        float(np.median(widths)) if widths else 0.0, about["plan"]["concurrent"],
+        about["plan"]["concurrent"],
         bool(about.get("schedule")),
     )  # fmt: skip
 
