@@ -47,7 +47,6 @@ from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.draft_head import save_draft_head
 from real.model.gguf import check_gguf
 from real.model.hf_config import end_tokens
-from real.model.random_models import read_shape
 from real.pair import TINY
 from real.prompts.reading import read_rows
 from real.train.corpus import documents
@@ -119,10 +118,6 @@ PROMPTS = "".join(
 TREES = {
     "paths__json": '{"paths": [[0], [1], [0, 0], [0, 1], [0, 0, 0]]}',
     "parents__json": '{"parent": [0, 0, 1, 1], "rank": [0, 1, 0, 1]}',
-}
-SHAPE = {
-    "shape__json": '{"name": "s", "layers": 2, "width": 64, "heads": 4, "kv_heads": 2, '
-    '"head_dim": 16, "hidden": 128, "vocab": 500, "tied": true}'
 }
 CORPUS = "".join(json.dumps({"text": f"text {i} é", "source": "s"}) + "\n" for i in range(40))
 
@@ -322,7 +317,6 @@ KINDS: dict[str, Kind] = {
         weight=2,
     ),
     "tree": Kind(texts(**TREES), load_tree, weight=3),
-    "shape": Kind(texts(**SHAPE), lambda path: read_shape(str(path)), weight=2),
     "unfinished costs": Kind(sittings, use_sitting, weight=2),
     "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),
     "race repeats": Kind(races, lambda path: RaceFile(path, SCORECARD).load(), weight=1),

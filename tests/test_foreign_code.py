@@ -32,14 +32,13 @@ from pathlib import Path
 from real.bench.hf_generate import load_hf_model
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.hf_config import end_tokens
-from real.model.random_models import read_target
 from real.prompts.prompt import load_chat_template
 from transformers.utils import is_kernels_available
 print("kernels", is_kernels_available())
 marker, *folders = map(Path, sys.argv[1:])
 for folder in folders:
     for load in (
-        load_decoder, load_tokenizer, load_chat_template, lambda f: read_target(str(f)),
+        load_decoder, load_tokenizer, load_chat_template, 
         lambda f: end_tokens(f, 48), lambda f: load_hf_model(f, "float32", "cpu"),
     ):
         try:

@@ -1,6 +1,6 @@
 """Interfaces that the decode loop, the recorder and the trainer require of a drafter."""
 
-from real.draft.kind import DrafterKind, PaperRecipe, ParallelDrafter, RandomInit, TrainingRecipe
+from real.draft.kind import DrafterKind, PaperRecipe, ParallelDrafter, TrainingRecipe
 from real.draft.losses import TrainingBatch
 from real.draft.protocol import Draft, Drafter, Pick, Silent, Step, check_grows
 
@@ -11,7 +11,6 @@ __all__ = [
     "PaperRecipe",
     "ParallelDrafter",
     "Pick",
-    "RandomInit",
     "Silent",
     "Step",
     "TrainingBatch",

@@ -11,7 +11,6 @@ from real.draft.drafted_logits import DraftedLogits
 from real.draft.protocol import Drafter
 from real.model.decoder import Decoder
 from real.model.full_pass import BranchCache, TargetPass, full_pass
-from simspec.cost.roofline import ModelShape
 
 Proposal = tuple[DraftedLogits | Tensor, Tensor]
 """Logits `[m, n, vocab]` of m positions, and the hidden states `[m, n, d_D]` they come from.
@@ -146,22 +145,6 @@ class TrainingRecipe:
 
 
 @dataclass(frozen=True)
-class RandomInit:
-    """A drafter with random weights, for latency measurements on a random target.
-
-    | field | meaning |
-    | --- | --- |
-    | build | (argument, target, its shape, draft length, seed) -> Drafter |
-    | shapes | (argument, target's shape) -> upper bound of the weights it adds |
-    | takes_argument | whether a text as early_exit:3 is allowed |
-    """
-
-    build: Callable[[str, Decoder, ModelShape, int, int], Drafter]
-    shapes: Callable[[str, ModelShape], list[ModelShape]]
-    takes_argument: bool = False
-
-
-@dataclass(frozen=True)
 class DrafterKind:
     """All that the project knows of one kind of drafter: `KIND` of its file in `real.drafters`.
 
@@ -171,7 +154,6 @@ class DrafterKind:
     | load | (folder, target, `real.model.stored_weights.made_for` of it) -> Drafter |
     | recipe | how it is trained; None: it has no weights to train |
     | parallel | its parallel form; None: recorded position by position |
-    | random_init | random weights for latency measurements; None: not offered |
     | declared | folder -> most tokens of a draft that its files declare; None: none, or no limit |
     """
 
@@ -179,5 +161,4 @@ class DrafterKind:
     load: Callable[[Path, Decoder, Mapping[str, str]], Drafter]
     recipe: TrainingRecipe | None = None
     parallel: ParallelFactory | None = None
-    random_init: RandomInit | None = None
     declared: Callable[[Path], int | None] = lambda folder: None

@@ -1,23 +1,13 @@
 """EESD: early exit from the target after its first layers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from real.draft import (
-    Drafter,
-    DrafterKind,
-    PaperRecipe,
-    Pick,
-    RandomInit,
-    Step,
-    TrainingBatch,
-    TrainingRecipe,
-)
+from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import next_prediction_loss
 from real.model.decoder import Decoder
@@ -26,7 +16,6 @@ from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
 from real.model.layer import DecoderLayer, RMSNorm
 from real.model.runner import EAGER, ForwardContext, Span
 from real.model.target import Resume
-from simspec.cost.roofline import ModelShape
 
 
 class EarlyExitHead(DraftHead):
@@ -241,31 +230,4 @@ RECIPE = TrainingRecipe(
 __all__ = ["KIND", "EarlyExitDrafter", "EarlyExitHead"]
 
 
-def _depth(argument: str, layers: int) -> int:
-    if argument and not argument.isdecimal():
-        raise ValueError(
-            f"drafter 'early_exit:{argument}': expected a number of layers, such as early_exit:3"
-        )
-    depth = int(argument) if argument else max(1, layers // 8)
-    if not 1 <= depth < layers:
-        raise ValueError(f"an exit after {depth} layers of {layers}; expected 1 to {layers - 1}")
-    return depth
-
-
-def _build(argument: str, target: Decoder, shape: ModelShape, depth: int, seed: int):
-    head = EarlyExitHead(target, _depth(argument, shape.layers))
-    return EarlyExitDrafter(target, head.requires_grad_(False).eval())
-
-
-def _shapes(argument: str, target: ModelShape) -> list[ModelShape]:
-    _depth(argument, target.layers)
-    return [replace(target, name="early_exit", layers=1, vocab=1, tied=True)]
-
-
-KIND = DrafterKind(
-    EarlyExitDrafter,
-    EarlyExitDrafter.load,
-    RECIPE,
-    ParallelLanguageModel,
-    RandomInit(_build, _shapes, takes_argument=True),
-)
+KIND = DrafterKind(EarlyExitDrafter, EarlyExitDrafter.load, RECIPE, ParallelLanguageModel)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, RandomInit, Step, TrainingRecipe
+from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
 from real.draft.drafted_logits import DraftedLogits
 from real.draft.kind import Proposal
 from real.draft.losses import multi_head_loss
@@ -297,11 +297,5 @@ KIND = DrafterKind(
     MedusaDrafter.load,
     RECIPE,
     ParallelMedusa,
-    RandomInit(
-        lambda argument, target, shape, depth, seed: MedusaDrafter(
-            target, MedusaHeads(target, heads=max(depth, 1)).requires_grad_(False).eval()
-        ),
-        lambda argument, target: [replace(target, name="medusa", layers=2, vocab=1, tied=True)],
-    ),
     declared=lambda folder: declared_heads(folder, "medusa"),
 )

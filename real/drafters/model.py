@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step, TrainingBatch, TrainingRecipe
+from real.draft import Drafter, DrafterKind, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import language_model_loss
 from real.model.checkpoint import load_decoder, save_decoder
@@ -21,9 +21,7 @@ from real.model.draft_vocabulary import (
     check_vocabulary,
 )
 from real.model.hf_config import WeightsError
-from real.model.random_models import random_decoder, read_shape
 from real.model.runner import EAGER, ForwardContext, Span
-from simspec.cost.roofline import ModelShape
 
 
 class ModelDrafter(Drafter):
@@ -205,30 +203,4 @@ RECIPE = TrainingRecipe(
 __all__ = ["KIND", "ModelDrafter", "publish", "small_model"]
 
 
-def _shape(argument: str, target: ModelShape) -> ModelShape:
-    if not argument:
-        raise ValueError(
-            "drafter 'model' has no size; "
-            "expected its shape: model:llama-3.2-1b, model:2x256x4 or model:SHAPE.json"
-        )
-    shape = read_shape(argument, target.vocab)
-    if shape.vocab != target.vocab:
-        raise ValueError(
-            f"drafter {argument!r} has {shape.vocab} tokens, {target.name!r} {target.vocab}; "
-            "take one with the same tokenizer"
-        )
-    return shape
-
-
-def _build(argument: str, target: Decoder, shape: ModelShape, depth: int, seed: int):
-    small = _shape(argument, shape)
-    return ModelDrafter(random_decoder(small, target.dtype, str(target.device), seed + 1))
-
-
-KIND = DrafterKind(
-    ModelDrafter,
-    ModelDrafter.load,
-    RECIPE,
-    ParallelLanguageModel,
-    RandomInit(_build, lambda argument, target: [_shape(argument, target)], takes_argument=True),
-)
+KIND = DrafterKind(ModelDrafter, ModelDrafter.load, RECIPE, ParallelLanguageModel)

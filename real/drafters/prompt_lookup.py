@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from real.draft import Drafter, DrafterKind, Pick, RandomInit, Step
+from real.draft import Drafter, DrafterKind, Pick, Step
 from real.draft.protocol import load_configured
 from real.model.decoder import Decoder
 
@@ -88,11 +88,4 @@ class PromptLookupDrafter(Drafter):
         return (tuple(self.sequence[-n:]) for n in self.sizes if n <= len(self.sequence))
 
 
-KIND = DrafterKind(
-    PromptLookupDrafter,
-    PromptLookupDrafter.load,
-    random_init=RandomInit(
-        lambda argument, target, shape, depth, seed: PromptLookupDrafter(),
-        lambda argument, target: [],
-    ),
-)
+KIND = DrafterKind(PromptLookupDrafter, PromptLookupDrafter.load)

@@ -219,7 +219,7 @@ def test_missing_packages_and_memory_are_named(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(real.model.gguf, "find_spec", lambda name: None)
         refused_import(tmp_path, "pip install 'simspec[gguf]'")
-    monkeypatch.setattr(real.model.gguf, "free", lambda device: 1e5)
+    monkeypatch.setattr(real.model.gguf, "free_memory", lambda: 1e5)
     refused_import(tmp_path, "of memory, which is not free")
 
 
