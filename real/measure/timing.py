@@ -256,13 +256,8 @@ class Paced(Protocol):
 
 @dataclass
 class TimingBlock:
-    """At most a second of a sitting.
-
-    | field | meaning |
-    | --- | --- |
-    | pace | seconds of its one-row passes, in their order |
-    | stolen | share of its time that the hypervisor gave to others |
-    """
+    """At most a second of a sitting: seconds of its one-row passes, and the share of its time that
+    the hypervisor gave to others."""
 
     pace: list[float] = field(default_factory=list)
     stolen: float = 0.0

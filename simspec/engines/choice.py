@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost.comparison import check_comparable, warning_notes
 from simspec.cost.model import CostModel
-from simspec.cost.table import CostTable, load_cost
+from simspec.cost.table import CostTable, check_comparable, load_cost, warning_notes
 from simspec.engines import LONGEST_DRAFT
 from simspec.numerics.stats import Estimate, estimate, joined, quotient, stacked
 from simspec.policies import parse

@@ -5,9 +5,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from simspec.cost.comparison import check_comparable, warning_notes
 from simspec.cost.model import CostModel
-from simspec.cost.table import CostTable, load_cost
+from simspec.cost.table import CostTable, check_comparable, load_cost, warning_notes
 
 CHECKOUT = Path(__file__).parents[2] / "traces"
 EXAMPLE = Path(__file__).parents[1] / "example"

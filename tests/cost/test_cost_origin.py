@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simspec import CostModel, cli, synthetic
-from simspec.cost.comparison import check_comparable
 from simspec.cost.provenance import IDENTITY, CostOrigin
-from simspec.cost.table import CostTable, load_cost
+from simspec.cost.table import CostTable, check_comparable, load_cost
 
 HERE = CostOrigin("cpu A", 1, "float32", {"target": "eager"}, {"torch": "2"}, "2026-01-01", "s")
 UNIT = CostModel.from_ratio(0.2, 4)
