@@ -163,7 +163,7 @@ smollm2-eagle: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/l
 smollm2-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
 	$(BIN)/simspec train glide $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 600
 	$(BIN)/simspec train medusa $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 500 --set blocks=1
-	$(BIN)/simspec train early_exit $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 300 --soft --set depth=4
+	$(BIN)/simspec train early_exit $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 300 --set soft=true --set depth=4
 	$(BIN)/simspec train model $(SMOLLM2_TEXT) --draft-vocab 8192 --steps 400 \
 	  --set width=256 --set layers=2 --set heads=4 --set head_dim=64 --set hidden=704
 # GLIDE reading its target's last layer and the middle one, at one budget; then the middle one goes on, twice, and
@@ -183,7 +183,7 @@ smollm2-glide: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/l
 # Two more, trained later from fewer tokens; not recorded (docs/smollm2.md).
 SMOLLM2_SHORT = $(SMOLLM2_TEXT:250000=160000)
 smollm2-more-drafters: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl
-	$(BIN)/simspec train early_exit $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 500 --soft --set depth=15 \
+	$(BIN)/simspec train early_exit $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 500 --set soft=true --set depth=15 \
 	  --name early_exit-15
 	$(BIN)/simspec train hydra $(SMOLLM2_SHORT) --draft-vocab 8192 --steps 400
 smollm2-recordings:
@@ -227,7 +227,7 @@ SMOLLM2_EXIT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --p
   --longest 700 --out $(SMOLLM2) --work $(SMOLLM2)-exit-work --distil-tokens 43000 --threads 2
 smollm2-exit: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/learn/text.jsonl
 	mkdir -p $(UNTRAINED)
-	$(BIN)/simspec train early_exit $(SMOLLM2_FIXED) 300000 $(SMOLLM2_EXIT) --draft-vocab 4096 --soft --rows 8 \
+	$(BIN)/simspec train early_exit $(SMOLLM2_FIXED) 300000 $(SMOLLM2_EXIT) --draft-vocab 4096 --set soft=true --rows 8 \
 	  --set depth=3 --set own_head=true --steps 1500
 	$(BIN)/simspec train predictors $(SMOLLM2_EXIT) --set texts=60
 	$(SMOLLM2_RECORD:128=64) --drafter early_exit --depth 8 --rule greedy --out $(UNTRAINED)/early_exit.parquet

@@ -95,6 +95,11 @@ def revision() -> str:
     return head.stdout.strip() + ("+" if edited.stdout.strip() else "")
 
 
+def environment(device) -> dict[str, object]:
+    """Device, library versions and revision that a card's figures were made with."""
+    return {"device": device_name(device), "versions": versions(), "git": revision()}
+
+
 def argv() -> tuple[str, ...]:
     """The command line, its program without the folder."""
     return (Path(sys.argv[0]).name, *sys.argv[1:])

@@ -6,10 +6,10 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.processors import TemplateProcessing
 from toy_lm import toy_decoder
+from toy_tokenizer import train_tokenizer
 
 from real.files import replace_json
 from real.model.checkpoint import save_decoder
-from real.train.corpus import train_tokenizer
 
 BEGIN, END, TURN = "<s>", "</s>", "<|end|>"
 CHAT = (

@@ -119,10 +119,10 @@ def short_predictors():
     """Acceptance predictors take 20 steps, not 300: for tests of anything but what they learn."""
     from short_training import short_predictor
 
-    from real.train import train_predictor
+    from real.train import predictors
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_predictor, "train_predictor", short_predictor())
+        patch.setattr(predictors, "train_predictor", short_predictor())
         yield
 
 
@@ -168,26 +168,15 @@ def server():
 
 
 @pytest.fixture(scope="session")
-def trained_folder(tmp_path_factory):
-    """Toy models trained through the command line, and prompts for them; tests add files."""
-    import matplotlib
-    from shell import simspec
-    from short_training import NO_TICKS
+def model_folder(tmp_path_factory):
+    """Toy models in models/, and prompts for them; tests add files."""
+    from toy_models import TEXT, WORDS, save_toy_models
 
-    folder = tmp_path_factory.mktemp("trained")
-    words = [
-        "a", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",
-        "that", "it", "is", "shown",
-    ]  # fmt: skip
-    (folder / "text.txt").write_text(" ".join(words[i * i % len(words)] for i in range(4000)))
+    folder = tmp_path_factory.mktemp("models")
+    save_toy_models(folder / "models")
+    (folder / "text.txt").write_text(TEXT)
     rows = [
-        {"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {words[i]}"} for i in range(6)
+        {"id": f"p{i}", "task": "ab"[i % 2], "text": f"the target {WORDS[i]}"} for i in range(6)
     ]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options = ["--toy", "--out", "models", "--heldout", "text.txt", "--json"]
-    with matplotlib.rc_context(NO_TICKS):
-        out, _ = simspec("train", "text.txt", *options, cwd=folder)
-    card = json.loads(out)
-    assert set(card["heldout_loss_nats"]) == {"target", "model", "early_exit"}
-    assert card["steps"]["target"] == 4
     return folder

@@ -12,10 +12,10 @@ from short_training import NO_TICKS, short_predictor
 import real.jobs
 import real.pair
 import real.record.recorder
-import real.train.pipeline
+import real.train.train
 from real.model.runner import EAGER
 from real.pair import TINY, load_pair
-from real.train import train_predictor
+from real.train import predictors
 
 _embedded = lru_cache(load_pair)
 
@@ -33,7 +33,7 @@ def keep_loaded():
     """
     os.fsync = lambda file: None
     matplotlib.rcParams.update(NO_TICKS)
-    train_predictor.train_predictor = short_predictor()
+    predictors.train_predictor = short_predictor()
     torch.set_num_threads(1)
     # torch renews its pool at the first use after a fork, and loading uses it from several threads
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))

@@ -49,7 +49,7 @@ from real.model.gguf import check_gguf
 from real.model.hf_config import end_tokens
 from real.pair import TINY
 from real.prompts.reading import read_rows
-from real.train.corpus import documents
+from real.train.text import documents
 from simspec import replay
 from simspec.cost.table import CostTable, load_cost
 from simspec.engines.import_report import import_report

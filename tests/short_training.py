@@ -9,6 +9,6 @@ NO_TICKS = dict.fromkeys(SIDES, False)
 
 def short_predictor():
     """`train_predictor` in 20 steps, not 300."""
-    from real.train.train_predictor import train_predictor
+    from real.train.predictors import train_predictor
 
     return partial(train_predictor, steps=20)

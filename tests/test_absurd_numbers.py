@@ -20,7 +20,7 @@ from real.model.stored_weights import MAX_RATIO as WEIGHTS_RATIO
 from real.model.stored_weights import read_bytes
 from real.prompts.reading import read_rows
 from real.sampling import Rule
-from real.train.corpus import MAX_RATIO, CorpusError, documents
+from real.train.text import MAX_RATIO, CorpusError, documents
 from simspec import CostModel, TraceError, synthetic
 from simspec.cost.model import LEAST_SECONDS, MOST_SECONDS
 from simspec.cost.table import load_cost
@@ -99,7 +99,7 @@ def test_line_that_unpacks_to_gigabytes_is_not_read_whole(tmp_path):
 
 
 def test_one_endless_line_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("real.train.corpus.LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr("real.train.text.LONGEST_LINE", 1 << 10)
     (tmp_path / "bomb.jsonl").write_text("x" * (1 << 12))
     with pytest.raises(CorpusError, match="line 1 has over 1,024 bytes"):
         list(documents([tmp_path / "bomb.jsonl"]))

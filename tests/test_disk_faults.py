@@ -7,12 +7,12 @@ from inputs import RECORD_COMMAND
 from interrupted_jobs import prompts, rows
 from safetensors import SafetensorError
 from shell import refused
+from toy_models import TRAIN, begin_training
 
 import real.files
 from simspec.output.files import replacing, write_csv
 
 ARGUMENTS = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2]
-TRAIN = ["train", "text.txt", "--toy", "--steps", "4,2,2", "--out", "m"]
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +78,16 @@ def test_folder_that_becomes_read_only_while_recording(server, tmp_path, whole, 
     assert rows(folder / "x.parquet") == whole[0]
 
 
-@pytest.mark.parametrize("most_bytes", [2_000, 40_000])
+@pytest.mark.parametrize("most_bytes", [2_000, 20_000])
 def test_training_on_a_full_disk_is_one_line(server, tmp_path, most_bytes):
-    """The tokenizer does not fit, or the weights do not; going on takes long, see test_kill."""
-    (tmp_path / "text.txt").write_text("a drafter proposes and the target disposes. " * 200)
-    failed_in_one_line(server, server(tmp_path, TRAIN, most_bytes=most_bytes)[0])
+    """The prompts do not fit, or the checkpoint does not."""
+    begin_training(tmp_path)
+    arguments = [*TRAIN, "--steps", "4"]
+    failed_in_one_line(server, server(tmp_path, arguments, most_bytes=most_bytes)[0])
     assert not list(tmp_path.rglob(".*.part"))
-    assert not (tmp_path / "m" / "card.json").exists()
-    if os.environ.get("SIMSPEC_SLOW"):
-        assert server(tmp_path, TRAIN)[0] == 0
-        assert (tmp_path / "m" / "card.json").exists()
+    assert not (tmp_path / "m" / "early_exit" / "card.json").exists()
+    assert server(tmp_path, arguments)[0] == 0
+    assert (tmp_path / "m" / "early_exit" / "card.json").exists()
 
 
 def test_libraries_that_name_no_file_are_told_apart(tmp_path):

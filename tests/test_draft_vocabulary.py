@@ -1,7 +1,6 @@
 """Draft vocabularies: lossless under every rule, replayed exactly, stored with a map back."""
 
 import json
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -26,7 +25,7 @@ from toy_lm import (
     toy_prompts,
     toy_target,
 )
-from toy_training import PLAN, drafter_data
+from toy_training import asked, drafter_data
 
 from real.decode.features import drafter_features, feature_values
 from real.decode.loop import decode
@@ -63,9 +62,7 @@ from real.record.sequences import target_sequence
 from real.record.settings import describe
 from real.record.tree_order import NOT_IN_TREE, tree_order_parallel, tree_order_stepwise
 from real.sampling import Rule
-from real.train.config import drafter_training
-from real.train.drafter_data import coverage, most_frequent
-from real.train.train_drafter import train_drafter
+from real.train.train import most_frequent, train_weights
 from simspec import replay
 
 TOKENS = torch.tensor([3, 4, 5, 7, 8, 9, 12, 13, 17, 20, 21, 23])
@@ -350,35 +347,28 @@ def test_most_frequent_tokens_with_ties_to_the_smaller():
     for size in (0, 1, 8, -3):
         with pytest.raises(ValueError, match=f"--draft-vocab is {size}; expected 2 to 7"):
             most_frequent(counts, size)
-    assert coverage(torch.tensor([1, 2]), [np.array([1, 1, 5]), np.array([2])]) == 0.75
-    assert coverage(None, [np.array([1])]) is None
 
 
 @pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "medusa", "glide"])
 def test_training_restricts_saves_and_loads(name, tmp_path):
-    counts = np.bincount(np.random.default_rng(0).integers(0, VOCAB, 99), minlength=VOCAB)
-    data = replace(drafter_data(), counts=lambda: counts)
+    data = drafter_data()
     sizes = dict(width=8, layers=1, heads=1, head_dim=8, hidden=12) if name == "model" else {}
-    extra = {"shared": False} if name == "glide" else {}
-    training = drafter_training(name, PLAN, settings=sizes | extra)
-    asked = replace(training, draft_vocab=9)
-    card = train_drafter(asked, data, tmp_path / "out", tmp_path / "work")
+    chosen = sizes | ({"shared": False} if name == "glide" else {})
+    card = train_weights(asked(name, tmp_path, chosen, draft_vocab=9), data)
     assert card["asked"]["draft_vocab"] == 9
     assert card["draft_vocabulary"]["tokens"] == 9
     assert 0 < card["draft_vocabulary"]["coverage"] < 1
     loaded = BUILTIN[name].load(tmp_path / "out" / name, data.target, data.made_for)
     inside = drafted_logits(loaded).isfinite()
     assert torch.equal(
-        inside, torch.isin(torch.arange(VOCAB), most_frequent(counts, 9)).expand(3, -1)
+        inside, torch.isin(torch.arange(VOCAB), most_frequent(data.counts, 9)).expand(3, -1)
     )
     with pytest.raises(ValueError, match="made with draft_vocab 9, now None"):
-        train_drafter(training, data, tmp_path / "out", tmp_path / "work")
-    whole = train_drafter(
-        replace(training, draft_vocab=VOCAB, folder="whole"), data, tmp_path / "out", tmp_path / "w"
-    )
+        train_weights(asked(name, tmp_path, chosen), data)
+    whole = train_weights(asked(name, tmp_path, chosen, draft_vocab=VOCAB, name="whole"), data)
     assert "draft_vocabulary" not in whole
     with pytest.raises(ValueError, match="--draft-vocab is 25; expected 2 to 24"):
-        train_drafter(replace(training, draft_vocab=25, folder="x"), data, tmp_path, tmp_path)
+        train_weights(asked(name, tmp_path, chosen, draft_vocab=25, name="x"), data)
 
 
 def test_a_tied_head_follows_its_embedding():

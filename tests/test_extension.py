@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 from textwrap import dedent
 
 import naive
@@ -18,14 +19,11 @@ from toy_lm import END, RULES, run_all, toy_cost, toy_recording
 
 import real.commands
 import simspec.cli
-from real.drafters import BUILTIN, parallel_form
+from real.drafters import BUILTIN, parallel_form, trainable
 from real.equality import rounds_of
-from real.jobs.train import train_choices
 from real.record import Settings
-from real.train.accepted_length import accepted_lengths
-from real.train.config import drafter_training, new_head
-from real.train.optimizers import TrainSchedule
-from real.train.train_drafter import train_drafter
+from real.train.evaluation import accepted_lengths
+from real.train.train import new_head, train_weights
 from simspec import policies, replay
 
 DRAFTER = '''
@@ -191,13 +189,10 @@ def linear(tmp_path, monkeypatch):
 def training(tmp_path_factory):
     """(card, data, folder) of the new drafter after a short training on the toy target."""
     folder, data = tmp_path_factory.mktemp("linear"), toy_training.drafter_data()
-    schedule = TrainSchedule(steps=60, rows=16, length=19, save_every=50)
     module = module_from(folder, "linear", DRAFTER)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BUILTIN, "linear", module.KIND)
-        card = train_drafter(
-            drafter_training("linear", schedule), data, folder / "out", folder / "work"
-        )
+        card = train_weights(toy_training.asked("linear", folder, steps=60, rows=16), data)
     sys.modules.pop(module.__name__)
     return card, data, folder / "out" / "linear"
 
@@ -216,7 +211,7 @@ def trained(linear, training, monkeypatch):
 
 def test_new_drafter_is_trained(trained):
     card, data, folder = trained
-    assert "linear" in train_choices()
+    assert "linear" in trainable()
     assert card["steps"] == 60
     assert card["evaluation"]["beats_untrained"]["longer"]
     loaded = BUILTIN["linear"].load(folder, data.target, data.made_for)
@@ -225,10 +220,11 @@ def test_new_drafter_is_trained(trained):
 
 
 def test_new_drafter_settings_are_checked(linear):
-    training = drafter_training("linear", settings={"bias": False, "scale": 2.0})
-    assert new_head(training, toy_lm.toy_target()).settings == {"bias": False}
+    target, asked = toy_lm.toy_target(), toy_training.asked
+    training = asked("linear", Path("x"), {"bias": False, "scale": 2.0})
+    assert new_head(training, target).settings == {"bias": False}
     with pytest.raises(ValueError, match="no setting 'depth'; expected one of bias, scale"):
-        drafter_training("linear", settings={"depth": 3})
+        new_head(asked("linear", Path("x"), {"depth": 3}), target)
 
 
 def test_new_drafter_passes_the_drafter_tests(trained):

@@ -87,9 +87,9 @@ def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
             code=130,
         )
     else:
-        monkeypatch.setattr("real.train.corpus.train_tokenizer", stopped)
+        monkeypatch.setattr("real.train.text.documents", stopped)
         (folder / "text.txt").write_text("words " * 99)
-        code, out, error = command(folder, "train", "text.txt", "--toy", "--out", "m")
+        code, out, error = command(folder, "train", "medusa", "text.txt", "--out", "m")
         assert code == 130
         assert out == ""
         assert error.endswith("same command is given again\n")

@@ -225,40 +225,6 @@ def test_invalid_run_options_are_refused(input_folder, options, words):
     )
 
 
-@pytest.mark.parametrize(
-    "options, words",
-    [
-        (["absent.txt"], "absent.txt does not exist"),
-        (["t.parquet"], "is not .txt"),
-        (["folder"], "folder holds no"),
-        (["latin.txt"], "is not UTF-8 text"),
-        (["deep.jsonl"], "deep.jsonl line 1: expected a JSON object"),
-        (["number.jsonl"], 'number.jsonl line 2: "text" is int'),
-        (["nothing.txt"], "the text has 1 tokens"),
-        (["text.txt", "--heldout", "absent.txt"], "absent.txt does not exist"),
-        (["text.txt", "--heldout", "nothing.txt"], "held-out text has 1 tokens"),
-        (["text.txt", "--steps", "1,2"], "--steps is '1,2'"),
-        (["text.txt", "--minutes", -1], "minutes -1"),
-        (["text.txt", "--minutes", "nan"], "minutes nan"),
-        (["text.txt", "--rows", 0], "rows 0"),
-        (["text.txt", "--distil-tokens", -1], "distil-tokens is -1"),
-        (["text.txt", "--threads", -1], "threads -1"),
-        (["text.txt", "--seed", -1], "seed is -1"),
-        (["text.txt", "--device", "gpu"], "device 'gpu' is unknown"),
-        (["text.txt", "--device", "cuda:99"], "device 'cuda:99' asked for"),
-        (["text.txt", "--work", "text.txt"], "text.txt is a file"),
-        (["text.txt", "--out", "text.txt"], "text.txt is a file"),
-        (["nothing.txt", "--out", "deep/down/m"], "the text has 1 tokens"),
-    ],
-)
-def test_invalid_train_options_are_refused(input_folder, options, words):
-    (input_folder / "latin.txt").write_bytes(b"caf\xe9")
-    (input_folder / "deep.jsonl").write_text("[" * 200_000)
-    (input_folder / "number.jsonl").write_text('{"text": "a"}\n{"text": 3}\n')
-    (input_folder / "nothing.txt").write_text("")
-    refused(input_folder, "train", "--toy", "--out", "m", *options, words=words, progress=True)
-
-
 MISSING = (
     ("run", "no.parquet"),
     ("teacher-force", "no.parquet"),

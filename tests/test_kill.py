@@ -7,6 +7,7 @@ import time
 
 import pytest
 from interrupted_jobs import RECORD, prompts, rows
+from toy_models import TRAIN, begin_training
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
 LIVES, DRAFTERS = (2, ["model", "early_exit"]) if SLOW else (1, ["early_exit"])
@@ -93,16 +94,9 @@ def learnt(folder):
 
 
 def test_training_killed_repeatedly_gives_the_same_weights(server, tmp_path):
-    arguments = ["train", "text.txt", "--toy", "--steps", "110,12,12", "--out", "m"]
-    words = [
-        "a", "drafter", "proposes", "and", "the", "target", "disposes", "of", "every", "token",
-        "that", "it", "is", "shown",
-    ]  # fmt: skip
+    arguments = [*TRAIN, "--steps", "110"]
     for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "text.txt").write_text(
-            " ".join(words[i * i % len(words)] for i in range(1500))
-        )
+        begin_training(tmp_path / name)
     code, operations = server(tmp_path / "whole", arguments)
     whole, draw, kills = learnt(tmp_path / "whole"), random.Random(1), 0
     assert code == 0

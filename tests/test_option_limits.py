@@ -30,9 +30,6 @@ OPTIONS = [
     ("demo", "--threads", HUGE),
     ("measure", "--out", "x.json", "--threads", HUGE),
     ("measure", "--out", "x.json", "--rows", HUGE),
-    ("train", "absent", "--out", "m", "--threads", HUGE),
-    ("train", "absent", "--out", "m", "--rows", HUGE),
-    ("train", "absent", "--out", "m", "--distil-tokens", 10**30),
 ]
 
 
@@ -51,7 +48,7 @@ SEEDED = [
     ("check", TRACE),
     ("demo",),
     ("record", "absent.jsonl", "--out", "x.parquet"), ("measure", "--out", "x.json"),
-    ("train", "absent", "--out", "m"),
+    ("train", "eagle", "--out", "m"),
     ("advise", "vllm", "--model", "absent", "--prompts", "absent", "--out", "a"),
 ]  # fmt: skip
 

@@ -14,8 +14,8 @@ JOBS = (
     "audit.forced_decoding.decode_forced_sampled", "jobs.run.run_sampled",
     "jobs.run.run_on", "measure.price.measure", "measure.price.measure_table",
     "rerun.rerun", "record.recorder.record",
-    "train.generate.generate_together", "train.pipeline.build", "train.skip_search.find",
-    "train.train_drafter.train_drafter", "train.training_loop.fit",
+    "train.train.train_drafter", "train.skip_search.find",
+    "train.train.train_weights", "train.loop.fit",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy_tokenizer import train_tokenizer
 
 from real.prompts import (
     LeftOut,
@@ -16,7 +17,6 @@ from real.prompts import (
     read_prompts,
     repeated_ngrams,
 )
-from real.train.corpus import train_tokenizer
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 TOKENIZER = train_tokenizer(["User: Question: Answer: Assistant: some words"], 280)

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from interrupted_jobs import RECORD, prompts, rows
+from toy_models import TRAIN, begin_training
 
 SLOW = bool(os.environ.get("SIMSPEC_SLOW"))
 PIECES = 10 if SLOW else 1
@@ -38,14 +39,13 @@ class Recording:
 
 
 class Training:
-    arguments = ["train", "text.txt", "--toy", "--steps", "40,8,8", "--out", "m"]
+    arguments = [*TRAIN, "--steps", "40"]
 
     def begin(self, folder):
-        folder.mkdir()
-        (folder / "text.txt").write_text("a drafter proposes and the target disposes. " * 200)
+        begin_training(folder)
 
     def kept(self, folder):
-        weights = folder.glob("m/*/*.safetensors")
+        weights = folder.glob("m/early_exit/*.safetensors")
         return {str(path.relative_to(folder)): path.read_bytes() for path in weights}
 
     def holds(self, before, after):

@@ -8,7 +8,7 @@ import torch
 from branches import output_distribution
 from enumerated_world import EXACT, off
 from toy_lm import VOCAB, taught, toy_decoder, toy_sorted, toy_target, toy_texts
-from toy_training import PLAN, drafter_data
+from toy_training import asked, drafter_data
 
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
@@ -18,8 +18,7 @@ from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_mod
 from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.sampling import Rule
-from real.train.config import drafter_training
-from real.train.train_drafter import train_drafter
+from real.train.train import train_weights
 from simspec import CostModel, policies
 
 
@@ -104,9 +103,7 @@ def test_control_exit_chosen_by_the_sampled_token_is_biased():
 def test_short_training_is_saved_and_loaded(together, tmp_path):
     chosen = {"exits": [1, 3], "thresholds": [0.6], "together": together}
     data = drafter_data()
-    card = train_drafter(
-        drafter_training("sorted", PLAN, settings=chosen), data, tmp_path, tmp_path / "work"
-    )
+    card = train_weights(asked("sorted", tmp_path, chosen, out=tmp_path), data)
     assert card["asked"]["loss"] == {"together": together}
     loaded = BUILTIN["sorted"].load(tmp_path / "sorted", data.target, {})
     assert loaded.cascade.exits == (1, 3)

@@ -1,4 +1,6 @@
-"""Data that toy drafters are trained and evaluated on."""
+"""Data that toy drafters are trained and evaluated on, and settings of their trainings."""
+
+import json
 
 import numpy as np
 import torch
@@ -8,10 +10,19 @@ from real.model.target import Target
 from real.record import Settings
 from real.record.sequences import target_sequence
 from real.sampling import Rule
-from real.train.drafter_data import DrafterData
-from real.train.optimizers import TrainSchedule
+from real.train.data import TrainingData
+from real.train.sequences import Sequences
+from real.train.settings import Training
 
-PLAN = TrainSchedule(steps=6, rows=4, length=15, save_every=4)
+LENGTH = 15
+"""Tokens of a toy sequence that are learned."""
+
+
+def asked(drafter, folder, chosen=(), **given):
+    """The settings of a toy training in `folder`; `chosen` becomes its --set options."""
+    options = tuple(f"{key}={json.dumps(value)}" for key, value in dict(chosen).items())
+    given = {"out": folder / "out", "work": folder / "work", "steps": 6, "rows": 4} | given
+    return Training(drafter, settings=options, **given)
 
 
 def continuations(count=3, length=14):
@@ -23,22 +34,45 @@ def continuations(count=3, length=14):
     ]
 
 
+def sequences_of(pairs):
+    """Prompts with their new tokens, as a shard holds them."""
+    rows = [np.concatenate([prompt, new]).astype(np.int32) for prompt, new in pairs]
+    offset = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
+    return Sequences(np.concatenate(rows), offset, np.array([len(p) for p, _ in pairs]))
+
+
+class Windows:
+    """Windows of toy texts by step, in the place of a `TrainingSet`; features are computed anew."""
+
+    def __init__(self, rows):
+        self.rows = rows
+        self.sequences = sequences_of([(row[:1], row[1:]) for row in rows])
+
+    def drawn(self, schedule, step):
+        draw = np.random.default_rng([schedule.seed, step])
+        return self.rows[draw.integers(0, len(self.rows), schedule.rows), : schedule.length + 1]
+
+    def batches(self, schedule, reads=()):
+        return lambda step: torch.from_numpy(self.drawn(schedule, step))
+
+    def seen(self, schedule, steps):
+        windows = [self.drawn(schedule, step) for step in range(steps)]
+        return windows, steps * schedule.rows * schedule.length
+
+
 def drafter_data(texts=12):
-    target, held = toy_target(), continuations(texts + 4, 12)
-    sequences = toy_texts().numpy()
-
-    def batches(plan, reads=()):
-        def batch(step):
-            return torch.from_numpy(
-                sequences[
-                    np.random.default_rng([plan.seed, step]).integers(0, len(sequences), plan.rows),
-                    : plan.length + 1,
-                ]
-            )
-
-        return batch
-
-    hashes = {"tokenizer": "t", "config": "c", "weights": "w"}
-    return DrafterData(
-        target, hashes, (3,), 32, batches, held[:4], held[4:], mixed=False, blend=1.0
+    held, written = continuations(texts + 4, 12), continuations(24, 12)
+    return TrainingData(
+        target=toy_target(),
+        made_for={"tokenizer": "t", "config": "c", "weights": "w"},
+        end_tokens=(3,),
+        context=32,
+        learning=Windows(toy_texts().numpy()),
+        length=LENGTH,
+        validation=held[:4],
+        evaluation=held[4:],
+        mixed=False,
+        source={"prompts_sha256": "p", "sequences": 192, "features": "float64"},
+        prompts=[prompt for prompt, _ in written],
+        written=sequences_of(written),
     )

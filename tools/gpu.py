@@ -44,7 +44,7 @@ FULL = {
     "text": "lab/learn/text.jsonl.xz",
     "target": "{work}/target",
     "models": "--models {work}",
-    "training": "--prompts lab/learn/prompts.jsonl --draft-vocab 8192 --minutes 5 --soft",
+    "training": "--prompts lab/learn/prompts.jsonl --draft-vocab 8192 --minutes 5",
     "prompts": "lab/prompts.jsonl",
     "sizes": "--per-task 24 --longest 600",
     "timing": "--rows 48 --context 192",

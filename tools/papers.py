@@ -4,10 +4,12 @@ Usage: python tools/papers.py TEXT... --out models/ablations [--seed 1]   prints
        python tools/papers.py --along models/ablations --cards traces/ablations
 
 The first prints a `simspec train` for each ablation: drafters of the embedded target that differ in
-one setting and learn 300 steps of 16 windows of 192 tokens, half of them by the target except where
-that varies. The second records each along the outputs of traces/tiny-model-coupled, adds its
-accepted lengths by sequence to its card, and keeps the recordings that tables replay. traces/papers
-is `along` with K = 10; traces/s2d was made by tools/several_targets.py of the tag before-the-cut.
+one setting. The cards of traces/ablations are of 300 steps of 16 windows of 192 tokens, half of
+them by the target except where that varies, by tools of the tag before-the-cut; today the target
+writes all of it, so that those without its text are left out. The second records each along the
+outputs of traces/tiny-model-coupled, adds its accepted lengths by sequence to its card, and keeps
+the recordings that tables replay. traces/papers is `along` with K = 10; traces/s2d was made by
+tools/several_targets.py of the tag before-the-cut.
 """
 
 import argparse
@@ -35,7 +37,7 @@ from real.record.exits import record_exits
 from real.record.recorder import record_sequence
 from real.record.sequences import SequenceCache
 from real.rerun import prompts_of, rule_of
-from real.train.accepted_length import AcceptedLengths, summary
+from real.train.evaluation import AcceptedLengths, summary
 from simspec.trace.exits import ExitDrafts, exits_path, write_exits
 from simspec.trace.trace import Trace, load_trace
 
@@ -76,10 +78,11 @@ def commands(text: Sequence[str], out: Path, seed: int = 0) -> list[str]:
     shared = ["--out", str(out), "--steps", "300", "--seed", str(seed), "--distil-tokens", "500000"]
     return [
         shlex.join(
-            ["simspec", "train", drafter, *text, *shared, "--name", name, "--blend", f"{blend:g}"]
+            ["simspec", "train", drafter, *text, *shared, "--name", name]
             + [word for setting in settings for word in ("--set", setting)]
         )
-        for name, (drafter, settings, blend) in ABLATIONS.items()
+        for name, (drafter, settings, written) in ABLATIONS.items()
+        if written
     ]
 
 

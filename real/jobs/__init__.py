@@ -5,31 +5,20 @@ from real.jobs.convert import export_drafter
 from real.jobs.race import RaceOutputs, RaceSettings, race_recording
 from real.jobs.run import Outcome, RunSettings, SampledOutcome, run_on, run_recording, run_sampled
 from real.jobs.scorecard import ScoringSettings, score_recordings
-from real.jobs.train import (
-    DrafterRequest,
-    TrainingLength,
-    TrainingPlace,
-    TrainingText,
-    train_drafter,
-    train_models,
-)
 from real.model_settings import ModelSettings, dtype_of, open_recording, policy_cost_of
-from real.train.pipeline import PromptFiles
+from real.train.settings import Training
+from real.train.train import train_drafter
 
 __all__ = [
-    "DrafterRequest",
     "ForcedRun",
     "ModelSettings",
     "Outcome",
-    "PromptFiles",
     "RaceOutputs",
     "RaceSettings",
     "RunSettings",
     "SampledOutcome",
     "ScoringSettings",
-    "TrainingLength",
-    "TrainingPlace",
-    "TrainingText",
+    "Training",
     "audit_run",
     "dtype_of",
     "export_drafter",
@@ -42,5 +31,4 @@ __all__ = [
     "run_sampled",
     "score_recordings",
     "train_drafter",
-    "train_models",
 ]

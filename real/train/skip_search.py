@@ -1,25 +1,99 @@
-"""The search of sub-layers that a self-speculative draft skips: prices, trials and the stage."""
+"""The search of sub-layers that a self-speculative draft skips: prices, trials and the card."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig, skipping_pass
 from real.files import check_same_settings, read_card, replace_json
 from real.model.decoder import Decoder
+from real.model.kv_cache import KVCache
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
-from real.train.accepted_length import TokenPair, accepted_lengths, accepted_share, prepared
-from real.train.config import TrainConfig, check_folder
-from real.train.drafter_card import environment, evaluation_summary
-from real.train.drafter_data import DrafterData
+from real.provenance import environment
+from real.train.data import TokenPair, TrainingData
+from real.train.evaluation import accepted_lengths, evaluate_drafter, evaluation_size, summary
+from real.train.settings import Training
 from simspec.numerics.formulas import expected_committed
 from simspec.numerics.stats import MIN_PROMPTS, ratio
+
+
+@dataclass(frozen=True)
+class PreparedSequence:
+    """The rows of a sequence that first draft tokens are proposed from, after one full pass.
+
+    | field | meaning |
+    | --- | --- |
+    | token, position `[n]` | of the rows |
+    | mask `[n, m + n]` | the cached rows of the full pass that each attends to, and itself |
+    | cache, start | the full pass's KV cache, and where draft rows begin in it |
+    | pick `[n]` | the target's own tokens there |
+    """
+
+    token: Tensor
+    position: Tensor
+    mask: Tensor
+    cache: KVCache
+    start: int
+    pick: Tensor
+
+
+@torch.inference_mode()
+def prepare(decoder: Decoder, prompt: Sequence[int], new_tokens: Sequence[int]) -> PreparedSequence:
+    """One full pass over a sequence, with room after it for a draft row per new token."""
+    device, rows, count = decoder.device, len(prompt) + len(new_tokens) - 1, len(new_tokens)
+    token = torch.tensor([*prompt, *new_tokens[:-1]], device=device)
+    place = torch.arange(rows, device=device)
+    cache = decoder.cache(capacity=rows + count)
+    causal = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
+    layers, rotation = range(len(decoder.layers)), decoder.rotation(place)
+    x = decoder.run(decoder.embed(token[None]), layers, rotation, causal, cache, 0)
+    before = place < place[-count:, None]  # a first draft row attends to the rows before its own
+    mask = torch.cat((before, torch.eye(count, dtype=torch.bool, device=device)), 1)
+    pick = decoder.logits(x[0, -count:]).argmax(-1)
+    return PreparedSequence(token[-count:], place[-count:], mask, cache, rows, pick)
+
+
+def acceptance(decoder: Decoder, skips: SkipConfig, sequences: Sequence[TokenPair]) -> float:
+    """Share of positions where the first draft token is the target's pick (greedy).
+
+    Equal to what the drafter proposes first in a round there, since the cache is that of full
+    passes. Later slots build on draft rows and are accepted less often.
+    """
+    return accepted_share(decoder, skips, prepared(decoder, sequences))
+
+
+def prepared(decoder: Decoder, sequences: Sequence[TokenPair]) -> list[PreparedSequence]:
+    """All sequences prepared; ValueError for none, or one with an empty part."""
+    if not len(sequences):
+        raise ValueError("no texts; expected pairs (prompt, new tokens), one token each at least")
+    for i, (prompt, new_tokens) in enumerate(sequences):
+        if not len(prompt) or not len(new_tokens):
+            raise ValueError(
+                f"text {i} has an empty prompt or no new tokens; "
+                "expected pairs (prompt, new tokens), one token each at least"
+            )
+    return [prepare(decoder, *pair) for pair in sequences]
+
+
+@torch.inference_mode()
+def accepted_share(
+    decoder: Decoder, skips: SkipConfig, sequences: Sequence[PreparedSequence]
+) -> float:
+    """`acceptance` of prepared sequences."""
+    hits = 0
+    for s in sequences:
+        hidden = skipping_pass(decoder, skips, s.token, s.position, s.mask, s.cache, s.start)
+        hits += int((decoder.logits(hidden).argmax(-1) == s.pick).sum())
+    return hits / sum(len(s.token) for s in sequences)
+
 
 REPEATS = 15
 """Interleaved timings of each pass, whose median counts."""
@@ -268,96 +342,61 @@ def save(result: SearchResult, folder: Path, made_for: Mapping[str, str], split:
     replace_json(folder / "self_skip.json", content)
 
 
-@dataclass(frozen=True)
-class SkipSearch:
-    """A search of the sub-layers that a draft skips.
-
-    | field | meaning |
-    | --- | --- |
-    | trials, seed | of the search |
-    | texts | sequences that its trials are evaluated on |
-    | place | the drafter's folder |
-    | price | measured: of draft steps and verification, timed here; layers: the number of \
-sub-layers, equal on every machine |
-    """
-
-    trials: int
-    seed: int
-    texts: int = 24
-    place: str = "self_skip"
-    price: str = "measured"
-
-    @property
-    def stored(self) -> dict[str, object]:
-        """The fields as a card holds them; earlier cards were priced by layers."""
-        fields = asdict(self)
-        if self.price == "layers":
-            del fields["price"]
-        return fields
+SEARCH = {"trials": 200, "texts": 24, "price": "measured"}
+"""Trials, training sequences that they are evaluated on, and what they are priced by: seconds of
+draft steps and verification, measured here; or layers: the number of sub-layers, equal on every
+machine. `--set key=value` replaces them."""
 
 
-PRICES = ("measured", "layers")
-"""Values of `SkipSearch.price`."""
-
-
-def configured_search(config: TrainConfig, settings: dict, folder: str | None) -> SkipSearch:
-    """The search with changed `settings`; ValueError for an unknown one."""
-    known = ("trials", "seed", "texts")
-    price = settings.get("price", config.skip_price)
-    if price not in PRICES:
-        raise ValueError(f"price is {price!r}; expected {' or '.join(PRICES)}")
-    for key, value in settings.items():
-        if key == "price":
-            continue
-        if key not in known or type(value) is not int or value < (key != "seed"):
-            raise ValueError(
-                f"self_skip cannot be searched with {key}={value!r}; "
-                f"expected whole numbers for some of {', '.join(known)}, or price=layers"
-            )
-    check_folder(folder or "")
-    search = SkipSearch(config.trials, config.seed, place=folder or "self_skip")
-    return replace(search, **settings | {"price": price})
-
-
-def search_skips(
-    search: SkipSearch,
-    data: DrafterData,
-    pairs: Sequence[TokenPair],
-    out: Path,
-    progress: Progress = quiet,
-) -> dict:
+def search_skips(settings: Training, data: TrainingData, progress: Progress = quiet) -> dict:
     """Searches on greedy training sequences, evaluates the best setting, and returns its card.
 
     The card holds the speedup that the search predicts and its replay on held-out sequences, at
-    the same price.
+    the same price. ValueError for settings that are not of SEARCH.
     """
-    folder = out / search.place
-    requested = search.stored | {"target": dict(data.made_for)}
+    asked: dict[str, Any] = SEARCH | {"seed": settings.seed} | settings.chosen
+    numbers = [asked[name] for name in ("trials", "texts", "seed")]
+    whole = all(type(n) is int for n in numbers) and min(numbers[:2]) > 0 <= numbers[2]
+    if (
+        asked.keys() != {*SEARCH, "seed"}
+        or not whole
+        or asked["price"] not in ("measured", "layers")
+    ):
+        raise ValueError(
+            f"self_skip cannot be searched with {settings.chosen}; "
+            "expected whole numbers for some of trials, texts, seed, or price=layers"
+        )
+    folder = settings.out / settings.place
+    requested = {**asked, "place": settings.place, "target": dict(data.made_for)}
+    if asked["price"] == "layers":  # earlier cards were priced so
+        del requested["price"]
     if (folder / "card.json").exists():
         card = read_card(folder / "card.json")
         check_same_settings(card.get("asked", {}), requested, folder)
         return card
     if not (folder / "self_skip.json").exists():
-        priced = measured_price(data.target, LONGEST) if search.price == "measured" else None
-        found = relabel(progress, search.place)
-        result = find(data.target, pairs, search.trials, search.seed, progress=found, price=priced)
+        price = measured_price(data.target, LONGEST) if asked["price"] == "measured" else None
+        pairs, label = data.greedy_pairs(asked["texts"]), relabel(progress, settings.place)
+        given: Any = {"trials": asked["trials"], "seed": asked["seed"], "price": price}
+        result = find(data.target, pairs, progress=label, **given)
         save(result, folder, data.made_for, "target-written, for training")
     content = read_card(folder / "self_skip.json")
+    lengths = evaluate_drafter("self_skip", folder, data)
     card = {
         "drafter": "self_skip",
         "asked": requested,
         "settings": content["settings"],
         "search": content["search"],
-        "evaluation": evaluation_summary("self_skip", folder, data),
+        "evaluation": evaluation_size(data) | {"K": lengths.K, "trained": summary(lengths)},
         "replay": _replay(content["search"], folder, data),
-        **({"text": dict(data.source)} if data.source else {}),
+        "text": dict(data.source),
         **environment(data.target.device),
     }
     replace_json(folder / "card.json", card)
     return card
 
 
-def _replay(search: dict, folder: Path, data: DrafterData) -> dict:
+def _replay(search: dict, folder: Path, data: TrainingData) -> dict:
     """The speedup of the promised draft length on held-out sequences, at the search's price."""
     price = sublayer_price(search["K"], len(data.target.layers))
     if stored := search.get("price"):

@@ -1,6 +1,6 @@
-"""Training of acceptance predictors (EESD Eq. 5) for every drafter of a model folder."""
+"""Acceptance predictors (EESD Eq. 5) of the drafters that are language models of the prefix."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,15 +15,109 @@ from real.decode.features import (
     load_predictor,
     save_predictor,
 )
+from real.drafters import BUILTIN
+from real.files import read_card
 from real.model.decoder import Decoder
 from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.record import Settings
 from real.record.rows import hidden_states
-from real.record.sequences import target_sequence
+from real.record.sequences import default_batch, target_sequences
 from real.sampling import Rule
-from real.train.corpus import windows
+from real.train.data import TrainingData
+from real.train.settings import Training
+
+FIRST_ADDRESS = 1 << 20
+"""Draw addresses of the generated sequences begin here, far from those of recordings."""
+SIZES = {"texts": 400, "rank": 8}
+"""Prompts that the target continues under each rule, and the rank of the low-rank form."""
+
+
+def train_predictors(settings: Training, data: TrainingData, progress: Progress = quiet) -> dict:
+    """Trains both forms for every drafter in `out`, except those that exist for its very weights.
+
+    `--set texts=N` and `--set rank=N` replace SIZES. ValueError where no drafter in `out` is a
+    language model of the prefix, and for other settings.
+    """
+    sizes = SIZES | settings.chosen
+    if sizes.keys() != SIZES.keys() or any(type(n) is not int or n < 1 for n in sizes.values()):
+        raise ValueError(
+            f"predictors cannot be trained with {settings.chosen}; "
+            f"expected whole numbers for some of {', '.join(SIZES)}"
+        )
+    weights = data.made_for["weights"]
+    found = list(_prefix_models(settings.out, data))
+    if not found:
+        raise ValueError(
+            f"{settings.out} holds no drafter that predictors are trained for; "
+            "train model or early_exit there first"
+        )
+    forms = dict(zip(PREDICTOR_NAMES, (None, sizes["rank"])))
+    generated: list[GeneratedSequence] = []
+    for folder, lm in found:
+        missing = {n: rank for n, rank in forms.items() if not _is_current(folder, n, weights)}
+        if not missing:
+            continue
+        if not generated:
+            prompts = data.prompts[: sizes["texts"]]
+            generated = generate(data, prompts, settings.seed, progress)
+        examples = acceptance_examples(generated, lm)
+        for name, rank in missing.items():
+            predictor, card = train_predictor(examples, rank, settings.seed)
+            save_predictor(predictor, folder, name, weights, card)
+            note = f"held-out loss {card['heldout_loss']:.3f} nats a token"
+            progress(f"{name} of {folder.name}", 1, 1, note)
+    return {
+        "predictors": {
+            folder.name: {
+                name: read_card(folder / f"{name}.json").get("training", {}) for name in forms
+            }
+            for folder, _ in found
+        }
+    }
+
+
+def _prefix_models(out: Path, data: TrainingData) -> Iterator[tuple[Path, Decoder]]:
+    """The language models of the prefix among the trained drafters in `out`, by folder."""
+    for path in sorted(out.glob("*/card.json")):
+        name = str(read_card(path).get("drafter"))
+        if name in BUILTIN:
+            drafter = BUILTIN[name].load(path.parent, data.target, data.made_for)
+            if drafter.prefix_only and drafter.lm is not None:
+                yield path.parent, drafter.lm
+
+
+@dataclass(frozen=True)
+class GeneratedSequence:
+    """New tokens `[n]` of the target after `prompt`, at a draw address.
+
+    `of_target [n, d_T]` are the states that produced the token before each of them.
+    """
+
+    settings: Settings
+    sequence: int
+    prompt: list[int]
+    new_tokens: np.ndarray
+    of_target: Tensor
+
+
+@torch.inference_mode()
+def generate(
+    data: TrainingData, prompts: Sequence[list[int]], seed: int, progress: Progress = quiet
+) -> list[GeneratedSequence]:
+    """The target's sequences of up to 96 tokens after all prompts under the rules of recordings."""
+    target, generated = Target(data.target), list[GeneratedSequence]()
+    for rule in (Rule(), Rule("coupled", 0.8, seed)):
+        settings = Settings(16, 96, rule, data.end_tokens, batch=default_batch(target))
+        first = FIRST_ADDRESS + len(generated)
+        addresses = range(first, first + len(prompts))
+        report = relabel(progress, "texts for predictors")
+        written = target_sequences(target, settings, prompts, addresses, report)
+        for sequence, prompt, (new_tokens, _) in zip(addresses, prompts, written):
+            before = hidden_states(target.decoder, prompt, new_tokens, -1)
+            generated.append(GeneratedSequence(settings, sequence, prompt, new_tokens, before))
+    return generated
 
 
 @dataclass(frozen=True)
@@ -56,46 +150,6 @@ class AcceptanceExamples:
         return replace(
             self, row=self.row[mask], position=self.position[mask], label=self.label[mask]
         )
-
-
-@dataclass(frozen=True)
-class GeneratedSequence:
-    """New tokens `[n]` of the target after `prompt`.
-
-    `of_target [n, d_T]` are the states that produced the token before each of them.
-    """
-
-    settings: Settings
-    sequence: int
-    prompt: list[int]
-    new_tokens: np.ndarray
-    of_target: Tensor
-
-
-Generate = Callable[..., list[GeneratedSequence]]
-
-
-@torch.inference_mode()
-def generate_one_by_one(
-    target: Target,
-    settings: Sequence[Settings],
-    prompts: Sequence[list[int]],
-    first: int,
-    progress: Progress = quiet,
-) -> list[GeneratedSequence]:
-    """The target's sequences after all prompts under all settings.
-
-    Their draw addresses are `first`, `first + 1`, ...
-    """
-    generated: list[GeneratedSequence] = []
-    for rule_settings in settings:
-        for prompt in prompts:
-            sequence = first + len(generated)
-            new_tokens, _ = target_sequence(target, rule_settings, prompt, sequence)
-            before = hidden_states(target.decoder, prompt, new_tokens, -1)
-            generated.append(GeneratedSequence(rule_settings, sequence, prompt, new_tokens, before))
-            progress("texts", len(generated), len(settings) * len(prompts))
-    return generated
 
 
 @torch.inference_mode()
@@ -132,32 +186,6 @@ def acceptance_examples(generated: Sequence[GeneratedSequence], lm: Decoder) -> 
         torch.cat([torch.as_tensor(x) for x in column]).to(lm.device) for column in zip(*parts)
     ]
     return AcceptanceExamples(columns[0].double(), columns[1].double(), *columns[2:])
-
-
-FIRST_ADDRESS = 1 << 20
-"""Draw addresses of the generated sequences begin here, far from those of recordings."""
-
-
-@dataclass(frozen=True)
-class PredictorTraining:
-    """How the predictors of a model folder are trained.
-
-    | field | meaning |
-    | --- | --- |
-    | sequences | corpus windows that the target continues under each rule of recordings |
-    | rank | rank of the low-rank form |
-    | seed | of windows, draws and initial weights |
-    | end_tokens | end a sequence |
-    | target | hash or hub name of the target's weights |
-    | generate | one by one, or all at once |
-    """
-
-    sequences: int
-    rank: int
-    seed: int
-    end_tokens: tuple[int, ...]
-    target: str
-    generate: Generate = generate_one_by_one
 
 
 def train_predictor(
@@ -249,52 +277,6 @@ def _minimize(
             break
     predictor.load_state_dict(best_weights)
     return best_step
-
-
-def train_predictors(
-    training: PredictorTraining,
-    target: Decoder,
-    drafters: Iterable[tuple[str, Decoder]],
-    prompts: Sequence[list[int]],
-    out: Path,
-    progress: Progress,
-) -> None:
-    """Trains both forms for every drafter in `out`, except those that exist for its very weights.
-
-    `prompts` are continued under each rule that recordings are made by.
-    """
-    target_hash = training.target
-    generated: list[GeneratedSequence] = []
-    for drafter, lm in drafters:
-        missing = {
-            name: rank
-            for name, rank in zip(PREDICTOR_NAMES, (None, training.rank))
-            if not _is_current(out / drafter, name, target_hash)
-        }
-        if not missing:
-            continue
-        generated = generated or _generate(training, target, prompts, progress)
-        examples = acceptance_examples(generated, lm)
-        for name, rank in missing.items():
-            predictor, card = train_predictor(examples, rank, training.seed)
-            save_predictor(predictor, out / drafter, name, target_hash, card)
-            note = f"held-out loss {card['heldout_loss']:.3f} nats a token"
-            progress(f"{name} of {drafter}", 1, 1, note)
-
-
-def _generate(
-    training: PredictorTraining, target: Decoder, prompts: Sequence[list[int]], progress: Progress
-) -> list[GeneratedSequence]:
-    rules = Rule(), Rule("coupled", 0.8, training.seed)
-    settings = [Settings(16, 96, rule, training.end_tokens) for rule in rules]
-    report = relabel(progress, "texts for predictors")
-    return training.generate(Target(target), settings, prompts, FIRST_ADDRESS, report)
-
-
-def predictor_prompts(training: PredictorTraining, tokens: np.ndarray) -> list[list[int]]:
-    """Random windows of text to continue."""
-    rows = windows(tokens, training.sequences, 96, training.seed + 2, 0)
-    return rows[:, :96].tolist()
 
 
 def _is_current(folder: Path, name: str, target: str) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,23 +11,28 @@ from toy_lm import toy_decoder, toy_prompts
 
 from real.draft import TrainingBatch
 from real.drafters import BUILTIN, trainable
-from real.train import feature_store
-from real.train.config import drafter_training, new_head
-from real.train.feature_store import (
-    TOGETHER,
-    FeatureStore,
-    TrainingSet,
-    learned_tokens,
-    read_tokens,
-)
-from real.train.optimizers import TrainSchedule
-from real.train.prompt_set import PromptSet
-from real.train.sequence_shards import SHARD, Writing, _continued, joined
+from real.train import features as feature_store
+from real.train.features import TOGETHER, FeatureStore, TrainingSet
+from real.train.loop import TrainSchedule
+from real.train.sequences import SHARD, LoadedTarget, Writing, _continued, joined
+from real.train.settings import Training
+from real.train.text import PromptSet
+from real.train.train import new_head
 
 TARGET = toy_decoder(2, spread=0.8)
 SIZES = {"model": dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)}
 PLAN = TrainSchedule(steps=3, rows=5, length=40)
 LOSS = {"medusa": {"stride": 1}, "hydra": {"stride": 1}, "eagle": {"noise": 0.0}}
+
+
+def read_tokens(batch):
+    """The sequences of a batch without their padding."""
+    rows = zip(batch.token.numpy(), batch.learned.numpy())
+    return [row[: int(np.flatnonzero(learned).max(initial=-1)) + 1] for row, learned in rows]
+
+
+def learned_tokens(batch):
+    return int(batch.learned.sum())
 
 
 def number(value):
@@ -37,12 +43,13 @@ def number(value):
 def sequences(count=80, seed=0, length=14):
     """As a target writes them: two shards and the beginning of a third."""
     prompts = PromptSet(tuple(toy_prompts(count, seed)), (), {})
-    writing = Writing(1, length, (3, 5), seed)
+    loaded = LoadedTarget(TARGET, TARGET, None, {}, (3, 5))
+    writing = Writing(loaded, prompts, 1, length, seed)
     shards = []
     for shard in range(-(-count // SHARD)):
         number = np.arange(shard * SHARD, min((shard + 1) * SHARD, count))
         asked = [prompts.training[n] for n in number]
-        shards.append(_continued(TARGET, asked, writing, number, number % 2 == 0))
+        shards.append(_continued(writing, TARGET, asked, number, number % 2 == 0, length))
     return joined(shards)
 
 
@@ -52,7 +59,8 @@ def training_set(folder, dtype=torch.float64, **given):
 
 
 def head_and_loss(name, soft, draft_vocab=None):
-    training = drafter_training(name, PLAN, soft=soft, settings=SIZES.get(name))
+    chosen = tuple(f"{key}={value}" for key, value in SIZES.get(name, {}).items())
+    training = Training(name, Path("out"), settings=chosen)
     head, recipe = new_head(training, TARGET), BUILTIN[name].recipe
     if draft_vocab is not None:
         head.restrict(TARGET, draft_vocab)

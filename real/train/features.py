@@ -19,8 +19,8 @@ from real.draft.losses import read_target
 from real.files import replacing
 from real.model.decoder import Decoder
 from real.progress import Progress, quiet
-from real.train.optimizers import TrainSchedule
-from real.train.sequence_shards import SHARD, Sequences
+from real.train.loop import TrainSchedule
+from real.train.sequences import SHARD, Sequences
 
 BATCH_TOKENS = 8192
 """Tokens of a pass whose features go to a file, padding included."""
@@ -323,20 +323,3 @@ class TrainingSet:
         length = np.diff(self.sequences.offset)[indices]
         groups = indices[np.argsort(length, kind="stable")].reshape(TOGETHER, schedule.rows)
         return groups[draw.permutation(TOGETHER)[step % TOGETHER]]
-
-
-def read_tokens(batch: TrainingBatch) -> list[np.ndarray]:
-    """The sequences of a batch without their padding; `[b, n]` together where none has any."""
-    token = batch.token.cpu().numpy()
-    if batch.learned is None:
-        return [token]
-    learned = batch.learned.cpu().numpy()
-    sizes = learned.shape[1] - learned[:, ::-1].argmax(1)  # a sequence ends with learned tokens
-    return [row[:size] for row, size in zip(token, np.where(learned.any(1), sizes, 0))]
-
-
-def learned_tokens(batch: TrainingBatch) -> int:
-    """How many tokens of a batch are learned."""
-    if batch.learned is None:
-        return batch.token.shape[0] * (batch.token.shape[1] - 1)
-    return int(batch.learned.sum())

@@ -1,6 +1,8 @@
 """Examples and training of acceptance predictors."""
 
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -9,10 +11,12 @@ from toy_lm import END, PREFIX, RULES, toy_prompts
 
 from real.record import Settings
 from real.record.recorder import record_sequence
-from real.train.train_predictor import (
+from real.record.rows import hidden_states
+from real.record.sequences import target_sequence
+from real.train.predictors import (
     AcceptanceExamples,
+    GeneratedSequence,
     acceptance_examples,
-    generate_one_by_one,
     train_predictor,
 )
 from simspec.trace import quantization as grid
@@ -23,9 +27,12 @@ def test_examples_equal_recorded_acceptance(name):
     target, drafter = PAIRS[name]
     record_settings = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
     prompts = toy_prompts(5, 3)
-    examples = acceptance_examples(
-        generate_one_by_one(target, record_settings, prompts, 100), drafter.lm
-    )
+    before = partial(hidden_states, target.decoder, ahead=-1)
+    generated = []
+    for i, (given, prompt) in enumerate(product(record_settings, prompts)):
+        new, _ = target_sequence(target, given, prompt, 100 + i)
+        generated.append(GeneratedSequence(given, 100 + i, prompt, new, before(prompt, new)))
+    examples = acceptance_examples(generated, drafter.lm)
     folded = drafter.predictors["theta"].folded()
     odds = (
         folded.of_target(examples.of_target)[examples.row, examples.slot.clamp(max=9)]

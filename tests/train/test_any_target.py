@@ -7,12 +7,14 @@ import torch
 from shell import command, refused
 from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
 
-from real.pair import load_pair
+from real.pair import TINY, load_pair
 from real.provenance import multiplies_bfloat16
 from simspec import load_trace
 
 pytestmark = pytest.mark.usefixtures("few_replicates", "bare_axes")
-LENGTH = ("--steps", "6", "--toy", "--distil-tokens", "1500")
+LENGTH = ("--steps", "6", "--rows", "2", "--distil-tokens", "1500")
+SIZES = tuple(word for item in ("width=8", "layers=1", "heads=1", "head_dim=8", "hidden=16")
+              for word in ("--set", item))  # fmt: skip
 SMALL = {"early_exit": (), "model": (), "hydra": (), "glide": ("--set", "shared=false")}
 
 
@@ -34,7 +36,8 @@ def done(folder, *arguments):
 
 def trained(folder, name, *options):
     given = ("--target", "qwen", "--prompts", "train.jsonl", "--out", "models", *LENGTH)
-    return json.loads(done(folder, "train", name, *given, *options, "--json"))
+    small = SIZES if name == "model" else ()
+    return json.loads(done(folder, "train", name, *given, *small, *options, "--json"))
 
 
 @pytest.mark.parametrize("name, options", [("eagle", ("--draft-vocab", "16")), ("medusa", ())])
@@ -79,9 +82,10 @@ def test_other_drafters_train_and_load(folder, name):
 
 def test_a_small_model_with_a_draft_vocabulary_starts_only_with_another(folder):
     trained(folder, "model", "--draft-vocab", "20", "--name", "narrow")
-    given = ("--target", "qwen", "--out", "models", *LENGTH, "--from", "narrow", "--name", "again")
+    given = ("--target", "qwen", "--out", "models", *LENGTH, *SIZES)
+    again = ("--from", "narrow", "--name", "again")
     words = "--from narrow drafts from a part of the vocabulary; say which part now"
-    refused(folder, "train", "model", *given, words=words, progress=True)
+    refused(folder, "train", "model", *given, *again, words=words, progress=True)
 
 
 def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
@@ -89,7 +93,7 @@ def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
     models = folder / "models"
     trained(folder, "hydra", "--name", "whole")
     before = load_pair(models, "hydra", target=folder / "qwen", weights=models / "whole")
-    given = ("--target", "qwen", "--out", "models", "--toy", "--distil-tokens", "1500", "--json")
+    given = ("--target", "qwen", "--out", "models", "--distil-tokens", "1500", "--json")
     cut = ("--from", "whole", "--steps", "0", "--draft-vocab", "20", "--name", "cut")
     card = json.loads(done(folder, "train", "hydra", *given, *cut))
     assert card["steps"] == 0
@@ -112,7 +116,7 @@ def test_a_draft_vocabulary_is_exchanged_where_the_head_is_the_targets(folder):
     models = folder / "models"
     trained(folder, "eagle", "--draft-vocab", "20", "--name", "few-rows")
     before = load_pair(models, "eagle", target=folder / "qwen", weights=models / "few-rows")
-    given = ("--target", "qwen", "--out", "models", "--toy", "--distil-tokens", "1500", "--json")
+    given = ("--target", "qwen", "--out", "models", "--distil-tokens", "1500", "--json")
     vocab = before.target.decoder.config.vocab
     for size in (10, 30, vocab):
         asked = ("--from", "few-rows", "--steps", "0", "--draft-vocab", str(size))
@@ -127,18 +131,19 @@ def test_a_draft_vocabulary_is_exchanged_where_the_head_is_the_targets(folder):
 def test_a_draft_vocabulary_of_a_trained_head_is_not_exchanged(folder):
     own = ("--set", "own_head=true")
     trained(folder, "medusa", "--draft-vocab", "20", "--name", "few", *own)
-    given = ("--target", "qwen", "--out", "models", "--toy", "--distil-tokens", "1500", *own)
+    given = ("--target", "qwen", "--out", "models", "--distil-tokens", "1500", *own)
     again = ("--from", "few", "--steps", "0", "--draft-vocab", "10", "--name", "fewer")
     words = "--from few drafts from a part of the vocabulary and stores no other rows of its head"
     refused(folder, "train", "medusa", *given, *again, words=words, progress=True)
 
 
 def test_search_and_predictors(folder, short_predictors):
-    card = trained(folder, "self_skip")
+    card = trained(folder, "self_skip", "--set", "trials=4", "--set", "price=layers")
     assert card["search"]["texts"] > 2
     assert card["text"]["prompts"] > 8
     trained(folder, "early_exit", "--name", "exit", "--set", "layers=0")
-    cards = trained(folder, "predictors")["predictors"]
+    few = ("--set", "texts=3", "--set", "rank=2")
+    cards = trained(folder, "predictors", *few)["predictors"]
     assert cards["exit"].keys() == {"theta", "theta_low_rank"}
     weights = folder / "models" / "exit"
     pair = load_pair(folder / "models", "early_exit", target=folder / "qwen", weights=weights)
@@ -177,30 +182,40 @@ def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
     assert load_pair(folder / "mine", "medusa").end_tokens == (2, 3)
 
 
+def test_text_lines_and_the_embedded_target(folder, tmp_path):
+    """Without --target and <out>/target the embedded one is trained for; the card is printed."""
+    (tmp_path / "text.txt").write_text(" ".join(sentences(120, 5)))
+    given = ("text.txt", "--out", "m", "--steps", 2, "--rows", 2, "--distil-tokens", 300)
+    out = done(tmp_path, "train", "medusa", *given, "--recipe", "paper", "--name", "heads")
+    assert "wrote m/heads" in out
+    assert "longer than trigram by" in out
+    assert "by depth" in out
+    assert load_pair(TINY, "medusa", weights=tmp_path / "m" / "heads").drafter.name == "medusa"
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [
         (("eagle", "--target", "nothing"), "nothing"),
         (("eagle", "--target", "qwen"), "no prompts and no text are given"),
-        (("eagle", "--target", "qwen", "--prompts", "no.jsonl"), "no.jsonl does not exist"),
-        (("--target", "qwen", "text"), "are for one drafter"),
-        (("eagle", "text", "--target", "qwen", "--blend", "0.2"), "--blend mixes text"),
+        (("eagle", "absent.txt", "--target", "qwen"), "absent.txt does not exist"),
+        (("eagel", "--target", "qwen"), "did you mean eagle?"),
+        (("prompt_lookup", "--target", "qwen"), "prompt_lookup has nothing to learn"),
         (
             ("self_skip", "text", "--target", "qwen", "--draft-vocab", "9"),
             "leave out --draft-vocab",
         ),
-        (("predictors", "--target", "qwen", "--set", "texts=0"), "expected whole numbers"),
-        (("self_skip", "--target", "qwen", "--from", "x"), "starts from no weights"),
-        (("eagle", "text", "--steps", "0"), "name it by --from"),
-        (("eagle", "text", "--from", "none"), "which does not exist; train it first"),
-        (("eagle", "text", "--dtype", "bfloat16"), "--dtype is for a target that is given"),
-        (("eagle", "text", "--target", "qwen", "--dtype", "int8"), "dtype 'int8' is unknown"),
+        (("self_skip", "text", "--target", "qwen", "--rate", "0.1"), "leave out --rate"),
+        (("predictors", "--set", "texts=0", "--prompts", "train.jsonl"), "expected whole numbers"),
+        (("eagle", "text", "--device", "gpu"), "device 'gpu' is unknown"),
+        (("eagle", "text", "--device", "cuda:99"), "device 'cuda:99' asked for"),
     ],
 )
-def test_unfit_requests_are_refused(folder, arguments, words, monkeypatch):
+def test_unfit_requests_are_refused(folder, tmp_path, arguments, words, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # no name is looked up
     (folder / "text").mkdir(exist_ok=True)
-    refused(folder, "train", *arguments, "--out", "new", words=words, progress=True)
+    new = ("--out", tmp_path / "new", "--distil-tokens", 300, "--rows", 2, "--steps", 1)
+    refused(folder, "train", *arguments, *new, words=words, progress=True)
 
 
 @pytest.mark.parametrize("size", [1, 49])

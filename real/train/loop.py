@@ -1,12 +1,14 @@
-"""One resumable training loop for the target and every drafter; the loss is an argument."""
+"""One resumable training loop for every drafter; the loss of a step is an argument."""
 
 import json
 import math
+import re
 import time
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -15,7 +17,91 @@ from torch import Tensor, nn
 
 from real.files import replace_json, replacing
 from real.progress import Progress, quiet
-from real.train.optimizers import TrainSchedule, learning_rate_factor, optimizers
+
+
+@dataclass(frozen=True)
+class TrainSchedule:
+    """Steps, batch shape and learning rate of one training.
+
+    | field | meaning |
+    | --- | --- |
+    | steps | optimizer steps; 0 with `minutes`: as many as fit, fixed after a short timing |
+    | minutes | wall-clock time aimed at where `steps` is 0 |
+    | rows, length | windows in a step, and tokens in a window |
+    | rate | peak learning rate; rises over `warmup` of the steps, then falls linearly to zero |
+    | decay | decoupled weight decay: of Muon's matrices, or of all weights |
+    | seed | addresses the windows of every step |
+    | save_every | steps between checkpoints |
+    | every | steps between validations; 0 is a tenth of the steps |
+    | patience | validations without a better score before it stops; 0 is never |
+    | optimizer | muon: Muon for inner matrices, AdamW for the rest; adamw: AdamW for all |
+    | betas | of AdamW |
+    | clip | largest norm of the gradient of all weights |
+    """
+
+    steps: int = 0
+    minutes: float = 0.0
+    rows: int = 16
+    length: int = 256
+    rate: float = 3e-3
+    warmup: float = 0.02
+    decay: float = 0.1
+    seed: int = 0
+    save_every: int = 100
+    every: int = 0
+    patience: int = 0
+    optimizer: str = "muon"
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+
+    def stored(self) -> dict[str, object]:
+        """The fields as a card holds them; those added later only where they differ."""
+        later = {field.name: field.default for field in fields(self) if field.name in LATER}
+        return {k: v for k, v in asdict(self).items() if k not in later or v != later[k]}
+
+
+LATER = ("optimizer", "betas", "clip")
+"""Fields that cards of earlier trainings lack."""
+
+
+def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
+    """Share of the peak learning rate at `step`: a linear rise, then a linear fall to zero."""
+    rise = max(1, round(warmup * steps))
+    return min((step + 1) / rise, (steps - step) / max(1, steps - rise))
+
+
+VOCABULARY = re.compile(r"(^|\.)(\w*embed\w*|\w*head)\.")
+"""Names of matrices over the vocabulary: embed, embed_tokens, head, lm_head; not `heads`."""
+
+
+def optimizers(
+    parameters: dict[str, nn.Parameter], schedule: TrainSchedule
+) -> list[torch.optim.Optimizer]:
+    """Muon for matrices inside layers and blocks; AdamW for embeddings, heads, norms and biases.
+
+    With `schedule.optimizer` "adamw" that for all, and weight decay of all.
+    """
+    if schedule.optimizer == "adamw":
+        return [_adamw(list(parameters.values()), schedule, schedule.decay)]
+    inner = [p for n, p in parameters.items() if p.ndim == 2 and not VOCABULARY.search(n)]
+    inner_ids = {id(p) for p in inner}
+    outer = [p for p in parameters.values() if id(p) not in inner_ids]
+    built: list[torch.optim.Optimizer] = []
+    if inner:
+        given: Any = {"lr": schedule.rate, "weight_decay": schedule.decay}
+        built.append(torch.optim.Muon(inner, adjust_lr_fn="match_rms_adamw", **given))
+    if outer:
+        built.append(_adamw(outer, schedule, 0.0))
+    return built
+
+
+def _adamw(weights: list[nn.Parameter], schedule: TrainSchedule, decay: float) -> torch.optim.AdamW:
+    # one kernel for all on a GPU; on a CPU the plain loop stays, bit for bit
+    fused = all(p.is_cuda for p in weights)
+    return torch.optim.AdamW(
+        weights, lr=schedule.rate, betas=schedule.betas, weight_decay=decay, fused=fused
+    )
+
 
 FILE = "checkpoint.safetensors"
 
@@ -159,10 +245,6 @@ SAVE_SECONDS = 120
 """Most seconds of work that a killed training loses, in addition to its current step."""
 
 
-class Paused(Exception):
-    """Raised by a progress callback to pause: state is saved first, and a second call continues."""
-
-
 def fit(
     folder: Path,
     model: nn.Module,
@@ -178,9 +260,8 @@ def fit(
     at the end. Without it the last weights stay.
 
     State is saved under `folder` every `schedule.save_every` steps, every two minutes where these
-        are slow, and at the end. A second call continues from there on the same path, since windows
-    are addressed by step. A `progress` that raises Paused stops it after a save, once the number
-    of steps is fixed.
+    are slow, and at the end. A second call continues from there on the same path, since windows
+    are addressed by step.
     """
     folder.mkdir(parents=True, exist_ok=True)
     parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
@@ -192,7 +273,7 @@ def fit(
             "choose another folder"
         )
     state.steps = state.steps or schedule.steps
-    best, first, paused = state.best, state.step, None
+    best, first = state.best, state.step
     times: list[float] = []
     saved = time.perf_counter()
     while not best.stopped and (not state.steps or state.step < state.steps):
@@ -210,21 +291,15 @@ def fit(
         if state.step % 10 == 0 or last or validates:
             state.log.append({"step": state.step, "loss": round(value.item(), 4)})
             total = state.steps or state.step + 1
-            try:
-                progress("training", state.step, total, f"loss {value.item():.3f}")
-            except Paused as stop:
-                paused = stop
+            progress("training", state.step, total, f"loss {value.item():.3f}")
         if validate is not None and validates:
             state.log[-1] |= {"valid": validate()}
             best.update(state.log[-1]["valid"]["score"], state.step, schedule.patience, parameters)
         ended = last or best.stopped
-        pauses = paused is not None and bool(state.steps) and not ended
         due = bool(state.steps) and time.perf_counter() - saved >= SAVE_SECONDS
-        if state.step % schedule.save_every == 0 or due or ended or pauses:
+        if state.step % schedule.save_every == 0 or due or ended:
             save_state(folder, parameters, optimizer_list, state)
             saved = time.perf_counter()
-        if paused is not None and pauses:
-            raise paused
     with torch.no_grad():
         for n, weights in best.weights.items():
             parameters[n].copy_(weights)

@@ -11,18 +11,22 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from toy_lm import VOCAB
 
-import real.train.training_loop
+import real.train.loop
 from real.draft.losses import next_token_loss
 from real.model.config import DecoderConfig
 from real.model.decoder import Decoder, initialize
-from real.train.corpus import windows
-from real.train.optimizers import TrainSchedule, learning_rate_factor, optimizers
-from real.train.training_loop import Paused, fit
+from real.train.loop import TrainSchedule, fit, learning_rate_factor, optimizers
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
 PLAN = TrainSchedule(steps=23, rows=2, length=6, rate=1e-2, save_every=5)
 SMALL = DecoderConfig(VOCAB, 8, 1, heads=1, kv_heads=1, head_dim=8, hidden=12)
+
+
+def windows(token, rows, length, seed, step):
+    """Random windows int64 `[rows, length + 1]`, addressed by (seed, step)."""
+    start = np.random.default_rng([seed, step]).integers(0, len(token) - length - 1, rows)
+    return token[start[:, None] + np.arange(length + 1)]
 
 
 class Killed(Exception):
@@ -105,7 +109,7 @@ def test_interrupted_training_ends_with_the_same_bits(unbroken, tmp_path, kills)
 
 
 def test_slow_steps_are_saved_by_the_clock(unbroken, tmp_path, monkeypatch):
-    monkeypatch.setattr(real.train.training_loop, "SAVE_SECONDS", 0)
+    monkeypatch.setattr(real.train.loop, "SAVE_SECONDS", 0)
     steps = []
 
     def seen(step):
@@ -194,7 +198,7 @@ def test_interrupted_save_leaves_the_previous_state(unbroken, tmp_path, monkeypa
     with pytest.raises(Killed):
         trained(tmp_path, die_at=7)
     with monkeypatch.context() as patch, pytest.raises(Killed, match="10"):
-        patch.setattr(real.train.training_loop, "save_file", dies)
+        patch.setattr(real.train.loop, "save_file", dies)
         trained(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.safetensors"]
     assert same(unbroken, trained(tmp_path, seed=9))
@@ -220,9 +224,7 @@ def test_state_of_another_model_is_refused(tmp_path, changes):
 def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
     """At 0.5 s a step, one minute after the first 40 steps is 160 in all; a kill repeats timing."""
     now = [0.0]
-    monkeypatch.setattr(
-        real.train.training_loop, "time", SimpleNamespace(perf_counter=lambda: now[0])
-    )
+    monkeypatch.setattr(real.train.loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     def step_takes_time(step):
         assert step < 250, "the plan has lost sight of its minutes"
@@ -242,9 +244,7 @@ def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
 def test_slow_first_steps_do_not_shorten_a_training(tmp_path, monkeypatch, slow, seconds):
     """An H200's first 40 steps took 0.125 s, the others 0.05: it stopped in half of its time."""
     now, after = [0.0], []
-    monkeypatch.setattr(
-        real.train.training_loop, "time", SimpleNamespace(perf_counter=lambda: now[0])
-    )
+    monkeypatch.setattr(real.train.loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
 
     model = torch.nn.Module()
     model.weight = torch.nn.Parameter(torch.ones(1))
@@ -296,31 +296,3 @@ def test_every_parameter_has_one_optimizer_and_frozen_ones_stay(tmp_path):
     moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert "embed.weight" not in moved
     assert {"head.weight", "layers.0.query.weight"} <= moved
-
-
-def test_paused_training_resumes_to_the_same_weights(tmp_path):
-    def trained(folder, pause):
-        torch.manual_seed(0)
-        model = torch.nn.Linear(4, 4)
-        x = torch.randn(8, 4)
-
-        def progress(label, done, total, note=""):
-            if done == pause:
-                raise Paused("time")
-
-        return model, lambda: fit(
-            folder,
-            model,
-            lambda step: (model(x) - x).square().mean(),
-            TrainSchedule(steps=40, save_every=7),
-            progress,
-        )
-
-    model, go = trained(tmp_path / "whole", None)
-    go()
-    _, go = trained(tmp_path / "paused", 20)
-    with pytest.raises(Paused):
-        go()
-    again, go = trained(tmp_path / "paused", None)
-    assert len(go()) == 4
-    assert torch.equal(again.weight, model.weight)

@@ -1,27 +1,23 @@
-"""Accepted lengths of a drafter along sequences, and acceptance of drafts that skip sub-layers."""
+"""Evaluation of drafters: accepted lengths along held-out texts, beside a table of trigrams."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from real.decode.loop import along, start
 from real.draft import Drafter
-from real.drafters import parallel_form
-from real.drafters.self_skip import SkipConfig, skipping_pass
+from real.drafters import BUILTIN, parallel_form
 from real.model.decoder import Decoder
-from real.model.kv_cache import KVCache
 from real.model.target import Target
+from real.prompts import repeated_ngrams
 from real.record import Settings
 from real.record.rows import hidden_states, record_parallel
 from real.sampling import Rule
+from real.train.data import Continuation, K, TrainingData
 from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
-
-Continuation = tuple[list[int], np.ndarray]
-"""A prompt, and the new tokens that the target generated after it greedily."""
 
 
 @dataclass(frozen=True)
@@ -201,96 +197,133 @@ def _interval(statistic, value: float, *columns: np.ndarray) -> dict:
     }
 
 
-TokenPair = tuple[Sequence[int], Sequence[int]]
-"""A prompt, and the new tokens that the target generated after it."""
+MAX_TOKENS = 50_000_000
+"""Tokens that are counted at most."""
 
 
 @dataclass(frozen=True)
-class PreparedSequence:
-    """The rows of a sequence that first draft tokens are proposed from, after one full pass.
+class TrigramTable:
+    """Most frequent next tokens (ties: the smallest).
 
     | field | meaning |
     | --- | --- |
-    | token, position `[n]` | of the rows |
-    | mask `[n, m + n]` | the cached rows of the full pass that each attends to, and itself |
-    | cache, start | the full pass's KV cache, and where draft rows begin in it |
-    | pick `[n]` | the target's own tokens there |
+    | pair int64 `[P]` | pairs seen, as first * vocab + second, ascending |
+    | after_pair int64 `[P]` | the token after each |
+    | after int64 `[vocab]` | the token after each token; the commonest of all if none is |
     """
 
-    token: Tensor
-    position: Tensor
-    mask: Tensor
-    cache: KVCache
-    start: int
-    pick: Tensor
+    pair: np.ndarray
+    after_pair: np.ndarray
+    after: np.ndarray
+
+    def picks(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """The next token after each pair (before, last), int64 `[n]`.
+
+        After `last` alone where the pair is new or before is -1.
+        """
+        last = np.asarray(last, np.int64)
+        before = np.asarray(before, np.int64)
+        code = np.where(before < 0, -1, before * len(self.after) + last)
+        if not len(self.pair):
+            return self.after[last]
+        place = np.searchsorted(self.pair, code).clip(max=len(self.pair) - 1)
+        return np.where(self.pair[place] == code, self.after_pair[place], self.after[last])
+
+    def hits(self, prompt: list[int], new_tokens: np.ndarray) -> np.ndarray:
+        """Whether the pick after the true prefix is the next of `new_tokens`, bool `[n]`."""
+        last = np.concatenate(([-1], prompt, new_tokens[:-1])).astype(np.int64)
+        return self.picks(last[:-1], last[1:])[len(prompt) - 1 :] == new_tokens
 
 
-@torch.inference_mode()
-def prepare(decoder: Decoder, prompt: Sequence[int], new_tokens: Sequence[int]) -> PreparedSequence:
-    """One full pass over a sequence, with room after it for a draft row per new token."""
-    device, rows, count = decoder.device, len(prompt) + len(new_tokens) - 1, len(new_tokens)
-    token = torch.tensor([*prompt, *new_tokens[:-1]], device=device)
-    place = torch.arange(rows, device=device)
-    cache = decoder.cache(capacity=rows + count)
-    causal = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
-    layers, rotation = range(len(decoder.layers)), decoder.rotation(place)
-    x = decoder.run(decoder.embed(token[None]), layers, rotation, causal, cache, 0)
-    before = place < place[-count:, None]  # a first draft row attends to the rows before its own
-    mask = torch.cat((before, torch.eye(count, dtype=torch.bool, device=device)), 1)
-    pick = decoder.logits(x[0, -count:]).argmax(-1)
-    return PreparedSequence(token[-count:], place[-count:], mask, cache, rows, pick)
+def count_trigrams(
+    batches: Iterable[np.ndarray], vocab: int, most: int = MAX_TOKENS
+) -> TrigramTable:
+    """Counts n-grams within rows of `[rows, n]` batches, up to `most` tokens; ValueError for none.
 
-
-def acceptance(decoder: Decoder, skips: SkipConfig, sequences: Sequence[TokenPair]) -> float:
-    """Share of positions where the first draft token is the target's pick (greedy).
-
-    Equal to what the drafter proposes first in a round there, since the cache is that of full
-    passes. Later slots build on draft rows and are accepted less often.
+    Ties go to the smallest token.
     """
-    return accepted_share(decoder, skips, prepared(decoder, sequences))
+    pairs, singles, tokens, left = [], [], [], most
+    for rows in batches:
+        if left <= 0:
+            break
+        rows = np.atleast_2d(rows)
+        rows = rows[:, :left] if len(rows) == 1 else rows[: -(-left // rows.shape[1])]
+        rows = rows.astype(np.int64)
+        left -= rows.size
+        single = rows[:, :-1] * vocab + rows[:, 1:]
+        pairs.append((single[:, :-1] * vocab + rows[:, 2:]).ravel())
+        singles.append(single.ravel())
+        tokens.append(np.bincount(rows.ravel(), minlength=vocab))
+    if not tokens:
+        raise ValueError("no tokens to count; expected at least one row of them")
+    pair, after_pair = _commonest(np.concatenate(pairs), vocab)
+    seen, following = _commonest(np.concatenate(singles), vocab)
+    after = np.full(vocab, np.sum(tokens, axis=0).argmax(), np.int64)
+    after[seen] = following
+    return TrigramTable(pair, after_pair, after)
 
 
-def prepared(decoder: Decoder, sequences: Sequence[TokenPair]) -> list[PreparedSequence]:
-    """All sequences prepared; ValueError for none, or one with an empty part."""
-    if not len(sequences):
-        raise ValueError("no texts; expected pairs (prompt, new tokens), one token each at least")
-    for i, (prompt, new_tokens) in enumerate(sequences):
-        if not len(prompt) or not len(new_tokens):
-            raise ValueError(
-                f"text {i} has an empty prompt or no new tokens; "
-                "expected pairs (prompt, new tokens), one token each at least"
-            )
-    return [prepare(decoder, *pair) for pair in sequences]
+def _commonest(code: np.ndarray, vocab: int) -> tuple[np.ndarray, np.ndarray]:
+    """Ascending keys of codes key * vocab + token, and the most frequent token of each."""
+    if not len(code):
+        return code, code
+    code, times = np.unique(code, return_counts=True)
+    key = code // vocab
+    starts = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])
+    highest = np.repeat(np.maximum.reduceat(times, starts), np.diff(np.r_[starts, len(key)]))
+    top = np.flatnonzero(times == highest)
+    first = np.r_[True, key[top][1:] != key[top][:-1]]
+    return key[top][first], code[top][first] % vocab
 
 
-@torch.inference_mode()
-def accepted_share(
-    decoder: Decoder, skips: SkipConfig, sequences: Sequence[PreparedSequence]
-) -> float:
-    """`acceptance` of prepared sequences."""
-    hits = 0
-    for s in sequences:
-        hidden = skipping_pass(decoder, skips, s.token, s.position, s.mask, s.cache, s.start)
-        hits += int((decoder.logits(hidden).argmax(-1) == s.pick).sum())
-    return hits / sum(len(s.token) for s in sequences)
+def evaluate_drafter(drafter: str, folder: Path, data: TrainingData) -> AcceptedLengths:
+    """Accepted lengths of a drafter as it was saved, at its longest offer if that is below K."""
+    loaded = BUILTIN[drafter].load(folder, data.target, data.made_for)
+    longest = longest_offer(data.target, loaded, data.evaluation, K)
+    return accepted_lengths(data.target, loaded, data.evaluation, longest)
 
 
-def sublayer_share(decoder: Decoder, skips: SkipConfig) -> float:
-    """Cost c of a draft step as its share of the target's sub-layers: the same on every device."""
-    return skips.count(len(decoder.layers)) / (2 * len(decoder.layers))
+def evaluation_size(data: TrainingData) -> dict:
+    """K, sequences, tokens and repetition of an evaluation, for a card."""
+    sequences = [new_tokens for _, new_tokens in data.evaluation]
+    return {
+        "K": K,
+        "texts": len(sequences),
+        "tokens": sum(map(len, sequences)),
+        "repeated_8grams": round(repeated_ngrams(sequences), 4),
+    }
 
 
-def weight_share(decoder: Decoder, skips: SkipConfig) -> float:
-    """Cost c of a draft step as its share of the weights that are read, the head included.
-
-    It approximates the share of time where memory bandwidth limits passes.
-    """
-    layers: Any = decoder.layers
-    attention = [
-        sum(p.numel() for m in (x.query, x.key, x.value, x.output) for p in m.parameters())
-        for x in layers
+def card_lines(card: dict) -> list[str]:
+    """A drafter's card as lines of text."""
+    evaluation = card["evaluation"]
+    lengths = {name: value for name, value in evaluation.items() if isinstance(value, dict)}
+    lines = [
+        f"accepted length at K = {evaluation['K']}, {evaluation['texts']} held-out texts: "
+        f"{_with_interval(lengths['trained']['accepted_length'])}"
     ]
-    mlp = [sum(m.weight.numel() for m in (x.gate, x.up, x.down)) for x in layers]
-    whole = sum(attention) + sum(mlp) + decoder.head.weight.numel()
-    skipped = sum(attention[i] for i in skips.attention) + sum(mlp[i] for i in skips.mlp)
-    return (whole - skipped) / whole
+    for name in ("untrained", "trigram"):
+        if name in lengths:
+            lines.append(f"  {name} {_with_interval(lengths[name]['accepted_length'])}")
+    for name in ("untrained", "trigram"):
+        if (key := f"beats_{name}") in lengths:
+            lines.append(f"  longer than {name} by {_with_interval(lengths[key])}")
+    if replay := card.get("replay"):
+        search = card["search"]
+        priced = "measured seconds" if "price" in search else "the number of sub-layers"
+        lines.append(
+            f"  speedup {search['score']:.2f} promised by the search at K = {search['k']}, "
+            f"{_with_interval(replay)} in its replay; both priced by {priced}"
+        )
+    if vocabulary := card.get("draft_vocabulary"):
+        lines.append(
+            f"  draft vocabulary of {vocabulary['tokens']:,} tokens, "
+            f"{vocabulary['coverage']:.1%} of the held-out tokens inside"
+        )
+    shares = ("-" if share is None else f"{share:.3f}" for share in lengths["trained"]["by_depth"])
+    return [*lines, f"  by depth {', '.join(shares)}"]
+
+
+def _with_interval(figure: dict) -> str:
+    interval = f" [{figure['low']:.3f}, {figure['high']:.3f}]" if figure["low"] is not None else ""
+    return f"{figure['value']:.3f}{interval}"

@@ -10,27 +10,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import END, RULES, toy_decoder, toy_prompts, toy_target
+from toy_lm import END, RULES, toy_decoder, toy_prompts
 from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
-from toy_training import drafter_data
+from toy_training import asked, drafter_data
 
 from real.draft import Drafter
 from real.drafters import BUILTIN
-from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
+from real.drafters.self_skip import SkipConfig
 from real.model.target import Target
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.sequences import target_sequence
-from real.train import accepted_length
 from real.train import skip_search as skips
-from real.train.drafter_card import card_lines
-from real.train.skip_search import (
-    SkipPrice,
-    SkipSearch,
-    measured_price,
-    search_skips,
-    sublayer_price,
-)
+from real.train.evaluation import card_lines
+from real.train.skip_search import SkipPrice, measured_price, search_skips, sublayer_price
 from simspec.numerics.formulas import expected_speedup, optimal_k
 
 ALL = tuple(range(LAYERS))
@@ -59,11 +52,11 @@ def first_slots(skipped):
 @settings(deadline=None, max_examples=10)
 @given(SKIPS)
 def test_acceptance_equals_the_drafters_first_slots(skipped):
-    assert accepted_length.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
+    assert skips.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
 
 
 def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
-    prepare = accepted_length.prepare
+    prepare = skips.prepare
 
     def shifted(decoder, prompt, text):
         prepared = prepare(decoder, prompt, text)
@@ -71,15 +64,9 @@ def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
         return replace(prepared, mask=prepared.mask | diagonal)
 
     settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
-    right = [accepted_length.acceptance(DECODER, s, own_texts()) for s in settings]
-    monkeypatch.setattr(accepted_length, "prepare", shifted)
-    assert (
-        sum(
-            accepted_length.acceptance(DECODER, s, own_texts()) != a
-            for s, a in zip(settings, right)
-        )
-        > 4
-    )
+    right = [skips.acceptance(DECODER, s, own_texts()) for s in settings]
+    monkeypatch.setattr(skips, "prepare", shifted)
+    assert sum(skips.acceptance(DECODER, s, own_texts()) != a for s, a in zip(settings, right)) > 4
 
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
@@ -92,16 +79,15 @@ def test_best_length_follows_formula_1(alpha, c, K):
     assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
 
 
-def test_cost_shares():
-    whole, none = SkipConfig(), SkipConfig(tuple(range(LAYERS)), tuple(range(LAYERS)))
-    for share in (accepted_length.sublayer_share, accepted_length.weight_share):
-        assert share(DECODER, whole) == 1
-        assert 0 <= share(DECODER, none) < share(DECODER, SOME) < 1
-    assert accepted_length.sublayer_share(DECODER, SOME) == 5 / 8
-    assert SelfSkipDrafter(DECODER, SOME).sublayers == 5
-    head = DECODER.head.weight.numel()
-    layers = sum(p.numel() for n, p in DECODER.layers.named_parameters() if "norm" not in n)
-    assert accepted_length.weight_share(DECODER, none) == head / (head + layers)
+def weight_share(decoder, skipped):
+    """Share of the weights that a draft step reads: neighbours of one cost are rare."""
+    layers = decoder.layers
+    attention = [sum(p.numel() for m in (x.query, x.key, x.value, x.output) for p in m.parameters())
+                 for x in layers]  # fmt: skip
+    mlp = [sum(m.weight.numel() for m in (x.gate, x.up, x.down)) for x in layers]
+    whole = sum(attention) + sum(mlp) + decoder.head.weight.numel()
+    left_out = sum(attention[i] for i in skipped.attention) + sum(mlp[i] for i in skipped.mlp)
+    return (whole - left_out) / whole
 
 
 SMALL = toy_decoder(1, layers=3, spread=0.5)
@@ -113,7 +99,7 @@ def test_search_finds_the_enumerated_optimum():
     every = [SkipConfig(a, m) for a in subsets for m in subsets]
     scores = {
         s: sublayer_price(8, 3).best_length(
-            accepted_length.acceptance(SMALL, s, texts), accepted_length.weight_share(SMALL, s)
+            skips.acceptance(SMALL, s, texts), weight_share(SMALL, s)
         )[1]
         for s in every
     }
@@ -121,9 +107,7 @@ def test_search_finds_the_enumerated_optimum():
     assert ranked[0] > 1.05
     assert ranked[0] > ranked[8]
     for seed in range(3):
-        search = skips.find(
-            SMALL, texts, trials=60, seed=seed, K=8, cost=accepted_length.weight_share
-        )
+        search = skips.find(SMALL, texts, trials=60, seed=seed, K=8, cost=weight_share)
         assert search.best.speedup >= ranked[2]
         assert all(t.speedup == scores[t.skips] for t in search.trials)
         assert search.trials[0].skips == SkipConfig()
@@ -148,7 +132,7 @@ def test_trials_depend_on_the_seed():
 
 def test_search_uses_the_given_cost():
     def dear(decoder, skipped):
-        return 0.9 + 0.1 * accepted_length.sublayer_share(decoder, skipped)
+        return 0.9 + 0.1 * weight_share(decoder, skipped)
 
     assert skips.find(SMALL, own_texts(SMALL), trials=20, cost=dear).best.cost >= 0.9
     free = skips.find(SMALL, own_texts(SMALL), trials=20, cost=lambda decoder, skipped: 0.0)
@@ -211,9 +195,8 @@ def test_measured_price_is_of_the_target_itself():
 
 
 def test_card_holds_the_promise_beside_its_replay(tmp_path):
-    data = drafter_data()
-    search = SkipSearch(6, 0, 4)
-    card = search_skips(search, data, own_texts(toy_target()), tmp_path)
+    data, few = drafter_data(), {"trials": 6, "texts": 4}
+    card = search_skips(asked("self_skip", tmp_path, few), data)
     found = card["search"]
     assert card["asked"]["price"] == "measured"
     assert set(found["price"]) == {"fixed", "attention", "mlp", "verify"}
@@ -221,12 +204,15 @@ def test_card_holds_the_promise_beside_its_replay(tmp_path):
     line = next(line for line in card_lines(card) if "promised" in line)
     assert f"speedup {found['score']:.2f} promised by the search at K = {found['k']}" in line
     assert "both priced by measured seconds" in line
-    layers = search_skips(
-        SkipSearch(6, 0, 4, "plain", "layers"), data, own_texts(toy_target()), tmp_path
-    )
+    plain = asked("self_skip", tmp_path, few | {"price": "layers"}, name="plain")
+    layers = search_skips(plain, data)
     assert "price" not in layers["asked"]
     assert "price" not in layers["search"]
     assert any("both priced by the number of sub-layers" in line for line in card_lines(layers))
+    assert search_skips(plain, data) == layers
+    for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}, {"price": "free"}):
+        with pytest.raises(ValueError, match="self_skip cannot be searched with"):
+            search_skips(asked("self_skip", tmp_path, odd), data)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Sequences that a target writes for its drafters: batches, shards, splits and the loss mask."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,17 +10,18 @@ from real.model.target import Target
 from real.record import Settings
 from real.record.sequences import target_sequence, target_sequences
 from real.sampling import Rule
-from real.train import batch_writing, sequence_shards
-from real.train.batch_writing import write_together
-from real.train.prompt_set import split_prompts
-from real.train.sequence_shards import (
+from real.train import sequences
+from real.train.sequences import (
     FIRST_ADDRESS,
+    LoadedTarget,
     Sequences,
     Writing,
     is_greedy,
     read_shard,
     write_sequences,
+    write_together,
 )
+from real.train.text import split_prompts
 
 DECODER = toy_decoder(2, spread=0.8)
 MADE_FOR = {"weights": "w", "config": "c", "tokenizer": "t"}
@@ -52,6 +51,11 @@ def test_each_prompt_is_continued_greedily_once():
     assert 4 <= greedy[:9].sum() <= 5
 
 
+def writing(tokens, length, ends, seed, prompts=None, decoder=DECODER, made_for=MADE_FOR):
+    loaded = LoadedTarget(decoder, decoder, None, made_for, ends)
+    return Writing(loaded, prompts or prompt_set(), tokens, length, seed)
+
+
 class Killed(Exception):
     pass
 
@@ -59,7 +63,7 @@ class Killed(Exception):
 def test_sequences_equal_those_written_one_at_a_time(tmp_path):
     """Greedy ones and drawn ones, each ended at its first end token."""
     prompts, target = prompt_set(), Target(DECODER)
-    found = write_sequences(Writing(500, 9, (3, 7), 4), prompts, DECODER, MADE_FOR, tmp_path)
+    found = write_sequences(writing(500, 9, (3, 7), 4), tmp_path)
     greedy = is_greedy(np.arange(len(found)), len(prompts.training))
     assert 0 < greedy.sum() < len(found)
     for i in range(0, len(found), 3):
@@ -73,15 +77,14 @@ def test_sequences_equal_those_written_one_at_a_time(tmp_path):
 
 
 def test_writing_resumes_and_grows(tmp_path):
-    prompts, writing = prompt_set(), Writing(1500, 6, (3, 7), 4)
+    prompts = prompt_set()
 
     def write(folder, tokens=1500, stop=None):
         def progress(label, done, total, note=""):
             if stop is not None and done >= stop:
                 raise Killed
 
-        asked = Writing(tokens, 6, (3, 7), 4)
-        return write_sequences(asked, prompts, DECODER, MADE_FOR, folder, progress)
+        return write_sequences(writing(tokens, 6, (3, 7), 4), folder, progress)
 
     whole = write(tmp_path / "a")
     for stop in (1, 900):
@@ -93,7 +96,7 @@ def test_writing_resumes_and_grows(tmp_path):
     assert all(p.stat().st_mtime_ns == written for p, written in held.items())
     assert np.array_equal(resumed.token, whole.token)
     assert np.array_equal(resumed.offset, whole.offset)
-    assert whole.new_tokens >= writing.tokens
+    assert whole.new_tokens >= 1500
     more = write(tmp_path / "b", tokens=2500)
     assert np.array_equal(more.token[: len(whole.token)], whole.token)
     assert more.new_tokens >= 2500
@@ -108,54 +111,26 @@ def test_writing_resumes_and_grows(tmp_path):
         assert len(new_tokens) == 6 or new_tokens[-1] in (3, 7)
 
 
-def test_writing_ends_after_its_seconds_and_goes_on_in_the_next_call(tmp_path, monkeypatch):
-    """Time is asked for after a block; what was written before takes none."""
-    monkeypatch.setitem(sequence_shards.BLOCK, "cpu", 64)
-    prompts = prompt_set()
-
-    def write(folder, seconds):
-        asked = Writing(1800, 6, (3, 7), 4, seconds)
-        return write_sequences(asked, prompts, DECODER, MADE_FOR, tmp_path / folder)
-
-    whole = write("whole", 0.0)
-    sizes = [len(write("cut", 1e-9)) for _ in range(3)]
-    assert sizes == [64, 128, 192]
-    assert len(whole) > 192
-    assert len(write("patient", 1e9)) >= len(whole)
-    found = write("cut", 0.0)
-    assert np.array_equal(found.token[: len(whole.token)], whole.token[: len(found.token)])
-    assert found.new_tokens >= 1800
-
-
 @pytest.mark.parametrize(
-    "prompts, writing, made_for, name",
+    "changed, name",
     [
-        (prompt_set(seed=1), Writing(50, 6, (3,), 4), MADE_FOR, "prompts"),
-        (prompt_set(), Writing(50, 5, (3,), 4), MADE_FOR, "length"),
-        (prompt_set(), Writing(50, 6, (3,), 5), MADE_FOR, "seed"),
-        (prompt_set(), Writing(50, 6, (4,), 4), MADE_FOR, "end_tokens"),
-        (prompt_set(), Writing(50, 6, (3,), 4), MADE_FOR | {"weights": "x"}, "target"),
+        ({"prompts": prompt_set(seed=1)}, "prompts"),
+        ({"length": 5}, "length"),
+        ({"seed": 5}, "seed"),
+        ({"ends": (4,)}, "end_tokens"),
+        ({"made_for": MADE_FOR | {"weights": "x"}}, "target"),
+        ({"decoder": toy_decoder(2, spread=0.8).to(torch.float32)}, "dtype"),
     ],
 )
-def test_sequences_of_another_making_are_refused(tmp_path, prompts, writing, made_for, name):
-    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), DECODER, MADE_FOR, tmp_path)
+def test_sequences_of_another_making_are_refused(tmp_path, changed, name):
+    given = {"tokens": 50, "length": 6, "ends": (3,), "seed": 4}
+    write_sequences(writing(**given), tmp_path)
     with pytest.raises(ValueError, match=f"another {name}; choose another --work"):
-        write_sequences(writing, prompts, DECODER, made_for, tmp_path)
-
-
-def test_sequences_of_another_dtype_are_refused(tmp_path):
-    narrow = toy_decoder(2, spread=0.8).to(torch.float32)
-    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), narrow, MADE_FOR, tmp_path)
-    made = tmp_path / "sequences" / "made.json"
-    older = {k: v for k, v in json.loads(made.read_text()).items() if k != "dtype"}
-    made.write_text(json.dumps(older))  # float32 was the only one
-    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), narrow, MADE_FOR, tmp_path)
-    with pytest.raises(ValueError, match="another dtype; choose another --work"):
-        write_sequences(Writing(50, 6, (3,), 4), prompt_set(), DECODER, MADE_FOR, tmp_path)
+        write_sequences(writing(**given | changed), tmp_path)
 
 
 def test_damaged_shards_are_named(tmp_path):
-    write_sequences(Writing(50, 6, (3,), 4), prompt_set(), DECODER, MADE_FOR, tmp_path)
+    write_sequences(writing(50, 6, (3,), 4), tmp_path)
     path = tmp_path / "sequences" / "00000.safetensors"
     whole = path.read_bytes()
     for damaged in (b"", whole[:-4], whole[:8] + b"[" + whole[9:]):
@@ -170,7 +145,7 @@ def test_damaged_shards_are_named(tmp_path):
 @pytest.mark.parametrize("batch", [1, 5, 40])
 def test_sequences_written_together_equal_those_written_one_at_a_time(monkeypatch, rule, batch):
     """In batches of any size, the last one smaller, prompts of one token among them."""
-    monkeypatch.setattr("real.train.batch_writing.BATCH", batch)
+    monkeypatch.setitem(sequences.BATCH, "cuda", batch)
     prompts, ends, seen = [[5], *toy_prompts(21), [4], [4]], (3, 7), []
     addresses = [7 * i + 1 for i in range(len(prompts))]
     found = write_together(DECODER, rule, prompts, addresses, 40, ends, seen.append)
@@ -206,15 +181,15 @@ def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
 
 
 def test_a_batch_holds_no_more_than_its_cache_may(monkeypatch):
-    sizes, write = [], batch_writing._write
+    sizes, write = [], sequences._write
 
     def listed(decoder, prompts, *given):
         sizes.append((len(prompts), len(prompts[0])))
         return write(decoder, prompts, *given)
 
-    monkeypatch.setattr(batch_writing, "_write", listed)
-    monkeypatch.setattr(batch_writing, "CACHE_BYTES", 60 * batch_writing._cached_bytes(DECODER))
+    monkeypatch.setattr(sequences, "_write", listed)
+    monkeypatch.setitem(sequences.CACHE_BYTES, "cuda", 60 * sequences._cached_bytes(DECODER))
     write_together(DECODER, Rule(), [[1] * 14, *[[1] * 4] * 9], range(10), 6, ())
     assert sizes == [(3, 14), (6, 4), (1, 4)]
     one = DECODER.cache(capacity=1)
-    assert one.key.nbytes + one.value.nbytes == batch_writing._cached_bytes(DECODER)
+    assert one.key.nbytes + one.value.nbytes == sequences._cached_bytes(DECODER)
