@@ -87,12 +87,14 @@ def with_rank(ranked):
     return replace(ours, trace=replace(ours.trace, rank=rank), _kept={}).at(FLAT)
 
 
-def first_slot_right(share):
-    """Ranks of an EAGLE whose second token is right as often as the first, or less."""
+def first_slot_right(share, spread=0.0):
+    """Ranks of an EAGLE whose second token is right as often as the first, or less; at places
+    that are easy and hard by `spread`."""
     ours, random = bundled("eagle", "tiny-eagle-coupled"), np.random.default_rng(1)
     rank = np.where(ours.trace.rank > 0, 1, 0).astype(np.uint8)
-    rank[:, 0] = random.random(len(rank)) > 0.6
-    rank[:, 1] = random.random(len(rank)) > 0.6 * share
+    right = 0.6 + spread * random.choice((-1, 1), len(rank))
+    rank[:, 0] = random.random(len(rank)) > right
+    rank[:, 1] = random.random(len(rank)) > right * share
     run = np.minimum((rank == 0).cumprod(axis=1).sum(axis=1), ours.trace.depth)
     left = np.repeat(ours.trace.offset[1:], np.diff(ours.trace.offset)) - np.arange(len(run))
     trace = replace(ours.trace, rank=rank, run=np.minimum(run, left).astype(np.uint8))
@@ -142,6 +144,12 @@ PLANTED = {
     "13a: siblings never right": (glide.cape_over_chain, with_rank(255), 0),
     "15: second token worse": (eagle.drafted_features, first_slot_right(0.7), 1),
     "15: both alike": (eagle.drafted_features, first_slot_right(1.0), 0),
+    "15: both alike, at easy and hard places": (
+        eagle.drafted_features, first_slot_right(1.0, 0.35), 0,
+    ),
+    "15a: both alike, at easy and hard places": (
+        lambda r: eagle.alpha_gaps(r, 0, (1,))[0], first_slot_right(1.0, 0.35), -1,
+    ),
     "15a: second token worse": (
         lambda r: eagle.alpha_gaps(r, 0, (1,))[0], first_slot_right(0.7), 1,
     ),
