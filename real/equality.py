@@ -10,7 +10,7 @@ from real.decode.loop import DecodeResult
 from real.decode.plans import BeamSearch
 from simspec import Policy, Rounds, Trace
 from simspec.trace.quantization import decode_margin
-from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import TreePolicy
 
 NEAR_TIE = 1e-4
 """A decision with a smaller margin may differ between two orders of float32 arithmetic."""

@@ -23,7 +23,7 @@ from real.model.stored_weights import made_for, sha256, weight_files
 from real.model.target import Target
 from real.provenance import check_device
 from simspec import Policy, Trace
-from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import TreePolicy
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -11,7 +11,7 @@ from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet
 from real.sampling import Rule, clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies
-from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import TreePolicy
 
 SEEDS = 1 << 64
 """Seeds of draws are smaller."""

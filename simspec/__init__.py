@@ -11,11 +11,9 @@ from simspec.replay.metrics import Metrics, summary
 from simspec.replay.replay import replay
 from simspec.replay.sweep import sweep
 from simspec.trace import synthetic
-from simspec.trace.rounds import Rounds, committed
-from simspec.trace.trace import Trace, TraceError, TraceMeta, load_trace
-from simspec.tree.policy import TreePolicy
+from simspec.trace.trace import Rounds, Trace, TraceError, TraceMeta, committed, load_trace
 from simspec.tree.replay import replay_tree
-from simspec.tree.tree import Tree, TreeError
+from simspec.tree.tree import Tree, TreeError, TreePolicy
 
 __all__ = [
     "CostModel", "DeferredPolicy", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper",

@@ -16,8 +16,7 @@ from simspec.numerics.rng import check_seed
 from simspec.replay import metrics
 from simspec.replay import replay as simulate
 from simspec.trace.acceptance import depth_acceptance, drawn_trace
-from simspec.trace.rounds import broken_rounds
-from simspec.trace.trace import Trace, load_trace
+from simspec.trace.trace import Trace, broken_rounds, load_trace
 
 Array = NDArray[np.float64]
 

@@ -14,7 +14,7 @@ from typing import Any
 from simspec.cost.model import CostModel
 from simspec.policy.policy import Policy
 from simspec.trace.trace import Trace
-from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import TreePolicy
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from simspec.check import Check, Comparison, interval, recording_checks, round_l
 from simspec.cost.model import CostModel
 from simspec.replay import metrics
 from simspec.replay import replay as simulate
-from simspec.trace.rounds import Rounds, broken_rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace, broken_rounds
 
 RIGHT, RIGHT_TS = simulate.replay, policies.beta_ts
 

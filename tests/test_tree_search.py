@@ -24,8 +24,7 @@ from real.record import Settings
 from real.record.sequences import target_sequence
 from real.sampling import Rule
 from simspec import policies
-from simspec.tree.policy import TreePolicy
-from simspec.tree.tree import Tree, TreeError, chain_tree, tree_of_widths
+from simspec.tree.tree import Tree, TreeError, TreePolicy, chain_tree, tree_of_widths
 
 
 @pytest.mark.parametrize("rule", RULES)

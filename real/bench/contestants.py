@@ -27,7 +27,7 @@ from real.pair import Pair, load_pair
 from real.rerun import prompts_of, recorded_rule
 from real.sampling import clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies
-from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import TreePolicy
 
 
 @dataclass(frozen=True)

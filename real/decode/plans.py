@@ -17,9 +17,8 @@ from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, Policy, Stepper
 from simspec.numerics.rng import DRAFT
 from simspec.trace.quantization import decode, table
-from simspec.tree.outcomes import sibling_counts
-from simspec.tree.policy import MAX_SUBMITTED, TreePolicy
-from simspec.tree.tree import MAX_NODES, MAX_RANKS, Tree, TreeError
+from simspec.tree.replay import sibling_counts
+from simspec.tree.tree import MAX_NODES, MAX_RANKS, MAX_SUBMITTED, Tree, TreeError, TreePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +261,7 @@ class BeamSearch(SearchedTree):
             )
 
     def longest(self, K: int) -> int:
-        """See `simspec.tree.policy.TreePolicy`: 0, since no recorded depth cuts the search."""
+        """See `simspec.tree.tree.TreePolicy`: 0, since no recorded depth cuts the search."""
         return 0
 
     def submitted(self, K: int) -> int:
@@ -397,7 +396,7 @@ class StaticTree:
 
 
 class Cape:
-    """A chain of at most `k` tokens, then siblings of each: `simspec.tree.outcomes.sibling_counts`.
+    """A chain of at most `k` tokens, then siblings of each: `simspec.tree.replay.sibling_counts`.
 
     The confidence that sets the count is quantized as in a recording. At most 32 tokens are
     submitted: the whole chain, then siblings from slot 0 on. Under the rejection rule siblings

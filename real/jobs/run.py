@@ -22,9 +22,8 @@ from simspec.output.files import check_output
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.replay import prepare
 from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_risk, check_rounds
-from simspec.tree.outcomes import check_trace
-from simspec.tree.policy import TreePolicy
-from simspec.tree.replay import prepare_tree, replay_tree, tree_seconds
+from simspec.tree.replay import check_trace, prepare_tree, replay_tree, tree_seconds
+from simspec.tree.tree import TreePolicy
 
 REPLAYS = 32
 """Replays of the recording whose mean is the modelled speedup."""

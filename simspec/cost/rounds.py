@@ -3,9 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-from simspec.numerics.compile import cached_njit
+from simspec.numerics.compile import cached_njit, inner_njit
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -22,7 +21,7 @@ class CostTables(NamedTuple):
     overhead: float
 
 
-@njit
+@inner_njit
 def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
     """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog,
     B)] if computed >= 1.
@@ -34,7 +33,7 @@ def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
     return seconds
 
 
-@njit
+@inner_njit
 def next_backlog(backlog, computed, accepted):
     """Rows that the drafter's cache lags by after a round.
 

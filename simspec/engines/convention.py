@@ -15,8 +15,7 @@ from simspec.policy.policy import Policy
 from simspec.replay.kernel import Recording
 from simspec.replay.replay import recording, replays
 from simspec.trace.acceptance import drawn_run
-from simspec.trace.rounds import Rounds, committed
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace, committed
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from simspec.engines.documents import Source
 from simspec.numerics.stats import MIN_PROMPTS, bootstrap
 from simspec.policies.fixed import fixed
 from simspec.replay.replay import replay
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 LARGEST = 1 << 25
 """Counts of a table of requests by depth."""

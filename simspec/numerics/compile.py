@@ -8,7 +8,7 @@ in any file is noticed.
 Processes share the cache. numba numbers the code files of a function by signature: two processes
 that each add one could read each other's code under their own key. So a function with a cache has
 one signature: `specialize` gives each of its functions a name and a signature, and small functions
-that compiled code calls with several types have no cache (`numba.njit`).
+that compiled code calls with several types have no cache (`inner_njit`).
 """
 
 import hashlib
@@ -37,6 +37,11 @@ def cached_njit(function: Callable[..., Any], **options: Any) -> Any:
         return njit(cache=True, **options, **NO_C_WRAPPER)(function)
     except RuntimeError:  # numba found no folder to write to
         return njit(**options, **NO_C_WRAPPER)(function)
+
+
+def inner_njit(function: Callable[..., Any]) -> Any:
+    """`numba.njit` without a cache, for what compiled code calls with several types."""
+    return njit(function)
 
 
 def interpreted(function: Any) -> Any:

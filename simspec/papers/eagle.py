@@ -23,8 +23,7 @@ from simspec.papers.recorded import (
 )  # fmt: skip
 from simspec.policies.fixed import fixed
 from simspec.trace.acceptance import by_depth
-from simspec.tree.policy import TreePolicy
-from simspec.tree.tree import published_tree
+from simspec.tree.tree import TreePolicy, published_tree
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -40,9 +40,8 @@ from simspec.policy.predictor import fit_predictor
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.evaluation import Sequences, halves
 from simspec.reports.trees import fit_tree, priced_seconds
-from simspec.trace.rounds import committed
-from simspec.trace.trace import Trace
-from simspec.tree.policy import TreePolicy
+from simspec.trace.trace import Trace, committed
+from simspec.tree.tree import TreePolicy
 
 if TYPE_CHECKING:
     from pandas import DataFrame

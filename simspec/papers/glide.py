@@ -29,7 +29,7 @@ from simspec.policies.trees import cape
 from simspec.policy.policy import Policy
 from simspec.reports.trees import ROUNDS, TOKENS, priced_seconds, prompt_figures
 from simspec.trace.acceptance import by_depth
-from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import TreePolicy
 
 if TYPE_CHECKING:
     from pandas import DataFrame

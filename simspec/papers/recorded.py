@@ -19,9 +19,8 @@ from simspec.replay.evaluation import halves
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import replay
 from simspec.trace.recordings import CHECKOUT, costs_of
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace, load_trace
-from simspec.tree.policy import MAX_SUBMITTED
+from simspec.trace.trace import Rounds, Trace, load_trace
+from simspec.tree.tree import MAX_SUBMITTED
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -22,7 +22,7 @@ from simspec.policy.batch import BatchPolicy
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import GROUPS, DeferredPolicy, PolicyKind
 from simspec.trace.trace import Trace
-from simspec.tree.policy import TreePolicy
+from simspec.tree.tree import TreePolicy
 
 __all__ = [
     "BUILTIN", "CLAIRVOYANT", "PolicyError", "TREES",

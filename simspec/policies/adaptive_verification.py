@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.policy.arguments import check_flag, check_integer, check_number, policy_name
 from simspec.policy.batch import (
     BatchPolicy,
     BatchRule,
@@ -17,6 +16,7 @@ from simspec.policy.batch import (
     best_budget,
     survival,
 )
+from simspec.policy.policy import check_flag, check_integer, check_number, policy_name
 from simspec.policy_kind import PolicyKind
 
 Array = NDArray[np.floating]

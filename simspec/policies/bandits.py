@@ -6,7 +6,10 @@ from typing import Any
 
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
-from simspec.policy.arguments import (
+from simspec.policy.policy import (
+    Array,
+    Go,
+    Policy,
     check_lengths,
     check_number,
     check_option,
@@ -15,7 +18,6 @@ from simspec.policy.arguments import (
     policy_name,
     within_depth,
 )  # fmt: skip
-from simspec.policy.policy import Array, Go, Policy
 from simspec.policy_kind import LENGTHS, SCOPE, DeferredPolicy, PolicyKind, Real
 from simspec.trace.trace import Trace
 

@@ -4,8 +4,15 @@ import math
 import os
 
 from simspec.numerics.compile import cached_njit
-from simspec.policy.arguments import check_number, check_option, policy_name
-from simspec.policy.policy import Array, Go, Policy, observe_nothing
+from simspec.policy.policy import (
+    Array,
+    Go,
+    Policy,
+    check_number,
+    check_option,
+    observe_nothing,
+    policy_name,
+)
 from simspec.policy.predictor import ScalarPredictor, head_arguments, predicted
 from simspec.policy_kind import SHARE, Option, PolicyKind, Real
 

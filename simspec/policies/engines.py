@@ -6,7 +6,11 @@ from typing import Any
 
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
-from simspec.policy.arguments import (
+from simspec.policy.policy import (
+    Array,
+    Go,
+    Policy,
+    PolicyError,
     check_flag,
     check_integer,
     check_lengths,
@@ -16,7 +20,6 @@ from simspec.policy.arguments import (
     planned_seconds,
     policy_name,
 )  # fmt: skip
-from simspec.policy.policy import Array, Go, Policy, PolicyError
 from simspec.policy_kind import (
     FLAG,
     LENGTHS,

@@ -6,7 +6,11 @@ from typing import Any
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
 from simspec.numerics.rng import beta_draw
-from simspec.policy.arguments import (
+from simspec.policy.policy import (
+    Array,
+    Go,
+    Policy,
+    PolicyError,
     changed_settings,
     check_flag,
     check_integer,
@@ -15,7 +19,6 @@ from simspec.policy.arguments import (
     check_scope,
     policy_name,
 )  # fmt: skip
-from simspec.policy.policy import Array, Go, Policy, PolicyError
 from simspec.policy_kind import FLAG, PRIOR, SCOPE, DeferredPolicy, Option, PolicyKind, Real
 from simspec.trace.trace import Trace
 

@@ -5,16 +5,20 @@ import os
 from functools import partial
 
 from simspec.cost.model import CostModel
-from simspec.policy.arguments import (
+from simspec.policy.policy import (
+    Array,
+    Go,
+    Policy,
+    PolicyError,
     changed_settings,
     check_flag,
     check_integer,
     check_number,
     check_option,
+    observe_nothing,
     policy_name,
     threshold_name,
 )  # fmt: skip
-from simspec.policy.policy import Array, Go, Policy, PolicyError, observe_nothing
 from simspec.policy.predictor import (
     READS,
     ScalarPredictor,

@@ -8,12 +8,10 @@ import numpy as np
 
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
-from simspec.policy.arguments import check_integer, check_option
-from simspec.policy.policy import Array, PolicyError
+from simspec.policy.policy import Array, PolicyError, check_integer, check_option
 from simspec.policy_kind import DeferredPolicy, PolicyKind
 from simspec.trace.trace import Trace
-from simspec.tree.outcomes import Outcome, outcomes
-from simspec.tree.policy import TreePolicy
+from simspec.tree.replay import Outcome, outcomes
 from simspec.tree.search import (
     best_tree,
     fastest_tree,
@@ -25,6 +23,7 @@ from simspec.tree.tree import (
     MAX_NODES,
     PUBLISHED,
     Tree,
+    TreePolicy,
     chain_tree,
     load_tree,
     published_tree,

@@ -1,10 +1,18 @@
-"""Policy: two small functions that decide how many tokens to draft; their signatures."""
+"""Policy: two small functions that decide how many tokens to draft; their signatures, and checks of
+the arguments of built-in ones."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_VARARGS, CO_VARKEYWORDS
+from inspect import (
+    CO_ASYNC_GENERATOR,
+    CO_COROUTINE,
+    CO_GENERATOR,
+    CO_VARARGS,
+    CO_VARKEYWORDS,
+    signature,
+)
 from typing import Any
 
 import numpy as np
@@ -44,13 +52,13 @@ def compile_policy(
     one. checked: an index beyond an array is an IndexError there, and costs time.
     """
     compiled = []
-    for name, function, template, signature in (
+    for name, function, template, wanted in (
         ("draft_more", draft_more, _draft_more_template, DRAFT_MORE),
         ("observe", observe, _observe_template, OBSERVE),
     ):
         _check_parameters(policy, name, function, template(()))
         try:
-            compiled.append(compile_function(function, template, signature, checked))
+            compiled.append(compile_function(function, template, wanted, checked))
         except (NumbaError, TypeError, NotImplementedError, ValueError) as error:
             lines = [line.strip() for line in str(error).splitlines()[1:]]
             reason = next((line for line in lines if line), str(error))
@@ -67,7 +75,7 @@ def compile_function(
     function: Any, template: Callable[..., Any], signature: Any, checked: bool
 ) -> Any:
     """One function of a policy, compiled with its signature and cached on disk."""
-    options = {"boundscheck": True} if checked else {}
+    options: Any = {"boundscheck": True} if checked else {}
     given = njit(interpreted(function), error_model="numpy", **options, **NO_WRAPPERS)
     return specialize(template, signature, *options, given=given)
 
@@ -262,3 +270,98 @@ class Policy:
                 "lower it, or record deeper"
             )
         return K if self.K is None else self.K
+
+
+def check_number(policy: str, name: str, value: Any, low: float, high: float) -> None:
+    """PolicyError, one line, unless the value is a number in [low, high]."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not low <= value <= high:
+        raise PolicyError(f"{policy}: {name} is {value!r}, expected a number in [{low}, {high}]")
+
+
+def check_integer(policy: str, name: str, value: Any, low: int, high: int) -> None:
+    """PolicyError, one line, unless the value is an integer in low..high."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise PolicyError(f"{policy}: {name} is {value!r}, expected an integer in {low}..{high}")
+
+
+def check_flag(policy: str, name: str, value: Any) -> None:
+    """PolicyError, one line, unless the value is a bool."""
+    if not isinstance(value, bool):
+        raise PolicyError(f"{policy}: {name} is {value!r}, expected true or false")
+
+
+def check_option(policy: str, name: str, value: Any, options: Sequence[str]) -> None:
+    """PolicyError, one line, unless the value is one of the options."""
+    if value not in options:
+        raise PolicyError(f"{policy}: {name} is {value!r}, expected one of {', '.join(options)}")
+
+
+def check_lengths(policy: str, name: str, value: Any, low: int = 0) -> tuple[int, ...]:
+    """Draft lengths from a string such as 1/3/5/7; PolicyError unless they ascend in low..255."""
+    parts = str(value).split("/")
+    lengths = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
+    ascending = all(a < b for a, b in zip(lengths, lengths[1:]))
+    if len(lengths) < len(parts) or not ascending or lengths[0] < low or lengths[-1] > 255:
+        raise PolicyError(
+            f"{policy}: {name} is {value!r}, expected ascending lengths in {low}..255 such as 1/3/5"
+        )
+    return lengths
+
+
+def check_scope(policy: str, value: Any) -> None:
+    """PolicyError, one line, unless the value is a policy's scope."""
+    check_option(policy, "scope", value, ("sequence", "stream"))
+
+
+def policy_name(policy: str, settings: dict[str, Any], factory: Callable[..., Any]) -> str:
+    """policy:key=value,... of the settings that differ from the factory's defaults."""
+    changed = changed_settings(settings, factory)
+    return f"{policy}:{','.join(changed)}" if changed else policy
+
+
+def changed_settings(settings: dict[str, Any], factory: Callable[..., Any]) -> list[str]:
+    """key=value of each setting that differs from the factory's default."""
+    defaults = signature(factory).parameters
+    return [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+        for key, value in settings.items()
+        if value != defaults[key].default
+    ]
+
+
+def threshold_name(policy: str, threshold: float, changed: Sequence[str]) -> str:
+    """policy:threshold,key=value,...; the threshold in its shortest exact form."""
+    short = f"{threshold:g}" if float(f"{threshold:g}") == threshold else repr(threshold)
+    return ",".join([f"{policy}:{short}", *changed])
+
+
+def planned_seconds(policy: str, cost: CostModel, K: int) -> list[float]:
+    """Seconds of a round that drafts 0..K tokens, without a backlog: a table of one cost a length.
+
+    seconds[k] = overhead + draft[k] + verify[k]. PolicyError where the costs end before K or a
+    round is free.
+    """
+    if K > cost.K:
+        raise PolicyError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, {policy} plans up to {K}: "
+            "measure further"
+        )
+    seconds = [cost.overhead + float(cost.draft[k] + cost.verify[k]) for k in range(K + 1)]
+    if min(seconds) <= 0:
+        raise PolicyError(
+            f"cost {cost.name!r}: a round of {seconds.index(min(seconds))} drafted tokens is free, "
+            f"{policy} divides by its seconds: measure verification"
+        )
+    return seconds
+
+
+def within_depth(policy: str, lengths: Sequence[int], K: int) -> list[int]:
+    """The lengths that drafts reach; PolicyError if none is left."""
+    kept = [length for length in lengths if length <= K]
+    if not kept:
+        raise PolicyError(
+            f"{policy} drafts {lengths[0]} tokens or more, here drafts reach {K}: "
+            "take shorter lengths"
+        )
+    return kept

@@ -17,8 +17,7 @@ from simspec.policy.batch import BatchPolicy, BatchStart, BatchStep, check_rule
 from simspec.policy.policy import PolicyError
 from simspec.trace.acceptance import drawn_run
 from simspec.trace.quantization import table
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 # mypy: disable-error-code="no-untyped-def"
 

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 # mypy: disable-error-code="no-untyped-def"
 

@@ -13,8 +13,7 @@ from simspec.policy.stepper import Stepper, walk
 from simspec.replay.kernel import Output, PolicyArrays, Recording, kernel
 from simspec.trace.acceptance import drawn_run, drawn_trace
 from simspec.trace.quantization import table
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 
 def replay(trace: Trace, policy: Policy, seed: int = 0, cost: CostModel | None = None) -> Rounds:

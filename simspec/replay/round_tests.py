@@ -12,8 +12,7 @@ from simspec.cost.model import CostModel
 from simspec.numerics.stats import MIN_PROMPTS, monte_carlo_test, swap_distance_test, swap_test
 from simspec.policy.policy import Policy
 from simspec.replay.replay import replays
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 POWER = 0.99
 """Probability with which a loss of `RoundTests.detectable` is detected."""

@@ -24,9 +24,8 @@ from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
 from simspec.replay.replay import prepare, replay
 from simspec.trace.file import digest
 from simspec.trace.trace import Trace, TraceMeta, load_trace
-from simspec.tree.policy import TreePolicy
 from simspec.tree.replay import prepare_tree, replay_tree, tree_rounds, tree_seconds
-from simspec.tree.tree import MAX_NODES
+from simspec.tree.tree import MAX_NODES, TreePolicy
 
 Recording: TypeAlias = Trace | str | PathLike[str]
 Recordings: TypeAlias = Recording | Sequence[Recording] | Mapping[str, Recording]

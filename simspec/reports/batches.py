@@ -18,8 +18,7 @@ from simspec.policy.batch import BatchPolicy, shared
 from simspec.policy.policy import Policy, PolicyError
 from simspec.replay.batches import BatchRules, batch_replay, plain_steps, policy_steps
 from simspec.replay.replay import replay
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 Array = NDArray[np.float64]
 SHARED = "shared:"

@@ -15,8 +15,7 @@ from simspec.replay.evaluation import halves
 from simspec.replay.replay import replay
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.quantization import decode, table
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 HISTORY, PRODUCT, LAST = 12, 12, 8
 """Bins of the running acceptance, of the chain's product of confidences, and of the last one."""

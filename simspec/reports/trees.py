@@ -22,9 +22,8 @@ from simspec.replay.evaluation import Sequences, halves, priced_recordings
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import replay
 from simspec.trace.trace import Trace, TraceError
-from simspec.tree.policy import MAX_SUBMITTED, TreePolicy
 from simspec.tree.replay import prepare_tree, tree_rounds
-from simspec.tree.tree import MAX_NODES, TreeError
+from simspec.tree.tree import MAX_NODES, MAX_SUBMITTED, TreeError, TreePolicy
 
 Array = NDArray[np.float64]
 

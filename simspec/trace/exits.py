@@ -13,8 +13,7 @@ import numpy as np
 from simspec.output.files import replacing
 from simspec.trace.file import check_size, digest, parquet_options
 from simspec.trace.quantization import LOG_ODDS
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import Trace
+from simspec.trace.trace import Rounds, Trace
 
 
 @dataclass(frozen=True)

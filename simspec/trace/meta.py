@@ -78,7 +78,7 @@ class TraceMeta:
     TraceError for a value of the wrong type or outside its range.
     """
 
-    rule: Literal["greedy", "coupled", "rejection", "synthetic"]
+    rule: Annotated[str, Meta(pattern=rf"\A({'|'.join(RULES)})\Z")]
     target: str
     drafter: str
     K: Annotated[int, Meta(ge=1, le=255)]
@@ -99,7 +99,7 @@ class TraceMeta:
     argv: tuple[str, ...] = ()
     notes: str = ""
     schema: Literal[2] = 2
-    tree: Annotated[tuple[Annotated[int, Meta(ge=1, le=255)], ...], Meta(max_length=2)] = ()
+    tree: tuple[int, int] | tuple[()] = ()
     top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     batch: Annotated[int, Meta(ge=1, lt=1 << 31)] = 1
@@ -163,7 +163,8 @@ class TraceMeta:
 
 @cache
 def _types() -> dict[str, Any]:
-    return get_type_hints(TraceMeta, include_extras=True)
+    level = Annotated[int, Meta(ge=1, le=255)]  # msgspec knows no union of two tuples
+    return get_type_hints(TraceMeta, include_extras=True) | {"tree": tuple[level, ...]}
 
 
 def _is_chat(chat: dict[str, str]) -> bool:

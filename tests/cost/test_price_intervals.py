@@ -25,8 +25,7 @@ from simspec.reports.comparison import Question, comparisons, paired_p
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
 from simspec.reports.trees import compare_trees
-from simspec.trace.rounds import Rounds
-from simspec.trace.trace import load_trace
+from simspec.trace.trace import Rounds, load_trace
 from simspec.tree.replay import tree_rounds, tree_seconds
 
 TRIALS, PROMPTS, BLOCKS, R = 1000, 40, 40, 64

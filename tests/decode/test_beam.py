@@ -19,8 +19,7 @@ from real.rerun import prompts_of, rule_of
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN
 from simspec.policies.trees import dynamic_tree
-from simspec.tree.outcomes import outcomes
-from simspec.tree.replay import replay_tree
+from simspec.tree.replay import outcomes, replay_tree
 
 
 def recording(name, rule, tree=(3, 4), K=5, budget=16):

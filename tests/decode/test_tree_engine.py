@@ -14,9 +14,8 @@ from tree_strategies import shapes
 from real.equality import compare, rounds_of
 from real.rerun import prompts_of
 from simspec import policies, replay
-from simspec.tree.policy import TreePolicy
 from simspec.tree.replay import replay_tree
-from simspec.tree.tree import MAX_NODES, chain_tree, tree_of_widths
+from simspec.tree.tree import MAX_NODES, TreePolicy, chain_tree, tree_of_widths
 
 
 @pytest.mark.parametrize("drafter, rule", PAIRS)

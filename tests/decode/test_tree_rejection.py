@@ -14,8 +14,7 @@ from real.sampling import Rule
 from simspec import TraceError, policies
 from simspec.numerics.rng import DRAFT
 from simspec.reports.trees import compare_trees
-from simspec.tree.outcomes import check_trace
-from simspec.tree.replay import replay_tree
+from simspec.tree.replay import check_trace, replay_tree
 
 P = [0.5, 0.5, 0.0, 0.0]
 NARROW, WIDE = [0.25, 0.75, 0.0, 0.0], [0.25, 0.25, 0.25, 0.25]

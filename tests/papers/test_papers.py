@@ -28,8 +28,7 @@ from simspec.policies.thompson import beta_ts
 from simspec.reports.trees import SECONDS, prompt_figures
 from simspec.trace.exits import cascade
 from simspec.trace.trace import Trace, TraceMeta
-from simspec.tree.policy import TreePolicy
-from simspec.tree.tree import chain_tree
+from simspec.tree.tree import TreePolicy, chain_tree
 
 TRACES = ROOT / "traces"
 S, ROWS = 60, 120

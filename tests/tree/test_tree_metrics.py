@@ -13,8 +13,8 @@ from simspec.policies import fixed
 from simspec.policies.trees import static
 from simspec.replay.sweep import sweep_rows
 from simspec.reports import oracle_gap as score
-from simspec.tree.policy import TreePolicy
 from simspec.tree.replay import replay_tree, tree_seconds
+from simspec.tree.tree import TreePolicy
 
 
 @settings(max_examples=60)

@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from tree_strategies import ordered, prices, recordings
 
 from simspec.policies.trees import dynamic_tree, tree_oracle
-from simspec.tree.outcomes import outcomes
-from simspec.tree.policy import TreePolicy
-from simspec.tree.replay import replay_tree, tree_seconds
+from simspec.tree.replay import outcomes, replay_tree, tree_seconds
 from simspec.tree.search import rank_acceptance, sequoia_trees
-from simspec.tree.tree import MAX_NODES, chain_tree
+from simspec.tree.tree import MAX_NODES, TreePolicy, chain_tree
 
 
 @settings(max_examples=25)

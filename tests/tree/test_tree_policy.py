@@ -12,10 +12,8 @@ from simspec.policies import TREES, make, parse
 from simspec.policies.trees import RULES, cape, dynamic_tree, optimal_tree, static, tree_oracle
 from simspec.published import FOLDER
 from simspec.replay.sweep import supported_policies
-from simspec.tree.outcomes import outcomes
-from simspec.tree.policy import TreePolicy
-from simspec.tree.replay import prepare_tree, replay_tree, tree_seconds
-from simspec.tree.tree import MAX_NODES, TreeError, load_tree, published_tree
+from simspec.tree.replay import outcomes, prepare_tree, replay_tree, tree_seconds
+from simspec.tree.tree import MAX_NODES, TreeError, TreePolicy, load_tree, published_tree
 
 
 def test_names_parse_back_to_their_policy():

@@ -12,10 +12,8 @@ from simspec import CostModel, Rounds, committed, replay, summary, synthetic
 from simspec.policies import fixed
 from simspec.policies.trees import cape, dynamic_tree
 from simspec.trace.quantization import LOG_ODDS
-from simspec.tree.outcomes import Outcome, outcomes, sibling_counts
-from simspec.tree.policy import TreePolicy
-from simspec.tree.replay import replay_tree, tree_seconds
-from simspec.tree.tree import MAX_NODES, chain_tree, from_paths, tree_of_widths
+from simspec.tree.replay import Outcome, outcomes, replay_tree, sibling_counts, tree_seconds
+from simspec.tree.tree import MAX_NODES, TreePolicy, chain_tree, from_paths, tree_of_widths
 
 
 def equal(trace, policy, cost, figures_at):
