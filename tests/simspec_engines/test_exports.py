@@ -171,6 +171,15 @@ def test_thresholds_survive(threshold, inclusive):
             document("transformers", None, policy=name)
 
 
+def test_acceptance_is_of_all_tokens_before_too():
+    trace = synthetic.iid(0.6, 4, 40, 5, seed=1)
+    rounds = replay(trace, policies.fixed(4))
+    accepted = rounds.accepted[rounds.drafted > 0]
+    expected = [np.mean(accepted > i) for i in range(4)]
+    assert acceptance_by_depth([trace], 4) == pytest.approx(expected)
+    assert expected[3] < 0.4
+
+
 @settings(max_examples=40)
 @given(traces(max_K=5, max_sequences=3), st.data())
 def test_acceptance_is_counted_in_rounds_with_a_draft(trace, data):

@@ -341,6 +341,12 @@ def test_log_lines_are_summed():
     assert marginals(result)[3] == pytest.approx([7 / 13, 4 / 13, 3 / 13])
 
 
+def test_a_last_draft_cut_short_counts_as_a_round_of_a_log(tmp_path):
+    cut = ("Drafted: 12 tokens", "Drafted: 10 tokens")
+    result = read("vllm-log", edited(tmp_path / "f", "vllm-log.txt", cut))
+    assert (result.rounds, result.drafted, result.accepted) == (13, 37, 14)
+
+
 def test_log_lines_of_varying_draft_lengths_give_the_rate_only(tmp_path):
     path = edited(tmp_path / "f", "vllm-log.txt", ("length: 2.11", "length: 1.77"))
     result = read("vllm-log", path)
