@@ -21,7 +21,7 @@ class Report(Settings):
     paper: Annotated[
         tuple[str, ...],
         option(
-            "Print tables of the papers instead, repeatable: eesd-5, glide-1, eagle-1, s2d-1, "
+            "Print tables of the papers instead, repeatable: eesd-5, glide-1, eagle-1, s2d-2, "
             "claims, or all."
         ),
     ] = ()
