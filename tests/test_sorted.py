@@ -31,8 +31,8 @@ from real.record.exits import record_exits
 from real.record.recorder import record_sequence
 from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
-from simspec import policies, replay
-from simspec.trace.exits import ExitDrafts, cascade, exit_counts, read_exits, write_exits
+from simspec import replay
+from simspec.trace.exits import ExitDrafts, cascade, read_exits, write_exits
 from simspec.trace.quantization import LOG_ODDS
 
 CODES = st.integers(0, 255)
@@ -112,19 +112,6 @@ def test_control_run_at_other_thresholds_differs():
     policy = policy_from("fixed:4", derived, toy_cost())
     results = run_all(target, drafter.with_thresholds((1.0, 1.0)), derived, policy, toy_cost())
     assert not compare(derived, policy, replay(derived, policy, cost=toy_cost()), results).exact
-
-
-def test_exit_counts_are_those_of_a_run():
-    trace, target, _ = toy_recording("sorted", "greedy")
-    threshold, policy = (0.8, 0.7), policies.parse("fixed:3")
-    derived, exits = cascade(trace, exits_of("greedy"), threshold)
-    drafter, seen = toy_sorted(0, threshold), []
-    honest = drafter.rollback
-    drafter.rollback = lambda accepted: (seen.extend(drafter.taken), honest(accepted))
-    run_all(target, drafter, derived, policy, toy_cost())
-    counts = exit_counts(exits, replay(derived, policy, cost=toy_cost()), 3)
-    assert counts.tolist() == np.bincount(seen, minlength=3).tolist()
-    assert (counts > 0).all()
 
 
 def test_exits_grow_few_drafts():

@@ -48,29 +48,6 @@ def depthwise_committed(alphas: Any) -> Any:
     return (1 + np.cumprod(_fraction("alphas", alphas), axis=-1).sum(axis=-1))[()]
 
 
-def token_verified(ratios: Any) -> Any:
-    """P(the first j drafted tokens are accepted | the target's text), token verification.
-
-    prod_{i <= j} min(1, r_i), r_i = q(y_i) / p(y_i) of the target's next tokens y (Leviathan et
-    al., arXiv 2211.17192). ratios[..., K] are not cut at 1; the result has their shape. ValueError
-    for ratios that are negative or not finite.
-    """
-    return np.cumprod(np.minimum(_at_least("ratios", ratios, 0), 1), axis=-1)
-
-
-def block_verified(ratios: Any) -> Any:
-    """P(the first j drafted tokens are accepted | the target's text), block verification.
-
-    min(1, r_1, r_1 r_2, ..., r_1 ... r_j), as `token_verified`; never less than there, and equal
-    for j = 1. The text follows p, so a drawn u replays a round on it: the accepted length is the
-    largest j with u < P_j, cut by a shorter draft. Ours, from the algorithm of Sun et al., arXiv
-    2403.10444: a test enumerates it. Recordings hold min(1, r) alone, which is not enough.
-    """
-    with np.errstate(divide="ignore"):
-        sums = np.cumsum(np.log(_at_least("ratios", ratios, 0)), axis=-1)  # products overflow
-    return np.exp(np.minimum.accumulate(np.minimum(sums, 0), axis=-1))
-
-
 def eesd_time(v_d: Any, r_d: Any, length: Any, draft: Any, target: Any) -> Any:
     """Seconds of a sequence (EESD Eq. 13): T = (r_d L / v_d) T_d + (1 - r_d) L T_t.
 
@@ -111,31 +88,6 @@ def harmonic_mean(v_d: Any, r_d: Any) -> Any:
     return (2 * v_d * r_d / np.where(total > 0, total, 1))[()]
 
 
-def measured_speedup(
-    drafted: Any, length: Any, draft: Any, verify: Any, other: Any, target: Any
-) -> Any:
-    """Speedup at measured verification times: L T_t / sum over rounds of (k T_d + T_verify(k) +
-    T_other).
-
-    drafted int[R] is each round's k. draft, other and target are seconds; verify[k] seconds of a
-    pass over k drafts.
-    """
-    drafted, verify = np.asarray(drafted), _at_least("verify", verify, 0)
-    if (
-        drafted.dtype.kind not in "iu"
-        or drafted.size == 0
-        or drafted.min() < 0
-        or drafted.max() >= len(verify)
-    ):
-        raise ValueError(
-            f"drafted must be integers in 0..{len(verify) - 1}, the lengths that verify prices"
-        )
-    seconds = (
-        drafted * _at_least("draft", draft, 0) + verify[drafted] + _at_least("other", other, 0)
-    )
-    return float(_at_least("length", length, 1) * _at_least("target", target, 0) / seconds.sum())
-
-
 def optimal_k(alpha: Any, c: Any, k_max: Any) -> Any:
     """The smallest k in 0..k_max that maximizes `expected_speedup`, int64 in the broadcast
     shape.
@@ -143,24 +95,6 @@ def optimal_k(alpha: Any, c: Any, k_max: Any) -> Any:
     alpha, c = np.broadcast_arrays(_fraction("alpha", alpha), _at_least("c", c, 0))
     k = np.arange(int(_at_least("k_max", k_max, 0)) + 1)
     return np.argmax(expected_speedup(alpha[..., None], k, c[..., None]), axis=-1)[()]
-
-
-def break_even_alpha(k: Any, c: Any) -> Any:
-    """The acceptance of no gain and no loss: expected_speedup(alpha, k, c) = 1.
-
-    k >= 1; 0 at c = 0, 1 at c = 1. ValueError for c > 1, where no acceptance is enough.
-    """
-    k, c = np.broadcast_arrays(_at_least("k", k, 1), _at_least("c", c, 0))
-    if (c > 1).any():
-        raise ValueError(
-            f"c is {c}, expected at most 1: a draft step dearer than a target step never pays"
-        )
-    low, high = np.zeros(k.shape), np.ones(k.shape)
-    for _ in range(60):  # bisection: committed tokens grow strictly with alpha
-        middle = (low + high) / 2
-        pays = expected_committed(middle, k) > k * c + 1
-        low, high = np.where(pays, low, middle), np.where(pays, middle, high)
-    return np.where(c == 0, 0.0, np.where(c == 1, 1.0, high))[()]
 
 
 def geometric_drafted(stay: Any, K: Any) -> Any:
@@ -246,26 +180,3 @@ def roofline(rows: Any, knee: Any) -> Any:
             "time"
         )
     return np.maximum(1.0, np.arange(int(_at_least("rows", rows, 0)) + 1) / knee)
-
-
-def batch_speedup(alpha: Any, k: Any, c: Any, batch: Any, verify: Any) -> Any:
-    """Speedup of a batch of B sequences: E[committed] T(B) / (k c T(B) + T(B (k+1))).
-
-    T = verify[rows] in any unit. A plain step runs B rows and a verification B (k + 1), so where T
-    grows with rows the gain shrinks with B. With a flat T it is `expected_speedup`. c = draft step
-    / target step, both at batch B.
-    """
-    k, batch, verify = np.asarray(k), np.asarray(batch), _at_least("verify", verify, 0)
-    if k.dtype.kind not in "iu" or batch.dtype.kind not in "iu" or (batch < 1).any():
-        raise ValueError(f"k is {k} and batch {batch}, expected integers, batch at least 1")
-    rows = batch * (k + 1)
-    if (rows >= len(verify)).any():
-        raise ValueError(
-            f"verify prices up to {len(verify) - 1} rows, {rows.max()} are needed: give a longer "
-            "table"
-        )
-    return (
-        expected_committed(alpha, k)
-        * verify[batch]
-        / (k * _at_least("c", c, 0) * verify[batch] + verify[rows])
-    )

@@ -18,9 +18,7 @@ METHODS = ("bca", "percentile")
 
 OVER_PROMPTS: tuple[str, ...] = ("prompts",)
 OVER_PRICES: tuple[str, ...] = ("prompts", "prices")
-OVER_REPLICATIONS: tuple[str, ...] = ("replications",)
-"""What intervals cover: the draw of prompts, or that and replicates of the costs, or of a whole
-simulation."""
+"""What intervals cover: the draw of prompts, or that and replicates of the costs."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,6 @@ class Estimate:
     def columns(self, name: str) -> dict[str, float]:
         """{name, name_low, name_high} for a data frame."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
-
-
-def replicated(values: Any, level: float = 0.95) -> Estimate:
-    """The mean of independent replications, NaN left out, with Student's interval.
-
-    mean -/+ t s / sqrt(R), t of R - 1 degrees of freedom; no interval of fewer than two.
-    """
-    kept = np.asarray(values, np.float64)
-    kept = kept[~np.isnan(kept)]
-    if not len(kept):
-        return Estimate(math.nan, math.nan, math.nan, level, 0, OVER_REPLICATIONS)
-    mean, half = float(kept.mean()), math.nan
-    if len(kept) > 1:
-        error = float(kept.std(ddof=1)) / math.sqrt(len(kept))
-        half = float(stdtrit(len(kept) - 1, (1 + level) / 2)) * error
-    return Estimate(mean, mean - half, mean + half, level, len(kept), OVER_REPLICATIONS)
 
 
 class NoInterval(ValueError):

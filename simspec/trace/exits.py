@@ -13,7 +13,7 @@ import numpy as np
 from simspec.output.files import replacing
 from simspec.trace.file import check_size, digest, parquet_options
 from simspec.trace.quantization import LOG_ODDS
-from simspec.trace.trace import Rounds, Trace
+from simspec.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -135,15 +135,6 @@ def cascade(
         beam=None,
     )
     return derived, exits
-
-
-def exit_counts(exits: np.ndarray, rounds: Rounds, count: int) -> np.ndarray:
-    """int64 `[count]`: tokens that rounds of the derived recording drafted at each exit.
-
-    Seconds of drafting are their product with the seconds of a step at each exit.
-    """
-    drafted = np.arange(exits.shape[1]) < rounds.computed[:, None]
-    return np.bincount(exits[rounds.row][drafted], minlength=count)[:count]
 
 
 COLUMNS = tuple(f.name for f in fields(ExitDrafts)[1:])

@@ -81,31 +81,6 @@ def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed:
     )
 
 
-def drifting(first: float, last: float, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
-    """Acceptance drifts along the sequence: first + (last - first) i / (n - 1) for position i of n.
-
-    Every draft token, whatever its depth, has the acceptance of its position; rows are
-    independent. ValueError outside [0, 1].
-    """
-    if not (0 <= first <= 1 and 0 <= last <= 1):
-        raise ValueError(
-            f"acceptance drifts from {first} to {last}, expected two numbers in [0, 1]"
-        )
-    random = _generator(sequences, rows, K, seed)
-    acceptance = np.tile(drift(first, last, rows, K), (sequences, 1))
-    return _trace(
-        acceptance, f"acceptance drifting {first:g} to {last:g}", sequences, rows, seed, random
-    )
-
-
-def drift(first: float, last: float, rows: int, K: int) -> np.ndarray:
-    """float64[rows, K]: the acceptance of `drifting`; row t, depth j + 1 has that of position t
-    + j, at most the last.
-    """
-    position = np.minimum(np.arange(rows)[:, None] + np.arange(K), rows - 1)
-    return first + (last - first) * position / max(rows - 1, 1)
-
-
 def _generator(sequences: Any, rows: Any, K: Any, seed: Any) -> Any:
     if sequences < 1 or rows < 1 or not 1 <= K <= 255:
         raise ValueError(

@@ -6,7 +6,7 @@ import pytest
 from numba import njit, types
 from warm_programs import WarmPrograms
 
-from simspec import Policy, PolicyError, replay, synthetic
+from simspec import Policy, replay, synthetic
 from simspec.numerics.compile import fingerprint, specialize
 from simspec.policies import confidence, fixed
 
@@ -170,29 +170,6 @@ def test_kernels_share_no_cache_file(tmp_path, warm):
     assert len(one) >= 4
     assert len(other) >= 4
     assert not one & other
-
-
-def test_wrong_signature_is_named_in_one_line():
-    trace = synthetic.iid(0.5, 1, 10, 3)
-
-    def three(params, state, slot):
-        return True, True
-
-    def one(params, state, slot, features, u):
-        return slot < 2
-
-    def quiet(params, state, computed, drafted, accepted, features, cost):
-        pass
-
-    # What a function returns is known only where it is compiled.
-    for wrong in (three,) if numba.config.DISABLE_JIT else (three, one):
-        with pytest.raises(
-            PolicyError, match="policy 'mine': draft_more does not compile"
-        ) as caught:
-            replay(trace, Policy("mine", wrong, quiet))
-        assert "\n" not in str(caught.value)
-    with pytest.raises(PolicyError, match="policy 'mine': observe does not compile"):
-        replay(trace, Policy("mine", fixed(1).draft_more, three))
 
 
 def test_one_kernel_serves_all_settings_of_a_policy():

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from strategies import costs
 
-from simspec import CostModel, DeferredPolicy, PolicyError, replay, synthetic
+from simspec import CostModel, replay, synthetic
 from simspec.numerics.rng import beta_draw
-from simspec.policies import cost_ts, fixed, make, oracle, parse
+from simspec.policies import cost_ts, fixed, make
 from simspec.policies.thompson import planned
 
 COUNTS = st.lists(st.integers(0, 40), min_size=12, max_size=12)
@@ -160,29 +160,3 @@ def test_draft_length_follows_the_cost():
         for c in (0.02, 1.0)
     ]
     assert beta[0] == beta[1]
-
-
-def test_names_and_entry_points():
-    cost = CostModel.from_ratio(0.1, 6)
-    assert isinstance(parse("cost_ts"), DeferredPolicy)
-    assert isinstance(parse("cost_ts:depth,alpha0=2"), DeferredPolicy)
-    for text in (
-        "cost_ts",
-        "cost_ts:variant=depth,alpha0=2",
-        "cost_ts:greedy=true,K=3",
-        "cost_ts:decay=0.5,scope=stream",
-    ):
-        policy = make(text, TRACE, cost)
-        assert policy.name == text
-        assert policy.random == ("greedy" not in text)
-        assert (replay(TRACE, policy).drafted <= (3 if "K=3" in text else 6)).all()
-    assert make("cost_ts:depth,alpha0=2", TRACE, cost) == make(
-        "cost_ts:variant=depth,alpha0=2", TRACE, cost
-    )
-    with pytest.raises(
-        PolicyError, match="prices drafts up to 2, cost_ts plans up to 6: measure further"
-    ):
-        make("cost_ts", TRACE, CostModel.from_ratio(0.1, 2))
-    free = CostModel.from_ratio(0.0, 6)
-    assert make("cost_ts", TRACE, free).params
-    assert replay(TRACE, oracle(TRACE, free)) is not None

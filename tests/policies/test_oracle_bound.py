@@ -64,11 +64,11 @@ def faster(bound, trace, cost, seed):
 
 @st.composite
 def recorded(draw):
-    """Recordings of any shape; acceptance independent, decaying, switching, drifting, or drawn."""
+    """Recordings of any shape; acceptance independent, decaying, switching, or drawn."""
     seed, K = draw(st.integers(0, 2**32)), draw(st.integers(1, 6))
     size = (draw(st.integers(1, 3)), draw(st.integers(1, 40)))
     share = st.integers(0, 16).map(lambda n: n / 16)
-    kind = draw(st.sampled_from(["any", "iid", "decaying", "switching", "drifting", "rejection"]))
+    kind = draw(st.sampled_from(["any", "iid", "decaying", "switching", "rejection"]))
     if kind == "iid":
         return synthetic.iid(draw(share), *size, K, seed, confidence=draw(st.booleans()))
     if kind == "decaying":
@@ -77,8 +77,6 @@ def recorded(draw):
     if kind == "switching":
         alphas, leave = (draw(share), draw(share)), draw(st.sampled_from([1 / 16, 0.5, 1.0]))
         return synthetic.switching(alphas, (leave, leave), *size, K, seed)
-    if kind == "drifting":
-        return synthetic.drifting(draw(share), draw(share), *size, K, seed)
     trace = draw(traces(max_rows=40, optional=False))
     if kind == "rejection":
         ratio = np.random.default_rng(seed).random((trace.rows, trace.K)).astype(np.float32)

@@ -1,8 +1,3 @@
-import os
-import subprocess
-import sys
-import textwrap
-
 import numba
 import numpy as np
 import pytest
@@ -91,47 +86,6 @@ def test_functions_without_a_source_file_are_accepted():
     exec("def more(params, state, slot, features, u):\n    return slot < 3, True", namespace)
     trace = synthetic.iid(0.8, 2, 20, 5)
     assert replay(trace, Policy("mine", namespace["more"], _quiet)) == replay(trace, fixed(3))
-
-
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="compiles in processes of its own either way")
-def test_edited_helper_recompiles_the_kernel(tmp_path):
-    """numba's cache looks at the kernel's own file; a copy of the package is edited in
-    cost/rounds.py and must notice.
-    """
-    import shutil
-    from pathlib import Path
-
-    import simspec
-
-    shutil.copytree(
-        Path(simspec.__file__).parent,
-        tmp_path / "simspec",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    code = textwrap.dedent("""
-        import simspec
-        from simspec import Policy, synthetic
-        def more(p, s, slot, f, u): return slot < s[0], True
-        def observe(p, s, computed, drafted, accepted, f, cost): s[0] = 1.0 if cost < 50 else 3.0
-        rounds = simspec.replay(synthetic.iid(0.5, 1, 20, 4), Policy("x", more, observe, (), (1,)))
-        print(rounds.computed.max())
-    """)
-
-    # At NUMBA_OPT=0 numba caches no kernel, and could find no stale one.
-    environment = os.environ | {"NUMBA_DISABLE_JIT": "0"}
-
-    def run():
-        command = [sys.executable, "-c", code]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    assert run() == "1\n"
-    path = tmp_path / "simspec" / "cost" / "rounds.py"
-    path.write_text(
-        path.read_text().replace("seconds = overhead +", "seconds = 100.0 + overhead +")
-    )
-    assert run() == "3\n"
 
 
 def test_stepper_refuses_unsupported_policies():

@@ -135,11 +135,6 @@ def test_invalid_input_is_refused_before_any_replay(arguments, error, words):
         sweep(**({"traces": A, "policies": ["fixed:3"]} | arguments | QUIET))
 
 
-def test_progress_goes_to_stderr(capsys):
-    sweep(A, "fixed:2", replicates=1, progress=True)
-    assert capsys.readouterr().out == ""
-
-
 def test_a_draft_of_the_policys_own_longest_is_not_cut():
     """Every row offers three tokens: a policy of three never asks for more, one of six does."""
     shallow = replace(A, depth=np.minimum(A.depth, 3), run=np.minimum(A.run, 3))

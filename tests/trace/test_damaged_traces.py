@@ -1,10 +1,7 @@
 """Damaged recordings: load_trace and every command refuse them in one line."""
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 from contextlib import chdir, suppress
 
 import numpy as np
@@ -244,23 +241,3 @@ def test_invalid_trace_error_names_field_and_row(tmp_path, monkeypatch):
             with_fields(small_recording(), **parts).save(tmp_path / "x.parquet")
         for reader in (["sweep"], ["report", "--show"], ["run"]):
             refused(tmp_path, *reader, "x.parquet", words=words)
-
-
-def test_errors_in_a_subprocess(tmp_path, file_bytes):
-    """Nothing of this process hides a traceback."""
-    (tmp_path / "cut.parquet").write_bytes(file_bytes[: len(file_bytes) // 2])
-    for arguments, words in (
-        (["sweep", "cut.parquet"], "not a readable trace"),
-        (["report", "absent.parquet"], "no such file"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "simspec.cli", *arguments],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 2
-        assert done.stdout == ""
-        assert words in done.stderr
-        assert done.stderr.count("\n") == 1
-        assert os.listdir(tmp_path) == ["cut.parquet"]
