@@ -66,8 +66,7 @@ class ModelSettings(Settings):
 
     def context(self, drafter: str) -> int:
         """Most tokens of a sequence of the target; of a smaller model that drafts too."""
-        from real.model.checkpoint import load_config
-        from real.model.hf_config import max_context
+        from real.model.checkpoint import load_config, max_context
 
         paths = [self.target_path]
         if drafter == "model":

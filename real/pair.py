@@ -16,9 +16,8 @@ from real.decode.plans import BeamSearch
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.files import TINY as TINY
-from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.hf_config import WeightsError, end_tokens
-from real.model.runner import EAGER, EagerPasses
+from real.model.checkpoint import WeightsError, end_tokens, load_decoder, load_tokenizer
+from real.model.passes import EAGER, EagerPasses
 from real.model.stored_weights import made_for, sha256, weight_files
 from real.model.target import Target
 from real.provenance import check_device

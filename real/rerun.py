@@ -6,7 +6,7 @@ from dataclasses import replace
 from real.decode.loop import DecodeResult, decode
 from real.decode.plans import BeamSearch, Plan, chain_plan, make_plan
 from real.draft import Drafter, Silent
-from real.model.runner import EAGER
+from real.model.passes import EAGER
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet
 from real.sampling import Rule, clear_noise_cache

@@ -13,7 +13,7 @@ import real.jobs
 import real.pair
 import real.record.recorder
 import real.train.train
-from real.model.runner import EAGER
+from real.model.passes import EAGER
 from real.pair import TINY, load_pair
 from real.train import predictors
 

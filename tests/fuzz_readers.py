@@ -43,12 +43,11 @@ from real.engines.rows import read_rows as read_engine_rows
 from real.engines.run import Plan, run_on_engine
 from real.measure.sitting import Sitting, UnfinishedSitting
 from real.measure.timing import Pace, Samples
-from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.checkpoint import end_tokens, load_decoder, load_tokenizer
 from real.model.draft_head import save_draft_head
 from real.model.gguf import check_gguf
-from real.model.hf_config import end_tokens
 from real.pair import TINY
-from real.prompts.reading import read_rows
+from real.prompts import read_rows
 from real.train.text import documents
 from simspec import replay
 from simspec.cost.table import CostTable, load_cost

@@ -4,7 +4,7 @@ from copy import deepcopy
 from functools import lru_cache
 
 import real.pair
-from real.model.runner import EAGER
+from real.model.passes import EAGER
 from real.pair import TINY, load_pair
 
 _embedded = lru_cache(maxsize=8)(load_pair)

@@ -14,8 +14,7 @@ from real.draft.losses import multi_head_loss
 from real.drafters.eagle import EagleHead, eagle_loss
 from real.drafters.medusa import MedusaHeads
 from real.model.checkpoint import load_decoder, load_tokenizer, save_decoder
-from real.model.config import DecoderConfig
-from real.model.decoder import Decoder
+from real.model.decoder import Decoder, DecoderConfig
 from real.model.draft_head import save_draft_head, save_vocabulary
 from real.model.stored_weights import made_for
 from real.model.target import Target

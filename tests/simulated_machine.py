@@ -1,6 +1,6 @@
 """A machine whose clock only layers advance, so that every figure is known."""
 
-from real.model.layer import DecoderLayer
+from real.model.decoder import DecoderLayer
 
 LAUNCH, ROW = 1.0, 1 / 64
 """Seconds of a layer, and of a row in it; exact in binary."""

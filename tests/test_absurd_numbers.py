@@ -13,12 +13,12 @@ from shell import refused, simspec
 
 from real.audit.runs import load_run
 from real.engines import rows
-from real.model.config import MOST, DecoderConfig
+from real.model.checkpoint import WeightsError
+from real.model.decoder import MOST, DecoderConfig
 from real.model.draft_head import block_count, check_settings
-from real.model.hf_config import WeightsError
 from real.model.stored_weights import MAX_RATIO as WEIGHTS_RATIO
 from real.model.stored_weights import read_bytes
-from real.prompts.reading import read_rows
+from real.prompts import read_rows
 from real.sampling import Rule
 from real.train.text import MAX_RATIO, CorpusError, documents
 from simspec import CostModel, TraceError, synthetic
@@ -126,7 +126,7 @@ ENDLESS = {
 def test_file_without_an_end_is_refused(monkeypatch, kind):
     monkeypatch.setattr("simspec.engines.documents.LARGEST", 1 << 20)
     monkeypatch.setattr("simspec.output.files.MOST_JSON", 1 << 20)
-    monkeypatch.setattr("real.prompts.reading.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("real.prompts.MOST_BYTES", 1 << 20)
     monkeypatch.setattr("real.audit.runs.LONGEST_LINE", 1 << 20)
     with pytest.raises(ValueError, match="^/dev/zero.*it has over 1,048,576"):
         ENDLESS[kind](Path("/dev/zero"))

@@ -6,10 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from real.drafters.glide.model import TargetCrossAttention
-from real.model.config import DecoderConfig
-from real.model.decoder import Decoder
-from real.model.full_pass import BranchCache
+from real.drafters.glide import TargetCrossAttention
+from real.model.decoder import Decoder, DecoderConfig
+from real.model.passes import BranchCache
 
 WIDTH = 8
 

@@ -12,8 +12,7 @@ from transformers import AutoTokenizer
 
 from real.model.checkpoint import load_tokenizer
 from real.pair import TINY
-from real.prompts import PromptError, PromptFormat, load_chat_template, read_prompts
-from real.prompts.prompt import messages
+from real.prompts import PromptError, PromptFormat, load_chat_template, messages, read_prompts
 from simspec import load_trace
 
 WORDS = st.text("what is the 42?<s>|\n ", max_size=20)

@@ -12,10 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from real.drafters.model import ModelDrafter
 from real.files import replace_json, replacing
-from real.model.checkpoint import load_decoder, save_decoder
-from real.model.decoder import Decoder
-from real.model.hf_config import WeightsError, from_hf_name, to_hf_name
-from real.model.layer import frequencies
+from real.model.checkpoint import WeightsError, from_hf_name, load_decoder, save_decoder, to_hf_name
+from real.model.decoder import Decoder, frequencies
 from real.model.stored_weights import weights_id
 from real.model.target import Target
 

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from real.decode.features import drafter_identity
+from real.model.checkpoint import WeightsError
 from real.model.draft_head import read_state
-from real.model.hf_config import WeightsError
 from real.model.stored_weights import (
     MAX_RATIO,
     compress,

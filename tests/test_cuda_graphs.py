@@ -11,12 +11,9 @@ import torch
 from test_decoder import RICH
 from toy_lm import toy_decoder
 
-from real.model.captured_passes import CapturedPasses
-from real.model.cuda_graphs import CaptureError, capture, compiled_layers
-from real.model.decoder import Decoder
-from real.model.kv_cache import StaticKVCache
-from real.model.layer import DecoderLayer
-from real.model.runner import Span
+from real.model.captured_passes import CapturedPasses, CaptureError, capture, compiled_layers
+from real.model.decoder import Decoder, DecoderLayer, StaticKVCache
+from real.model.passes import Span
 
 CPU = torch.device("cpu")
 

@@ -13,9 +13,8 @@ from shell import command, refused
 from real.demo import TRACES
 from real.drafters.self_skip import SelfSkipDrafter
 from real.files import replace_json
-from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer
 from real.model.draft_head import HASHES, load_draft_head, save_draft_head
-from real.model.hf_config import WeightsError
 from real.model.stored_weights import made_for, read_bytes
 from real.pair import TINY
 from simspec import CostModel, load_trace

@@ -20,10 +20,8 @@ from transformers import (
 )
 
 from real.model.checkpoint import from_transformers
-from real.model.config import DecoderConfig
-from real.model.decoder import Decoder
-from real.model.layer import frequencies
-from real.model.runner import ancestor_mask, chain, depths
+from real.model.decoder import Decoder, DecoderConfig, frequencies
+from real.model.passes import ancestor_mask, chain, depths
 from real.model.target import Resume, Target
 
 HELD = settings(deadline=None, max_examples=40, derandomize=True)

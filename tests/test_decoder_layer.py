@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import toy_decoder
 
-from real.model.layer import Linear, RMSNorm
+from real.model.decoder import Linear, RMSNorm
 
 
 @settings(deadline=None, max_examples=20)

@@ -31,7 +31,7 @@ from real.decode.features import drafter_features, feature_values
 from real.decode.loop import decode
 from real.decode.plans import chain_plan, top_tokens
 from real.decode.verify import rejection_sample
-from real.draft.drafted_logits import rank_of
+from real.draft.kind import rank_of
 from real.drafters import BUILTIN, parallel_form
 from real.drafters.eagle import EagleHead
 from real.drafters.early_exit import EarlyExitHead
@@ -40,13 +40,14 @@ from real.drafters.hydra import HydraHeads
 from real.drafters.medusa import MedusaHeads
 from real.drafters.model import ModelDrafter
 from real.equality import rounds_of
-from real.model.draft_head import load_draft_head, save_draft_head
-from real.model.draft_vocabulary import (
+from real.model.checkpoint import WeightsError
+from real.model.draft_head import (
     DraftVocabularyHead,
     TiedDraftVocabularyHead,
     check_vocabulary,
+    load_draft_head,
+    save_draft_head,
 )
-from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings

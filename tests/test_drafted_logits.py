@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.draft.drafted_logits import DraftedLogits, rank_of
+from real.draft.kind import DraftedLogits, rank_of
 from real.record.rows import SequenceScores, picks
 from real.sampling import Rule, margin
 

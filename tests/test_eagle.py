@@ -10,7 +10,7 @@ from toy_lm import VOCAB, toy_target
 
 from real.drafters.eagle import INPUTS, EagleDrafter, EagleHead, eagle_loss
 from real.model.draft_head import save_draft_head
-from real.model.runner import chain
+from real.model.passes import chain
 from real.model.target import Target
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from test_eagle import features, pair_of, reference, text_of
 
 from real.draft import TrainingBatch
-from real.drafters.eagle import INPUTS, eagle_loss
-from real.drafters.eagle.drafter import unrolled_estimates
+from real.drafters.eagle import INPUTS, eagle_loss, unrolled_estimates
 
 
 def unrolled(target, drafter, texts, steps):

@@ -28,7 +28,7 @@ from real.engines.rows import Row
 from real.engines.worker import Finished
 from real.jobs import export_drafter
 from real.jobs.convert import SERVED, UNSERVED, drafter_of
-from real.model.draft_vocabulary import DraftVocabularyHead
+from real.model.draft_head import DraftVocabularyHead
 
 CASES = {
     "model": ("model", {"layers": 2}),

@@ -8,8 +8,7 @@ import sys
 import pytest
 from toy_checkpoint import qwen2_checkpoint
 
-from real.model.checkpoint import load_config, load_decoder
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError, load_config, load_decoder
 
 RAN = "raise SystemExit(open({marker!r}, 'a').write(__name__ + chr(10)) and 77)\n"
 KERNELS = """
@@ -31,8 +30,8 @@ import sys
 from pathlib import Path
 from real.bench.hf_generate import load_hf_model
 from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.hf_config import end_tokens
-from real.prompts.prompt import load_chat_template
+from real.model.checkpoint import end_tokens
+from real.prompts import load_chat_template
 from transformers.utils import is_kernels_available
 print("kernels", is_kernels_available())
 marker, *folders = map(Path, sys.argv[1:])

@@ -11,7 +11,7 @@ from toy_lm import DRAFTERS, END, RULES, toy_pair, toy_prompts
 from real.decode.loop import decode
 from real.decode.plans import BeamSearch, Cape, DynamicTree, StaticTree
 from real.draft import Draft, check_grows
-from real.model.runner import ancestor_mask, branches, depths
+from real.model.passes import ancestor_mask, branches, depths
 from real.model.target import Target
 from simspec.tree.tree import tree_of_widths
 

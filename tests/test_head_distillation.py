@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from real.draft import losses
 from real.draft.losses import distillation_loss, head_distillation_loss, soft_loss
-from real.model.draft_vocabulary import DraftVocabularyHead
+from real.model.draft_head import DraftVocabularyHead
 
 ROWS, WIDTH, WIDE, VOCAB = 11, 6, 5, 17
 

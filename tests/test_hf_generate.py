@@ -13,8 +13,7 @@ from toy_lm import END, VOCAB, toy_recording
 from real.bench.contestants import Checkpoints, load_pairs, parse_contestant, requests_of
 from real.bench.hf_generate import hf_contestant, load_hf_model, parse_hf_method
 from real.bench.race import PLAIN, ContestantError, Request, race
-from real.model.checkpoint import save_decoder
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError, save_decoder
 from simspec import policies, replay
 
 NAMES = [

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from real.model.checkpoint import WeightsError
 from real.model.draft_head import read_state
-from real.model.hf_config import WeightsError
 from real.model.stored_weights import SCALE, from_int8
 from real.pair import TINY, load_pair
 

@@ -135,9 +135,9 @@ FORBIDDEN = [
         "real.draft.protocol -> real.decode.loop",
     ),
     (
-        "real/drafters/eagle/head.py",
+        "real/drafters/eagle.py",
         "from real.drafters.medusa import MedusaHeads",
-        "real.drafters.eagle.head -> real.drafters.medusa",
+        "real.drafters.eagle -> real.drafters.medusa",
     ),
     ("real/files.py", "from real import prompts", "real.files -> real.prompts"),
     ("real/newcomer.py", "import json", "newcomer"),

@@ -20,7 +20,7 @@ from real.decode.plans import chain_plan
 from real.draft import Draft
 from real.drafters import BUILTIN
 from real.drafters.lookahead import LookaheadDrafter
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import RecordError, Settings

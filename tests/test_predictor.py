@@ -28,7 +28,7 @@ from real.decode.features import (
     save_predictor,
 )
 from real.equality import rounds_of
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError
 from real.pair import check_predictors
 from real.prompts import Prompt
 from real.record import Settings

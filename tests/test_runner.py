@@ -17,7 +17,7 @@ from real.decode.loop import decode
 from real.decode.plans import BeamSearch, Cape, DynamicTree, StaticTree, chain_plan
 from real.demo import recordings
 from real.model.captured_passes import CapturedPasses
-from real.model.runner import EAGER, Span
+from real.model.passes import EAGER, Span
 from real.model.target import Target
 from real.sampling import Rule
 from simspec import load_trace, policies

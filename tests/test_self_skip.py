@@ -14,7 +14,7 @@ from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
 
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.equality import compare
-from real.model.runner import chain
+from real.model.passes import chain
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings

@@ -23,8 +23,7 @@ from toy_lm import (
 
 from real.drafters.sorted import SortedDrafter, sorted_model
 from real.equality import compare
-from real.model.checkpoint import save_decoder
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError, save_decoder
 from real.model.target import Target
 from real.record import RecordError, Settings
 from real.record.exits import record_exits

@@ -15,7 +15,7 @@ from real.decode.plans import chain_plan
 from real.draft import Step
 from real.drafters import BUILTIN
 from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_model
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError
 from real.model.target import Target
 from real.sampling import Rule
 from real.train.train import train_weights

@@ -22,8 +22,7 @@ from real.drafters.model import ModelDrafter
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_model
-from real.model.config import DecoderConfig
-from real.model.decoder import Decoder
+from real.model.decoder import Decoder, DecoderConfig
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings

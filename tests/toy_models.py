@@ -8,8 +8,7 @@ from toy_tokenizer import END, train_tokenizer
 
 from real.drafters import BUILTIN
 from real.model.checkpoint import load_decoder, save_decoder
-from real.model.config import DecoderConfig
-from real.model.decoder import Decoder, initialize
+from real.model.decoder import Decoder, DecoderConfig, initialize
 from real.model.draft_head import save_draft_head
 from real.model.stored_weights import made_for
 

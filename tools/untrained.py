@@ -19,10 +19,9 @@ from torch import nn
 
 from real.drafters import BUILTIN
 from real.files import replace_json
-from real.model.checkpoint import load_decoder, load_tokenizer, save_decoder
+from real.model.checkpoint import end_tokens, load_decoder, load_tokenizer, save_decoder
 from real.model.decoder import Decoder
 from real.model.draft_head import save_draft_head, save_vocabulary
-from real.model.hf_config import end_tokens
 from real.model.stored_weights import made_for
 
 

@@ -22,7 +22,7 @@ from real.decode.features import required_predictors
 from real.decode.loop import decode
 from real.decode.plans import make_plan
 from real.draft import Drafter, Silent, check_grows
-from real.model.runner import EagerPasses
+from real.model.passes import EagerPasses
 from real.pair import Pair, load_pair
 from real.rerun import prompts_of, recorded_rule
 from real.sampling import clear_noise_cache

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from real.bench.race import Contestant, ContestantError, Generate, Request
-from real.model.checkpoint import load_config
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError, load_config
 from real.model_settings import evenly_spaced
 from real.pair import DTYPES
 from real.progress import Progress, quiet

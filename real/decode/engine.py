@@ -5,9 +5,8 @@ from torch import nn
 
 from real.draft import Drafter
 from real.model.captured_passes import CapturedPasses
-from real.model.decoder import Decoder
-from real.model.layer import DecoderLayer
-from real.model.runner import EAGER, EagerPasses
+from real.model.decoder import Decoder, DecoderLayer
+from real.model.passes import EAGER, EagerPasses
 from real.model.target import Target
 from simspec import Trace
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from real.decode.verify import DRAFTING, POLICY, PhaseTimer
 from real.draft import Drafter, Step
 from real.files import replace_json, replacing
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError
 from real.model.stored_weights import read_bytes, sha256, weight_files
 from real.model.target import TargetOutput
 from simspec.policy.stepper import TOKEN_FEATURES

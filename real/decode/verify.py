@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from real.draft import Draft
-from real.model.runner import depths
+from real.model.passes import depths
 from real.sampling import AddressedDraws, Rule
 from simspec.numerics.rng import RESIDUAL
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.model.decoder import Decoder
-from real.model.draft_vocabulary import DraftVocabularyHead, head_rows
-from real.model.full_pass import causal_mask
+from real.model.draft_head import DraftVocabularyHead, head_rows
+from real.model.passes import causal_mask
 
 CHUNK = {"cpu": 128, "cuda": 4096}
 """Rows whose logits over the vocabulary are held at a time, by type of device."""

@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
-from real.model.hf_config import WeightsError
-from real.model.runner import EAGER, EagerPasses
+from real.model.passes import EAGER, EagerPasses
 from real.model.target import Resume, Target, TargetOutput
 
 Pick = Callable[..., int]

@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import next_prediction_loss
-from real.model.decoder import Decoder
-from real.model.draft_head import DraftHead, load_draft_head
-from real.model.draft_vocabulary import DraftVocabularyHead, check_vocabulary
-from real.model.layer import DecoderLayer, RMSNorm
-from real.model.runner import EAGER, ForwardContext, Span
+from real.model.decoder import Decoder, DecoderLayer, RMSNorm
+from real.model.draft_head import DraftHead, DraftVocabularyHead, check_vocabulary, load_draft_head
+from real.model.passes import EAGER, ForwardContext, Span
 from real.model.target import Resume
 
 

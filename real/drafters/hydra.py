@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
-from real.draft.drafted_logits import DraftedLogits
-from real.draft.kind import Proposal
+from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import multi_head_loss
+from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.draft_head import (
     StackedHeads,
@@ -23,8 +23,7 @@ from real.model.draft_head import (
     load_draft_head,
     read_state,
 )
-from real.model.full_pass import TargetPass
-from real.model.hf_config import WeightsError
+from real.model.passes import TargetPass
 
 
 class ResidualBlock(nn.Module):

@@ -11,17 +11,15 @@ from torch import Tensor
 from real.draft import Drafter, DrafterKind, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import language_model_loss
-from real.model.checkpoint import load_decoder, save_decoder
-from real.model.config import DecoderConfig
-from real.model.decoder import Decoder, initialize
-from real.model.draft_head import load_vocabulary
-from real.model.draft_vocabulary import (
+from real.model.checkpoint import WeightsError, load_decoder, save_decoder
+from real.model.decoder import Decoder, DecoderConfig, initialize
+from real.model.draft_head import (
     DraftVocabularyHead,
     TiedDraftVocabularyHead,
     check_vocabulary,
+    load_vocabulary,
 )
-from real.model.hf_config import WeightsError
-from real.model.runner import EAGER, ForwardContext, Span
+from real.model.passes import EAGER, ForwardContext, Span
 
 
 class ModelDrafter(Drafter):

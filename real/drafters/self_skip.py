@@ -10,12 +10,10 @@ from torch import Tensor
 
 from real.draft import Drafter, DrafterKind, Pick, Step
 from real.draft.kind import Proposal
-from real.model.decoder import Decoder
+from real.model.checkpoint import WeightsError
+from real.model.decoder import Decoder, KVCache
 from real.model.draft_head import settings_of
-from real.model.full_pass import BranchCache, TargetPass
-from real.model.hf_config import WeightsError
-from real.model.kv_cache import KVCache
-from real.model.runner import branches
+from real.model.passes import BranchCache, TargetPass, branches
 from simspec.output.names import one_note
 
 

@@ -13,11 +13,9 @@ from torch import Tensor
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import Proposal
 from real.draft.losses import next_prediction_loss
-from real.model.checkpoint import load_decoder
+from real.model.checkpoint import WeightsError, load_decoder
 from real.model.decoder import Decoder
-from real.model.full_pass import BranchCache, TargetPass, causal_mask
-from real.model.hf_config import WeightsError
-from real.model.runner import ForwardContext, Span
+from real.model.passes import BranchCache, ForwardContext, Span, TargetPass, causal_mask
 from simspec.trace.quantization import LOG_ODDS
 
 

@@ -16,8 +16,7 @@ from real.decode.features import FeatureReader, feature_grids
 from real.draft import Drafter
 from real.drafters.eagle import EagleDrafter
 from real.drafters.model import ModelDrafter
-from real.model.checkpoint import load_decoder, load_tokenizer
-from real.model.hf_config import WeightsError
+from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer
 from real.model.stored_weights import made_for
 from real.model.target import Target, TargetOutput
 from simspec.engines.vllm_proposer import SETTINGS, PolicyProposer, Step

@@ -9,8 +9,8 @@ from typing import Any, NoReturn, cast
 
 from real.drafters import BUILTIN, eagle, medusa, model
 from real.engines.adapter import served_form
+from real.model.checkpoint import end_tokens
 from real.model.draft_head import load_vocabulary
-from real.model.hf_config import end_tokens
 from real.model.stored_weights import sha256
 from real.pair import load_pair
 

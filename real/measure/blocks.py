@@ -38,9 +38,8 @@ from real.measure.timing import (
     Samples,
     Timed,
 )
-from real.model.decoder import Decoder
-from real.model.kv_cache import KVCache
-from real.model.runner import ancestor_mask, chain
+from real.model.decoder import Decoder, KVCache
+from real.model.passes import ancestor_mask, chain
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel

@@ -4,14 +4,330 @@ Its logits equal those of transformers to 1e-5 in float32.
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from real.model.config import DecoderConfig
-from real.model.kv_cache import KVCache, StaticKVCache
-from real.model.layer import DecoderLayer, Linear, RMSNorm, frequencies
+MOST = {
+    "vocab": 1 << 22, "width": 1 << 17, "layers": 1024, "heads": 4096, "kv_heads": 4096,
+    "head_dim": 1 << 14, "hidden": 1 << 20,
+}  # fmt: skip
+"""Limits of sizes, some 8 times those of the largest published decoders."""
+MAX_THETA = 1e12
+"""Limit of the base of rotary frequencies; published ones are below 1e9."""
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """Sizes and options of a decoder.
+
+    | field | meaning |
+    | --- | --- |
+    | vocab | vocabulary size |
+    | width | size of the residual stream |
+    | layers | decoder layers |
+    | heads, kv_heads | query heads, and key/value heads that groups of them share |
+    | head_dim | size of one head |
+    | hidden | inner size of the SwiGLU |
+    | rope_theta | base of the rotary frequencies |
+    | norm_eps | added to the mean square in RMSNorm |
+    | tied | the head shares the embedding's weights |
+    | qkv_bias | biases on query, key and value (Qwen2) |
+    | qk_norm | RMSNorm on each query and key head (Qwen3) |
+    | output_bias | a bias after the attention (Llama and Qwen3 with attention_bias) |
+    """
+
+    vocab: int
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    hidden: int
+    rope_theta: float = 10000.0
+    norm_eps: float = 1e-5
+    tied: bool = True
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    output_bias: bool = False
+
+    @property
+    def weights(self) -> int:
+        """Weights of the matrices and the embedding."""
+        attention = 2 * self.width * self.head_dim * (self.heads + self.kv_heads)
+        layer = attention + 3 * self.width * self.hidden
+        return self.layers * layer + (2 - self.tied) * self.vocab * self.width
+
+    def __post_init__(self) -> None:
+        for name, most in MOST.items():
+            size = getattr(self, name)
+            if not isinstance(size, int) or isinstance(size, bool) or not 0 < size <= most:
+                raise ValueError(f"{name} is {size!r:.40}, expected an integer of 1 to {most}")
+        for name, limit in (("rope_theta", MAX_THETA), ("norm_eps", 1.0)):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value) or not 0 <= value <= limit:
+                raise ValueError(f"{name} is {value!r:.40}, expected a number of at most {limit:g}")
+
+
+class KVCache:
+    """Keys and values of some layers, `[layers, batch, kv_heads, capacity, head_dim]`, grown by
+    doubling.
+
+    The number of valid rows belongs to the owner, who passes `start` with every pass.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        layers: int,
+        batch: int = 1,
+        capacity: int = 256,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        size = (layers, batch, config.kv_heads, capacity, config.head_dim)
+        self.key = torch.zeros(size, dtype=dtype, device=device)
+        self.value = torch.zeros_like(self.key)
+
+    def reserve(self, rows: int) -> None:
+        """Grows to at least `rows` rows; the rows already stored are preserved."""
+        capacity = self.key.shape[3]
+        if rows <= capacity:
+            return
+        extra = max(rows, 2 * capacity) - capacity
+        self.key, self.value = (F.pad(t, (0, 0, 0, extra)) for t in (self.key, self.value))
+
+    def move(self, source: Tensor, start: int) -> None:
+        """Copies the rows `source` to `start`, `start + 1`, ...: an accepted tree path becomes
+        contiguous."""
+        stop = start + len(source)
+        for t in (self.key, self.value):
+            t[:, :, :, start:stop] = t[:, :, :, source]
+
+    def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes a layer's rows `[batch, kv_heads, n, head_dim]` at `start`; returns all rows up to
+        the last written."""
+        stop = start + key.shape[2]
+        self.key[layer, :, :, start:stop] = key
+        self.value[layer, :, :, start:stop] = value
+        return self.key[layer, :, :, :stop], self.value[layer, :, :, :stop]
+
+
+class StaticKVCache:
+    """A window of fixed tensors over a cache's first rows, with the rows that a pass writes.
+
+    | field | meaning |
+    | --- | --- |
+    | key, value | the window; attention covers all of it, and a mask says which rows are valid |
+    | row `[n]` | int64 tensor: the cache rows that the pass writes |
+    | layer_forward | runs the layers of the pass in place of `DecoderLayer.forward`; None: eager |
+
+    Nothing in it depends on the sequence's length, as a captured pass requires
+    (`real.model.captured_passes`).
+    """
+
+    def __init__(
+        self, key: Tensor, value: Tensor, row: Tensor, layer_forward: Callable | None = None
+    ):
+        self.key, self.value, self.row = key, value, row
+        self.layer_forward = layer_forward
+
+    def reserve(self, rows: int) -> None:
+        """Does nothing: the owner has reserved the rows."""
+
+    def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes a layer's rows to `row`; returns the whole window."""
+        window = self.layer(layer)
+        for rows, new in zip(window, (key, value)):
+            rows[:, :, self.row] = new
+        return window
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of one layer, `[batch, kv_heads, rows, head_dim]` each."""
+        return self.key[layer], self.value[layer]
+
+
+class LayerKV(StaticKVCache):
+    """A `StaticKVCache` of a single layer with separate tensors; a compiler would take a view for
+    the whole cache."""
+
+    def layer(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Its keys and values, whatever the layer number."""
+        return self.key, self.value
+
+
+def frequencies(config: DecoderConfig) -> Tensor:
+    """Rotary frequencies theta^(-2i / head_dim), float64 `[head_dim / 2]`."""
+    return config.rope_theta ** (
+        -torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
+    )
+
+
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    """Rotates the pairs (i, i + head_dim / 2) of each head by its position's (cosine, sine)."""
+    cos, sin = rotation
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat((-right, left), -1) * sin
+
+
+class Linear(nn.Linear):
+    """nn.Linear without nn.Module's call, which takes as long as a product of few small rows; its
+    forward hooks run."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._forward_hooks or self._forward_pre_hooks:
+            return cast(Tensor, super().__call__(x))
+        weight, bias = self._parameters.values()
+        return F.linear(x, cast(Tensor, weight), bias)
+
+
+class RMSNorm(nn.Module):
+    """RMSNorm, x / sqrt(mean(x^2) + eps) * weight, computed in at least float32.
+
+    Called as `Linear` is.
+    """
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self._forward_hooks or self._forward_pre_hooks:
+            return cast(Tensor, super().__call__(x))
+        return self.forward(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
+        return self.weight * wide.to(x.dtype)
+
+
+class DecoderLayer(nn.Module):
+    """One decoder layer: x + attention(norm(x)), then + SwiGLU(norm(.)).
+
+    `fuse_projections` joins its five input projections into two matrices, so that a pass runs
+    fewer products.
+    """
+
+    fused = False
+    # set by fuse_projections
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    gate_up: Tensor
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        s, inner = config, config.heads * config.head_dim
+        self.config = config
+        self.attention_norm = RMSNorm(s.width, s.norm_eps)
+        self.query = Linear(s.width, inner, bias=s.qkv_bias)
+        self.key = Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
+        self.value = Linear(s.width, s.kv_heads * s.head_dim, bias=s.qkv_bias)
+        self.output = Linear(inner, s.width, bias=s.output_bias)
+        self.mlp_norm = RMSNorm(s.width, s.norm_eps)
+        self.gate = Linear(s.width, s.hidden, bias=False)
+        self.up = Linear(s.width, s.hidden, bias=False)
+        self.down = Linear(s.hidden, s.width, bias=False)
+        if s.qk_norm:
+            self.query_norm = RMSNorm(s.head_dim, s.norm_eps)
+            self.key_norm = RMSNorm(s.head_dim, s.norm_eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None = None,
+        cache: KVCache | StaticKVCache | None = None,
+        index: int = 0,
+        start: int = 0,
+    ) -> Tensor:
+        """Passes rows `x [batch, n, width]`; with a cache their keys go to rows `start ...` of its
+        layer `index`."""
+        if isinstance(cache, StaticKVCache) and cache.layer_forward is not None:
+            return cache.layer_forward(self, x, rotation, mask, cache, index)
+        return self.mlp(self.attend(x, rotation, mask, cache, index, start))
+
+    def attend(
+        self,
+        x: Tensor,
+        rotation: tuple[Tensor, Tensor],
+        mask: Tensor | None = None,
+        cache: KVCache | StaticKVCache | None = None,
+        index: int = 0,
+        start: int = 0,
+    ) -> Tensor:
+        """The first half of `forward`: x + attention(norm(x))."""
+        y = self.attention_norm(x)
+        q, k, v = (part.unflatten(-1, (-1, self.config.head_dim)) for part in self._qkv(y))
+        if self.config.qk_norm:
+            q, k = self.query_norm(q), self.key_norm(k)
+        q, k = rotate(q.transpose(1, 2), rotation), rotate(k.transpose(1, 2), rotation)
+        v = v.transpose(1, 2)
+        if cache is not None:
+            k, v = cache.put(index, start, k, v)
+        own = getattr(cache, "attention", None)  # a cache that attends in the layer's place
+        if own is not None:
+            mixed = own(index, q, k, v, mask)
+        else:
+            mixed = self._attention(q, k, v, mask, causal=mask is None and cache is None)
+        return x + self.output(mixed.transpose(1, 2).flatten(2))
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """The second half of `forward`: x + SwiGLU(norm(x))."""
+        y = self.mlp_norm(x)
+        if self.fused:
+            gate, up = F.linear(y, self.gate_up).chunk(2, -1)
+        else:
+            gate, up = self.gate(y), self.up(y)
+        return x + self.down(F.silu(gate) * up)
+
+    @torch.no_grad()
+    def fuse_projections(self) -> None:
+        """Joins query, key and value into one matrix, and gate and up into another; for inference.
+
+        The parameters remain as views into the joined matrices. The layer must be on its final
+        device.
+        """
+        for name, group in (
+            ("qkv", (self.query, self.key, self.value)),
+            ("gate_up", (self.gate, self.up)),
+        ):
+            joined = torch.cat([linear.weight for linear in group])
+            self.register_buffer(name, joined, persistent=False)
+            sizes = [linear.out_features for linear in group]
+            for linear, view in zip(group, joined.split(sizes)):
+                linear.weight.data = view
+        biases = (self.query.bias, self.key.bias, self.value.bias)
+        self.register_buffer(
+            "qkv_bias", torch.cat(biases) if self.config.qkv_bias else None, persistent=False
+        )
+        self.fused = True
+
+    def _qkv(self, y: Tensor) -> tuple[Tensor, ...]:
+        if not self.fused:
+            return self.query(y), self.key(y), self.value(y)
+        sizes = [linear.out_features for linear in (self.query, self.key, self.value)]
+        return F.linear(y, self.qkv, self.qkv_bias).split(sizes, -1)
+
+    def _attention(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
+    ) -> Tensor:
+        group = self.config.heads // self.config.kv_heads
+        if group > 1 and causal:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        elif group > 1:
+            # heads that share keys become rows: a long cache is read once and never copied
+            grouped = q.unflatten(1, (-1, group)).flatten(2, 3)
+            wide = mask if mask is None else mask.repeat(*[1] * (mask.dim() - 2), group, 1)
+            mixed = F.scaled_dot_product_attention(grouped, k, v, attn_mask=wide)
+            return mixed.unflatten(2, (group, -1)).flatten(1, 2)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)
 
 
 def initialize(model: nn.Module, seed: int) -> None:

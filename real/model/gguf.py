@@ -13,8 +13,14 @@ import torch
 from safetensors.torch import save_file
 
 from real.files import read_card, replace_json
-from real.model.checkpoint import ATTENTION, load_decoder, load_tokenizer, plain_byte_level
-from real.model.hf_config import FAMILIES, WeightsError
+from real.model.checkpoint import (
+    ATTENTION,
+    FAMILIES,
+    WeightsError,
+    load_decoder,
+    load_tokenizer,
+    plain_byte_level,
+)
 from real.model.stored_weights import sha256, tokenizer_sha256
 from simspec.output.names import one_note
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from real.files import replacing
-from real.model.decoder import Decoder
-from real.model.hf_config import WeightsError
-from real.model.layer import frequencies
+from real.model.checkpoint import WeightsError
+from real.model.decoder import Decoder, frequencies
 
 MAX_RATIO = 16  # of decompression: weights give 1.5, a malicious file thousands
 # lp and pb: the two bytes of a bfloat16 have different distributions

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from real.model.decoder import Decoder
-from real.model.runner import EAGER, EagerPasses, ForwardContext, Input, Span
+from real.model.passes import EAGER, EagerPasses, ForwardContext, Input, Span
 
 
 @dataclass(frozen=True)

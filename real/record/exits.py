@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from real.decode.features import encode_features, feature_values
-from real.draft.drafted_logits import DraftedLogits
+from real.draft.kind import DraftedLogits
 from real.drafters.sorted import ParallelSorted, SortedDrafter
 from real.model.decoder import Decoder
-from real.model.full_pass import TargetPass
+from real.model.passes import TargetPass
 from real.record.rows import SequenceScores, picks
 from real.record.settings import MAX_CODE, RecordError
 from real.sampling import Rule

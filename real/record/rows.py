@@ -10,11 +10,10 @@ import torch
 from real.decode.features import FeatureReader, encode_features, feature_values, required_predictors
 from real.decode.loop import along
 from real.draft import Drafter
-from real.draft.drafted_logits import DraftedLogits, rank_of
-from real.draft.kind import position_batches
+from real.draft.kind import DraftedLogits, position_batches, rank_of
 from real.drafters import parallel_form
 from real.model.decoder import Decoder
-from real.model.full_pass import TargetPass
+from real.model.passes import TargetPass
 from real.model.target import Target, TargetOutput
 from real.prompts import Prompt
 from real.record.sequences import TargetSequence

@@ -15,10 +15,8 @@ from real.decode.loop import Round, decode
 from real.decode.plans import chain_plan
 from real.draft import Silent
 from real.files import replacing
-from real.model.decoder import Decoder
-from real.model.full_pass import RaggedKVCache
-from real.model.kv_cache import KVCache
-from real.model.runner import EAGER
+from real.model.decoder import Decoder, KVCache
+from real.model.passes import EAGER, RaggedKVCache
 from real.model.target import Target
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet

@@ -10,8 +10,7 @@ from torch import Tensor
 from real.decode.loop import along
 from real.decode.plans import CandidateTree, search_tree, top_tokens
 from real.draft import Drafter, ParallelDrafter, check_grows
-from real.draft.drafted_logits import DraftedLogits
-from real.draft.kind import position_batches
+from real.draft.kind import DraftedLogits, position_batches
 from real.drafters import parallel_form
 from real.model.target import Target
 from real.record.rows import SequenceScores, SharedPass, check_history_free

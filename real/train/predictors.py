@@ -17,8 +17,8 @@ from real.decode.features import (
 )
 from real.drafters import BUILTIN
 from real.files import read_card
+from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
-from real.model.hf_config import WeightsError
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.record import Settings

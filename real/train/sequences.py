@@ -14,10 +14,9 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from real.files import check_same_settings, read_card, replace_json, replacing
-from real.model.checkpoint import load_decoder, load_tokenizer
+from real.model.checkpoint import end_tokens, load_decoder, load_tokenizer
 from real.model.decoder import Decoder
-from real.model.full_pass import RaggedKVCache
-from real.model.hf_config import end_tokens
+from real.model.passes import RaggedKVCache
 from real.model.stored_weights import made_for, sha256
 from real.model.target import Target
 from real.processes import ALONE, Processes

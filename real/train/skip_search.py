@@ -13,8 +13,7 @@ from torch import Tensor
 
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig, skipping_pass
 from real.files import check_same_settings, read_card, replace_json
-from real.model.decoder import Decoder
-from real.model.kv_cache import KVCache
+from real.model.decoder import Decoder, KVCache
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.provenance import environment

@@ -9,7 +9,7 @@ from toy_lm import DRAFTERS, PREFIX, RULES, taught, toy_pair, toy_prompts
 from real.draft import Step
 from real.drafters.glide import GlideDrafter, GlideModel, glide_loss
 from real.drafters.model import ModelDrafter
-from real.model.runner import chain
+from real.model.passes import chain
 
 CACHED = {"model", "early_exit", "eagle", "glide", "glide2", "sorted"}
 PICK = RULES["greedy"]

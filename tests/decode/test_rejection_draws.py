@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from real.decode import verify
 from real.decode.verify import rejection_sample
-from real.model.runner import chain
+from real.model.passes import chain
 from real.sampling import AddressedDraws, Rule, inverse_cdf, sample_rows
 from simspec.numerics.rng import ACCEPT, DRAFT, RESIDUAL, uniform
 from simspec.policies import parse

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from real.decode.verify import accept_exact
-from real.model.runner import chain
+from real.model.passes import chain
 from real.sampling import Rule
 from simspec.numerics import rng
 

@@ -18,9 +18,8 @@ from toy_gguf import write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import real.model.gguf
-from real.model.checkpoint import load_decoder, load_tokenizer, plain_byte_level
+from real.model.checkpoint import end_tokens, load_decoder, load_tokenizer, plain_byte_level
 from real.model.gguf import import_gguf
-from real.model.hf_config import end_tokens
 from real.prompts import PromptFormat, load_chat_template
 
 NAMES = {

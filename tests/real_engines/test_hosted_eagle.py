@@ -16,8 +16,8 @@ from real.engines.compare import compare_rows
 from real.engines.hosted_proposer import EagleProposer
 from real.engines.rows import read_rows
 from real.engines.run import Plan, run_on_engine
+from real.model.checkpoint import WeightsError
 from real.model.draft_head import save_draft_head
-from real.model.hf_config import WeightsError
 from real.model.stored_weights import made_for
 from real.pair import TINY, load_pair
 from real.prompts import Prompt

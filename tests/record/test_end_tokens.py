@@ -9,8 +9,7 @@ from toy_lm import VOCAB, toy_decoder
 from transformers import AutoConfig, GenerationConfig
 
 from real.files import replace_json
-from real.model.checkpoint import save_decoder
-from real.model.hf_config import WeightsError, end_tokens
+from real.model.checkpoint import WeightsError, end_tokens, save_decoder
 from real.pair import TINY
 from simspec import load_trace
 

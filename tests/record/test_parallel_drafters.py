@@ -15,7 +15,7 @@ from toy_lm import DRAFTERS, END, RULES, VOCAB, ToyPairs, toy_prompts, toy_targe
 from real import sampling
 from real.decode.features import AcceptancePredictor, drafter_features
 from real.draft import kind as parallel
-from real.draft.drafted_logits import DraftedLogits
+from real.draft.kind import DraftedLogits
 from real.drafters import parallel_form
 from real.drafters.eagle import INPUTS, EagleDrafter
 from real.drafters.glide import GlideDrafter, GlideModel
@@ -23,7 +23,7 @@ from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model import full_pass
-from real.model.full_pass import BranchCache
+from real.model.passes import BranchCache
 from real.model.target import Target
 from real.record import Settings
 from real.record import tree_order as parallel_tree_order

@@ -19,7 +19,7 @@ from enumerated_world import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from real.model.runner import chain
+from real.model.passes import chain
 from real.sampling import Rule
 
 

@@ -19,8 +19,7 @@ from real.drafters.model import ModelDrafter
 from real.engines import Request
 from real.engines.compare import compare_rows, written_text
 from real.model.checkpoint import save_decoder
-from real.model.draft_head import save_vocabulary
-from real.model.draft_vocabulary import DraftVocabularyHead
+from real.model.draft_head import DraftVocabularyHead, save_vocabulary
 from real.model.target import Target
 from real.pair import TINY
 from real.prompts import Prompt

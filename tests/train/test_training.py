@@ -10,7 +10,7 @@ from toy_lm import VOCAB, toy_target, toy_texts
 from toy_training import LENGTH, asked, drafter_data
 
 from real.drafters import BUILTIN, trainable
-from real.model.config import DecoderConfig
+from real.model.decoder import DecoderConfig
 from real.provenance import multiplies_bfloat16
 from real.train.evaluation import accepted_lengths, card_lines, compare, evaluate_drafter, summary
 from real.train.loop import TrainSchedule, fit, optimizers

@@ -13,8 +13,7 @@ from toy_lm import VOCAB
 
 import real.train.loop
 from real.draft.losses import next_token_loss
-from real.model.config import DecoderConfig
-from real.model.decoder import Decoder, initialize
+from real.model.decoder import Decoder, DecoderConfig, initialize
 from real.train.loop import TrainSchedule, fit, learning_rate_factor, optimizers
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from toy_lm import VOCAB, toy_decoder, toy_prompts
 
-from real.model.full_pass import RaggedKVCache
+from real.model.passes import RaggedKVCache
 from real.model.target import Target
 from real.record import Settings
 from real.record.sequences import target_sequence, target_sequences
