@@ -26,8 +26,8 @@ SMOLLM2 := models/smollm2
 located = $(foreach name,$(1),$(shell find tests -name test_$(name).py))
 # Tests of compiled functions: interpreted, their code may differ.
 CORE := rng cost specialize policy deferred_policy policies oracle posterior scalar_predictor exits cost_aware
-CORE += simulate synthetic formulas metrics sweep bounds drawn tree tree_policy tree_replay tree_oracle tree_metrics
-CORE += beta_draw
+CORE += simulate synthetic formulas metrics sweep drawn tree tree_policy tree_replay tree_oracle tree_metrics
+CORE += beta_draw bounds_of_policies
 
 SLOW := rejection_policies assisted embedded equality tree_engine tree_embedded sampling_law
 SLOW += fuzz random_kills kill engine_run
