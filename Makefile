@@ -5,7 +5,7 @@
 # make lint   format, style, types and import layers
 # make mutants  plant known bugs in a scratch copy, one at a time: do the tests near them notice?
 # make docs   build the documentation into out/site, without a network, and compare it with today's code
-# make bench  time of a simulated round and of sweeps: one JSON; ratios go into tools/bench/history.jsonl
+# make bench  time of a simulated round and of a sweep: one JSON
 # make engines  build the environments of the released engines below .engines, one each (ENGINES="vllm")
 # make test-engines  run the tests that need those environments and the model of `make smollm2`
 # make notebooks  run the notebooks and write their .ipynb with outputs and plots
@@ -14,9 +14,8 @@
 # make smollm2    fetch a chat model of 135 M parameters into models/smollm2, beside an EAGLE (docs/models.md)
 # make smollm2-run  run that EAGLE on 20 prompts for real: README's figures on this machine
 # make smollm2-drafters, smollm2-recordings, smollm2-costs  train drafters for it, record and measure them
-# make smollm2-variants  its EAGLE with other draft vocabularies, against itself
 # make smollm2-engines  costs and speedups of it on the released engines, predicted and measured (docs/engines.md)
-# make smollm2-equality  run them for real, compare every round with its replay, audit every token
+# make smollm2-compare  speedups of its drafters, predicted beside measured
 # make tiny-rejection  record some embedded drafters under the rejection rule (traces/README.md)
 PYTHON ?= python3
 VENV := .venv
@@ -34,8 +33,8 @@ SLOW += fuzz random_kills kill engine_run
 
 .PHONY: engines test-engines smollm2-engines
 .PHONY: demo test test-fast format test-slow mutants lint docs bench notebooks example smollm2 clean costs
-.PHONY: smollm2-run smollm2-scorecards smollm2-drafters smollm2-recordings smollm2-costs smollm2-equality
-.PHONY: smollm2-eagle smollm2-glide smollm2-more-drafters smollm2-variants smollm2-variant tiny-rejection
+.PHONY: smollm2-run smollm2-compare smollm2-drafters smollm2-recordings smollm2-costs
+.PHONY: smollm2-eagle smollm2-glide smollm2-more-drafters tiny-rejection
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,7 +76,7 @@ docs: $(VENV)/.installed
 	SIMSPEC_SITE=out/site $(BIN)/python -m pytest -n 2 --dist worksteal -m docs $$(grep -rl mark.docs tests --include='test_*.py')
 
 bench: $(VENV)/.installed
-	@$(BIN)/python tools/bench/replay.py --history tools/bench/history.jsonl $(BENCH_ARGS)
+	@$(BIN)/python tools/bench.py $(BENCH_ARGS)
 
 notebooks: $(VENV)/.installed
 	$(BIN)/python notebooks/execute.py
@@ -106,7 +105,7 @@ DRAFT := $(SMOLLM2)/draft
 $(DRAFT)/model.safetensors: $(SMOLLM2)/target/card.json
 	$(BIN)/python tools/untrained.py skip $(SMOLLM2)/target $(DRAFT) 12 19
 smollm2-engines: engines $(DRAFT)/model.safetensors
-	tools/bench/engines.sh $(BIN) $(SMOLLM2) traces/smollm2/engines
+	tools/engines.sh $(BIN) $(SMOLLM2) traces/smollm2/engines
 
 test-engines: $(VENV)/.installed $(SMOLLM2)/target/card.json
 	SIMSPEC_TEST_ENGINES=1 $(BIN)/python -m pytest -n 0 -rs tests/engines
@@ -198,18 +197,14 @@ smollm2-costs: $(SMOLLM2)/target/card.json
 	  $(addprefix traces/smollm2/drafters/,eagle.json glide.json medusa.json early_exit.json model.json)
 	$(BIN)/simspec measure $(addprefix --for ,$(EXHIBITED)) --models $(SMOLLM2) --threads 2 --seconds 20
 
-# Predicted and measured speedups of the drafters whose weights are here; a quarter of an hour each, alone.
-SCORECARD = $(BIN)/simspec scorecard --models $(SMOLLM2) --threads 2 --json --budget 32
-FEW := --policy fixed:2 --policy beta_ts
-MORE := $(FEW) --policy cali_ts:predictor=confidence --policy confidence:0.4 --policy cost_ts
+# Speedups predicted and measured in float32, a quarter of an hour each, alone; killed, it goes on.
+COMPARE = $(BIN)/simspec run --compare --models $(SMOLLM2) --threads 2 --prompts 20 --budget 32 --policy fixed:2 \
+  --policy beta_ts --policy cost_ts
 MEASURED := traces/smollm2/measured
-smollm2-scorecards: $(SMOLLM2)/target/card.json
-	$(SCORECARD) traces/smollm2/greedy/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-eagle-greedy.json
-	$(SCORECARD) traces/smollm2/coupled/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-eagle-coupled.json
-	$(SCORECARD) traces/smollm2/greedy/prompt_lookup.parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-prompt_lookup-greedy.json
+smollm2-compare: $(SMOLLM2)/target/card.json
+	for name in greedy/eagle coupled/eagle greedy/prompt_lookup; do \
+	  $(COMPARE) traces/smollm2/$$name.parquet --cost traces/smollm2/$$name.cost.json \
+	    --save $(MEASURED)/compare-$$(echo $$name | tr / -).json || exit 1; done
 
 # Drafters that nobody trains: n-grams of a suffix tree, and the target without layers 12 to 19. Their recordings
 # stay on the machine.
@@ -217,10 +212,6 @@ UNTRAINED := $(SMOLLM2)/untrained
 smollm2-untrained: $(SMOLLM2)/target/card.json
 	mkdir -p $(UNTRAINED)
 	$(SMOLLM2_RECORD:128=64) --drafter suffix --drafter self_skip --depth 8 --rule greedy --out $(UNTRAINED)
-	$(SCORECARD:32=16) $(UNTRAINED)/suffix.parquet $(FEW) --policy cost_ts > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-suffix-greedy.json
-	$(SCORECARD:32=16) $(UNTRAINED)/self_skip.parquet $(MORE) > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-self_skip-greedy.json
 
 # EESD's exit and θ: three layers, one new, a head of its own; an hour and a half to train, an hour to measure.
 SMOLLM2_EXIT = --target $(SMOLLM2)/target --prompts $(SMOLLM2)/prompts.jsonl --prompts $(SMOLLM2)/learn/chat.jsonl \
@@ -233,55 +224,6 @@ smollm2-exit: $(SMOLLM2)/target/card.json $(SMOLLM2)/prompts.jsonl $(SMOLLM2)/le
 	$(SMOLLM2_RECORD:128=64) --drafter early_exit --depth 8 --rule greedy --out $(UNTRAINED)/early_exit.parquet
 	$(BIN)/simspec measure --for $(UNTRAINED)/early_exit.parquet --models $(SMOLLM2) --threads 2 \
 	  --seconds 20
-	$(SCORECARD:32=16) $(UNTRAINED)/early_exit.parquet $(FEW) --policy cali_ts:predictor=theta \
-	  --policy confidence:0.4 --policy cost_ts > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/scorecard-early_exit-3-greedy.json
-
-# In bfloat16, on a processor that multiplies it (the commands refuse others): EAGLE Table 4, that is transformers,
-# our engine and EAGLE in it, and whether recordings in float32 predict the speedups. 50 minutes, alone.
-smollm2-bfloat16: $(SMOLLM2)/target/card.json
-	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --threads 2 \
-	  --dtype bfloat16 --budget 64 --contestant eagle=fixed:2 --contestant eagle=confidence:0.4 \
-	  --contestant eagle=static:2x1 --contestant eagle=static:2x1x1 --contestant eagle=fixed:3 \
-	  --contestant prompt_lookup=fixed:2 --rival generate --out $(MEASURED)/race_engines.json
-	$(BIN)/simspec race traces/smollm2/greedy/eagle.parquet --models $(SMOLLM2) --threads 2 \
-	  --dtype bfloat16 --contestant eagle=fixed:3 --contestant eagle=fixed:4 --contestant eagle=confidence:0.4 \
-	  --rival none --out $(MEASURED)/race_long.json
-	$(SCORECARD) --dtype bfloat16 traces/smollm2/greedy/eagle.parquet $(MORE) > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/bfloat16-eagle-greedy.json
-	$(SCORECARD) --dtype bfloat16 traces/smollm2/coupled/eagle.parquet --policy fixed:2 --policy confidence:0.4 \
-	  --policy cost_ts > $(SMOLLM2)/scorecard.json
-	mv $(SMOLLM2)/scorecard.json $(MEASURED)/bfloat16-eagle-coupled.json
-
-EQUALITY = $(BIN)/python tools/bench/equality.py --models $(SMOLLM2) --threads 1
-IN_FLOAT64 := greedy/eagle greedy/prompt_lookup coupled/model
-smollm2-equality:
-	$(EQUALITY) $(addprefix traces/smollm2/,greedy/eagle.parquet coupled/eagle.parquet) --policy cost_ts \
-	  --policy confidence:0.4 --prompts 30 --out traces/smollm2/measured/equality_eagle.json
-	$(EQUALITY) $(addprefix traces/smollm2/,greedy/eagle.parquet coupled/eagle.parquet) --policy cost_ts \
-	  --prompts 3 --dtype float64 --out traces/smollm2/measured/equality_eagle_float64.json
-	$(EQUALITY) $(wildcard traces/smollm2/greedy/*.parquet traces/smollm2/coupled/*.parquet) \
-	  --policy cost_ts --out traces/smollm2/measured/equality.json
-	$(EQUALITY) $(addprefix traces/smollm2/,$(IN_FLOAT64:%=%.parquet)) --policy cost_ts --prompts 2 \
-	  --dtype float64 --out traces/smollm2/measured/equality_float64.json
-	$(EQUALITY) $(addprefix traces/smollm2/rejection/,eagle.parquet prompt_lookup.parquet) --policy fixed:3 \
-	  --prompts 12 --out traces/smollm2/measured/equality_rejection.json
-
-# One EAGLE with heads over other draft vocabularies. Every call goes on where it was.
-VARIANTS := $(SMOLLM2)-variants
-SIZES := 8192 4096 16384 49152
-smollm2-variants:
-	for size in $(SIZES); do \
-	  $(BIN)/simspec train eagle $(SMOLLM2_TEXT) --from eagle --steps 0 --draft-vocab $$size --name eagle-$$size && \
-	  $(MAKE) smollm2-variant NAME=eagle-$$size DRAFTER=eagle || exit 1; done
-	$(BIN)/python tools/bench/variants.py $(SIZES:%=$(VARIANTS)/eagle-%.parquet) \
-	  --out traces/smollm2/measured/draft_vocabularies.json
-smollm2-variant:
-	mkdir -p $(VARIANTS)
-	test -f $(VARIANTS)/$(NAME).parquet || $(SMOLLM2_RECORD) --drafter $(DRAFTER) --weights $(SMOLLM2)/$(NAME) \
-	  --depth $(if $(filter medusa,$(DRAFTER)),4,8) --rule greedy --out $(VARIANTS)/$(NAME).parquet
-	test -f $(VARIANTS)/$(NAME).cost.json || $(BIN)/simspec measure --drafter $(DRAFTER) --weights $(SMOLLM2)/$(NAME) \
-	  --models $(SMOLLM2) --depth 4 --threads 2 --seconds 20 --out $(VARIANTS)/$(NAME).cost.json
 
 # Text and prompts, copied from a data folder beside the checkout and ignored by git: 12 MB.
 DATA ?= ../shared/data

@@ -1,17 +1,32 @@
-"""Running policies on a recording's prompts, under its rule."""
+"""Policies run for real on a recording's prompts, and every round compared with the replay.
 
-from collections.abc import Sequence
-from dataclasses import replace
+`run_on` compares rounds one by one; under the rejection rule, where a run draws its own tokens,
+`run_sampled` tests them in distribution.
+"""
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+
+from real.decode.engine import engines_of
 from real.decode.loop import DecodeResult, decode
-from real.decode.plans import BeamSearch, Plan, chain_plan, make_plan
+from real.decode.plans import BeamSearch, Plan, chain_plan, make_plan, parse_beam
 from real.draft import Drafter, Silent
 from real.model.passes import EAGER
 from real.pair import Pair, check_predictors
-from real.progress import Progress, quiet
+from real.progress import Progress, quiet, relabel
+from real.record.rows import check_history_free, record_emitted
 from real.sampling import Rule, clear_noise_cache
-from simspec import CostModel, Policy, Trace, policies
+from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies, replay
+from simspec.policy_kind import DeferredPolicy
+from simspec.replay.replay import prepare
+from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_rounds
+from simspec.trace.quantization import decode_margin
+from simspec.tree.replay import check_trace, prepare_tree, replay_tree, tree_seconds
 from simspec.tree.tree import TreePolicy
+
+AnyPolicy = Policy | TreePolicy | BeamSearch
 
 SEEDS = 1 << 64
 """Seeds of draws are smaller."""
@@ -62,7 +77,7 @@ def prompts_of(trace: Trace) -> list[list[int]]:
 def rerun(
     pair: Pair,
     trace: Trace,
-    policies_: Sequence[Policy | TreePolicy | BeamSearch],
+    policies_: Sequence[AnyPolicy],
     seed: int,
     cost: CostModel,
     progress: Progress = quiet,
@@ -101,3 +116,435 @@ def rerun(
 def total_seconds(results: Sequence[DecodeResult]) -> float:
     """Decoding time of several runs, without prefill."""
     return float(sum(r.seconds.sum() for r in results))
+
+
+NEAR_TIE = 1e-4
+"""A decision with a smaller margin may differ between two orders of float32 arithmetic."""
+MAX_EXCEPTIONS = 1e-3
+"""Largest share of rounds that may end in such a difference."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The first difference of one sequence.
+
+    | field | meaning |
+    | --- | --- |
+    | sequence, round, row | where it is |
+    | margin | of the decision nearest to a tie |
+    | text | whether committed tokens differ |
+    """
+
+    sequence: int
+    round: int
+    row: int
+    margin: float
+    text: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of a comparison.
+
+    | field | meaning |
+    | --- | --- |
+    | rounds | rounds compared: all up to and including each sequence's first difference |
+    | exceptions | differences with a recorded margin, or a gap in a tree of the run, under \
+NEAR_TIE |
+    | failures | all other differences |
+    """
+
+    rounds: int
+    exceptions: tuple[Flip, ...]
+    failures: tuple[Flip, ...]
+
+    @property
+    def equal(self) -> bool:
+        """No failure, and exceptions in at most a share MAX_EXCEPTIONS of the rounds."""
+        return not self.failures and len(self.exceptions) <= MAX_EXCEPTIONS * self.rounds
+
+    @property
+    def exact(self) -> bool:
+        """No difference at all."""
+        return not self.failures and not self.exceptions
+
+    @property
+    def lossless(self) -> bool:
+        """No failure in the committed tokens."""
+        return not any(f.text for f in self.failures)
+
+    @property
+    def text_flips(self) -> tuple[Flip, ...]:
+        """The differences in committed tokens."""
+        return tuple(f for f in (*self.exceptions, *self.failures) if f.text)
+
+    def __add__(self, other: "Comparison") -> "Comparison":
+        return Comparison(
+            self.rounds + other.rounds,
+            self.exceptions + other.exceptions,
+            self.failures + other.failures,
+        )
+
+
+NOTHING = Comparison(0, (), ())
+
+
+def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
+    """The rounds of runs of all of a trace's sequences, with the trace's row numbers."""
+    columns = [np.stack((r.position, r.computed, r.drafted, r.accepted), 1) for r in results]
+    return Rounds.join(columns, start=trace.offset)
+
+
+def compare(
+    trace: Trace, policy: AnyPolicy, replayed: Rounds, results: Sequence[DecodeResult]
+) -> Comparison:
+    """Compares runs of all sequences with their replay, each up to its first difference.
+
+    ValueError for a recording of the rejection rule, whose runs commit other tokens.
+    """
+    if trace.meta.rule == "rejection":
+        raise ValueError(
+            "rounds under the rejection rule are equal in distribution, not one by one; "
+            "compare on a greedy or coupled recording"
+        )
+    ran = rounds_of(trace, results)
+    total = 0
+    excused: list[Flip] = []
+    failed: list[Flip] = []
+    for s, result in enumerate(results):
+        wanted, found = (_table(r, s) for r in (replayed, ran))
+        tokens = trace.token[trace.offset[s] : trace.offset[s + 1]]
+        first = _first_difference(wanted, found)
+        token = _first_difference(tokens[:, None], result.token[:, None])
+        if token is not None:  # the round whose pass committed the token that differs
+            position = trace.offset[s] + token
+            inside = int(np.searchsorted(wanted[:, 0], position, side="right")) - 1
+            first = inside if first is None else min(first, inside)
+        if first is None:
+            total += len(wanted)
+            continue
+        total += first + 1
+        expected = wanted[min(first, len(wanted) - 1)]
+        depth = max(expected[1], found[first, 1] if first < len(found) else 0)
+        row = int(expected[0])
+        margin = _evidence(trace, policy, row, int(trace.offset[s + 1]), int(depth))
+        margin = min(margin, float(result.gap[first]) if first < len(result.gap) else margin)
+        flip = Flip(sequence=s, round=first, row=row, margin=margin, text=token is not None)
+        (excused if flip.margin < NEAR_TIE else failed).append(flip)
+    return Comparison(total, tuple(excused), tuple(failed))
+
+
+def _table(rounds: Rounds, s: int) -> np.ndarray:
+    part = slice(rounds.offset[s], rounds.offset[s + 1])
+    return np.stack(
+        (rounds.row[part], rounds.computed[part], rounds.drafted[part], rounds.accepted[part]), 1
+    )
+
+
+def _first_difference(a: np.ndarray, b: np.ndarray) -> int | None:
+    shared = min(len(a), len(b))
+    differ = (a[:shared] != b[:shared]).any(1)
+    if differ.any():
+        return int(differ.argmax())
+    return None if len(a) == len(b) else shared
+
+
+def _evidence(trace: Trace, policy: AnyPolicy, row: int, end: int, depth: int) -> float:
+    """Smallest recorded margin of the decisions at `row`, up to `depth` draft tokens; inf without
+    any.
+
+    A draft margin belongs to the drafter's own chain, and is no evidence for a tree's ranks.
+    """
+    assert trace.margin is not None  # recorded under every exact rule
+    codes = [trace.margin[row : min(row + depth + 1, end)]]
+    if policy.longest(trace.K):
+        assert trace.draft_margin is not None
+        codes.append(trace.draft_margin[row, :depth])
+    if policy.reads:
+        assert trace.feature_margin is not None
+        codes.append(trace.feature_margin[row, :depth])
+    margins = np.concatenate(codes)
+    # a code is rounded up: the one of exactly NEAR_TIE may be of a smaller margin, and is not
+    # excused
+    return float(decode_margin(margins.min())) if len(margins) else float("inf")
+
+
+REPLAYS = 32
+"""Replays of the recording whose mean is the modelled speedup."""
+
+
+@dataclass(frozen=True)
+class SampledOutcome:
+    """A policy run for real under the rejection rule, with tests of its rounds.
+
+    | field | meaning |
+    | --- | --- |
+    | tests | of the rounds, against replays of the run's own tokens and of the recording |
+    | simulated, measured | speedup over plain decoding: modelled, the mean over replays of the \
+recording (None for a drafter that was not recorded), and in wall-clock time |
+    | committed, replayed | output tokens a round: of the run, and over replays of the recording |
+    | results, texts | runs of all sequences, and their tokens |
+    | engines | engine that the target and the drafter ran on |
+    """
+
+    policy: str
+    tests: RoundTests
+    simulated: float | None
+    measured: float
+    device: str
+    committed: float
+    replayed: float | None
+    results: tuple
+    engines: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        """Whether no test raises an alarm."""
+        return self.tests.equal
+
+    @property
+    def texts(self) -> tuple:
+        return tuple(result.token for result in self.results)
+
+    def summary(self) -> dict:
+        """The object that `simspec run --json` prints for a recording of the rejection rule."""
+        tests = asdict(self.tests) | {"p_values": dict(self.tests.p_values), "power": POWER}
+        if self.tests.detectable == float("inf"):
+            tests["detectable"] = None
+        return {
+            "policy": self.policy,
+            "rule": "rejection",
+            "replay_equal": self.equal,
+            "alarms": self.tests.alarms,
+            "tests": tests,
+            "speedup_simulated": None if self.simulated is None else round(self.simulated, 4),
+            "speedup_measured": round(self.measured, 4),
+            "committed_per_round": round(self.committed, 4),
+            "committed_per_round_replayed": self.replayed and round(self.replayed, 4),
+            "device": self.device,
+            "engines": dict(self.engines),
+        }
+
+    def describe(self) -> str:
+        """The lines that `simspec run` prints."""
+        tests = self.tests
+        p_values = ", ".join(f"{name} p = {p:.3g}" for name, p in tests.p_values)
+        known = self.simulated is not None
+        simulated = f"{self.simulated:.3f} simulated" if known else "no replay of this drafter"
+        lengths = f"{self.committed:.3f} tokens a round"
+        if self.replayed is not None:
+            lengths += f", {self.replayed:.3f} in replays of the recording"
+        outcome = f"NOT EQUAL: {', '.join(tests.alarms)}" if tests.alarms else "no alarm"
+        return (
+            f"{self.policy}: {tests.rounds} rounds, {tests.replayed:.1f} +- {tests.spread:.1f} in "
+            f"{tests.replays} replays of its tokens; {lengths}\n"
+            f"{p_values}\n"
+            f"{outcome}; a false alarm has probability {tests.risk:g} at most (each test "
+            f"{tests.level:.2g}); a loss of {tests.detectable:.2%} of accepted tokens is detected "
+            f"with probability {POWER}\n"
+            f"speedup {self.measured:.3f} measured, {simulated}"
+        )
+
+
+def run_sampled(
+    trace: Trace,
+    pair: Pair,
+    policy: Policy | str | Callable,
+    cost: CostModel,
+    seed: int = 0,
+    risk: float = 1e-3,
+    progress: Progress = quiet,
+) -> SampledOutcome:
+    """Runs `policy` and plain decoding on a trace's prompts, and tests rounds against replays.
+
+    The run draws its own tokens, by another seed than the recording's. Both speedups are time per
+    token of plain decoding over that of the policy, without prefill. A drafter other than the
+    recording's is tested on the run's own tokens only. PolicyError for policies that do not replay
+    under this rule, RecordError for a drafter that is not history-free.
+    """
+    chosen = chain_policy(trace, policy, cost)
+    check_history_free(pair.drafter)
+    rule = rerun_rule(trace, seed)
+    settings = ReplaySettings(chosen, cost, (rule.seed + 1) % SEEDS, risk)
+    running = relabel(progress, f"running {chosen.name}")
+    ran, plain = rerun(pair, trace, [chosen], seed, cost, running)
+    own = record_emitted(pair.target, pair.drafter, rule, trace, [r.token for r in ran])
+    rounds = rounds_of(own, ran)
+    recorded = pair.drafter.name == trace.meta.drafter
+    tests = check_rounds(rounds, own, settings, trace if recorded else None)
+    simulated = replayed = None
+    if recorded:
+        replays = list(settings.replays(trace, REPLAYS))
+        seconds = np.mean([cost.seconds(r).sum() for r in replays])
+        simulated = float(trace.rows * cost.baseline / seconds)
+        replayed = float(trace.rows / np.mean([len(r) for r in replays]))
+    tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
+    return SampledOutcome(
+        policy=chosen.name,
+        tests=tests,
+        simulated=simulated,
+        measured=total_seconds(plain) / tokens[1] * tokens[0] / total_seconds(ran),
+        device=cost.device,
+        committed=tokens[0] / len(rounds),
+        replayed=replayed,
+        results=tuple(ran),
+        engines=engines_of(pair.target, pair.drafter),
+    )
+
+
+def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
+    """The policy, if it replays on a recording of the rejection rule; else PolicyError."""
+    chosen = policy if isinstance(policy, BeamSearch) else policies.make(policy, trace, cost)
+    if not isinstance(chosen, Policy):
+        raise PolicyError(
+            f"{chosen.name} is no policy of chains, whose rounds alone are tested under the "
+            "rejection rule; expected one such as fixed:3, or a greedy or coupled recording"
+        )
+    prepare(trace, chosen, cost)
+    return chosen
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A policy run for real on a recording, compared with its replay.
+
+    | field | meaning |
+    | --- | --- |
+    | simulated, measured | speedup over plain decoding: modelled (None for a drafter that was not \
+recorded), and in wall-clock time |
+    | committed | output tokens per round |
+    | engines | engine that the target and the drafter ran on |
+
+    Beams have no replay: their output is compared, and their own rounds are priced.
+    """
+
+    policy: str
+    comparison: Comparison
+    simulated: float | None
+    measured: float
+    device: str
+    texts: tuple
+    committed: float
+    results: tuple = ()
+    engines: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        """Whether the rounds equal the replay's."""
+        return self.comparison.equal
+
+    def describe(self) -> str:
+        """The line that `simspec run` prints."""
+        compared = self.comparison
+        known = self.simulated is not None
+        simulated = f"{self.simulated:.3f} simulated" if known else "no replay of this drafter"
+        return (
+            f"{self.policy}: {compared.rounds} rounds compared, "
+            f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
+            f"speedup {self.measured:.3f} measured, {simulated}"
+        )
+
+    def summary(self) -> dict:
+        """The object that `simspec run --json` prints."""
+        found = self.comparison
+        return {
+            "policy": self.policy,
+            "replay_equal": found.equal,
+            "lossless": found.lossless,
+            "rounds_compared": found.rounds,
+            "exceptions": [asdict(f) for f in found.exceptions],
+            "failures": [asdict(f) for f in found.failures],
+            "text_flips": len(found.text_flips),
+            "speedup_simulated": None if self.simulated is None else round(self.simulated, 4),
+            "speedup_measured": round(self.measured, 4),
+            "committed_per_round": round(self.committed, 4),
+            "device": self.device,
+            "engines": dict(self.engines),
+        }
+
+
+def run_on(
+    trace: Trace,
+    pair: Pair,
+    policy: AnyPolicy | str | Callable,
+    cost: CostModel,
+    seed: int = 0,
+    progress: Progress = quiet,
+) -> Outcome:
+    """Runs `policy` and plain decoding on a trace's prompts, and compares rounds with the replay.
+
+    Both speedups are time per token of plain decoding over that of the policy, without prefill.
+    A drafter other than the recording's has no replay there: only its tokens are compared.
+    ValueError for a recording of the rejection rule, see `run_sampled`.
+    """
+    rule_of(trace)
+    if not isinstance(policy, BeamSearch):
+        policy = policies.make(policy, trace, cost)
+    foreign = pair.drafter.name != trace.meta.drafter
+    if foreign:
+        check_foreign(pair.drafter.name, policy, trace)
+    if isinstance(policy, TreePolicy):
+        prepare_tree(trace, policy, cost.reading(policy.reads))
+    ran, plain = rerun(
+        pair, trace, [policy], seed, cost, relabel(progress, f"running {policy.name}")
+    )
+    cost = cost.reading(policy.reads)
+    simulated = None
+    if foreign:
+        replayed = rounds_of(trace, ran)
+    else:
+        replayed, spent = _replayed(trace, policy, seed, cost, ran)
+        simulated = float(trace.rows * cost.baseline / spent.sum())
+    tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
+    return Outcome(
+        policy.name,
+        # the recording's draft margins are no evidence for another drafter
+        compare(trace, policies.BUILTIN["fixed"](0) if foreign else policy, replayed, ran),
+        simulated,
+        total_seconds(plain) / tokens[1] * tokens[0] / total_seconds(ran),
+        cost.device,
+        tuple(r.token for r in ran),
+        tokens[0] / sum(len(r.position) for r in ran),
+        tuple(ran),
+        engines_of(pair.target, pair.drafter),
+    )
+
+
+def _replayed(
+    trace: Trace, policy: AnyPolicy, seed: int, cost: CostModel, ran
+) -> tuple[Rounds, np.ndarray]:
+    """The rounds of the replay, of beams those of the run, and their modeled seconds."""
+    if isinstance(policy, BeamSearch):
+        rounds = rounds_of(trace, ran)
+        return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
+    if isinstance(policy, TreePolicy):
+        rounds = replay_tree(trace, policy, cost)
+        return rounds, tree_seconds(rounds, trace, policy, cost)
+    rounds = replay(trace, policy, seed=seed, cost=cost)
+    return rounds, cost.seconds(rounds)
+
+
+def parse_runnable(text: str, trace: Trace) -> AnyPolicy | DeferredPolicy:
+    """The policy of that name; ValueError where it cannot run on the prompts of `trace`."""
+    policy = parse_beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
+    if trace.ratio is None:  # under the rejection rule `chain_policy` says why it reads none
+        trace.features(policy.reads)
+    if isinstance(policy, TreePolicy):
+        check_trace(trace, policy)
+    elif policy is policies.tree_oracle:
+        raise ValueError(
+            "tree_oracle is only replayed (simspec sweep); "
+            "run a tree that does not know the text, such as optimal_tree:16"
+        )
+    return policy
+
+
+def check_foreign(drafter: str, policy: object, trace: Trace) -> None:
+    """ValueError for trees and oracles: they know what the recording's own drafter drafted."""
+    name = getattr(policy, "name", "")
+    clairvoyant = name.partition(":")[0] in policies.CLAIRVOYANT
+    if clairvoyant or isinstance(policy, (BeamSearch, TreePolicy)):
+        raise ValueError(
+            f"policy {name!r} knows what {trace.meta.drafter!r} drafted here; "
+            f"expected a policy of chains such as fixed:4 for drafter {drafter!r}"
+        )

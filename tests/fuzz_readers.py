@@ -26,12 +26,8 @@ from toy_gguf import write_gguf
 from toy_lm import toy_target
 
 from real.audit.runs import EmittedSequence, RunHeader, load_run, save_run
-from real.bench.hf_generate import Tuning
-from real.bench.race import Runs
-from real.bench.saved import RaceFile, load_rows, save_rows
-from real.bench.scorecard import ScorecardRow
+from real.contest import Kept, Runs
 from real.decode.features import AcceptancePredictor, load_predictor, save_predictor
-from real.demo import TRACES
 from real.drafters import BUILTIN
 from real.drafters.eagle import EagleHead
 from real.drafters.hydra import HydraHeads
@@ -60,6 +56,7 @@ from simspec.policy.predictor import ScalarPredictor
 from simspec.replay.metrics import summary
 from simspec.reports.drafters import tokens_learned
 from simspec.trace.exits import ExitDrafts, read_exits, write_exits
+from simspec.trace.recordings import CHECKOUT as TRACES
 from simspec.tree.tree import load_tree
 
 MADE_FOR = {"tokenizer": "t" * 64, "config": "c" * 64, "weights": "w" * 64}
@@ -220,23 +217,10 @@ def use_sitting(path: Path) -> None:
     samples.drafting(2)
 
 
-SCORECARD = {"policy": "fixed:2"}
-
-
-def scorecards(folder: Path) -> None:
-    values = {"float": 1.5, "int": 3, "str": "x", "tuple": (0.1, 0.2, 0.3, 0.4)}
-    fields = {
-        name: values.get(getattr(kind, "__name__", "float"), 1.5)
-        for name, kind in ScorecardRow.__annotations__.items()
-    }
-    save_rows(folder / "rows.json", SCORECARD, {"t": [ScorecardRow(**fields)]})
-
-
-def races(folder: Path) -> None:
-    kept = RaceFile(folder / "race.json", SCORECARD, "0f")
-    kept.save_tuning({"prompt_lookup:tuned": Tuning("prompt_lookup:2,2", {"a": 1.5}, ("p",))})
+def contests(folder: Path) -> None:
     calls = {"token": [[[1, 2], [3]]], "passes": [[2, 1]], "seconds": [[0.5, 0.25]]}
-    kept.save([Runs("plain", False, first=[0.1, 0.2], **calls)])
+    kept = Kept(folder / "contest.json", {"policy": "fixed:2"}, "0f")
+    kept.save([Runs("plain", first=[0.1, 0.2], **calls)])
 
 
 def engine_runs(folder: Path) -> None:
@@ -317,8 +301,9 @@ KINDS: dict[str, Kind] = {
     ),
     "tree": Kind(texts(**TREES), load_tree, weight=3),
     "unfinished costs": Kind(sittings, use_sitting, weight=2),
-    "scorecard rows": Kind(scorecards, lambda path: load_rows(path, SCORECARD), weight=2),
-    "race repeats": Kind(races, lambda path: RaceFile(path, SCORECARD).load(), weight=1),
+    "repeats": Kind(
+        contests, lambda path: Kept(path, {"policy": "fixed:2"}).load(["plain"], 2), weight=2
+    ),
     "gguf": Kind(gguf, check_gguf, weight=1),
     "engine rows": Kind(engine_runs, use_engine_run, weight=6),
     "written texts": Kind(texts(texts__jsonl=WRITTEN), use_texts, weight=4),

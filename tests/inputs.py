@@ -3,12 +3,12 @@
 import os
 from functools import lru_cache
 
-from real.demo import TRACES
 from real.drafters.eagle import EagleHead
 from real.drafters.glide import GlideModel
 from real.drafters.hydra import HydraHeads
 from real.drafters.medusa import MedusaHeads
 from simspec import Trace, load_trace
+from simspec.trace.recordings import CHECKOUT as TRACES
 
 HEADS = {"eagle": EagleHead, "medusa": MedusaHeads, "hydra": HydraHeads, "glide": GlideModel}
 RECORDING, COSTS = TRACES / "tiny-model-greedy.parquet", TRACES / "tiny-model-greedy.cost.json"

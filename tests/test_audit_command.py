@@ -8,7 +8,7 @@ from emitter import tampered
 from shell import command, refused
 
 from real.audit.runs import load_run, save_run
-from real.demo import TRACES
+from simspec.trace.recordings import CHECKOUT as TRACES
 
 
 @pytest.fixture(scope="module")

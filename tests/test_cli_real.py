@@ -1,39 +1,24 @@
 """The commands that need models, in the order in which a new user calls them."""
 
 import json
-from functools import partial
 
 import pytest
 from shell import simspec
 
-from real.demo import TRACES, demo, recordings
-from simspec import load_trace
+from simspec.trace.recordings import CHECKOUT as TRACES
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
-SHOWN = "tiny-model-coupled", "tiny-early_exit-greedy"
-"""Recordings that the demo runs here: both of its drafters, and both rules."""
 
 
 def test_demo_prints_one_json_object(tmp_path, monkeypatch):
-    folder = tmp_path / "traces"
-    folder.mkdir()
-    for name in SHOWN:
-        part = load_trace(recordings()[name]).select(range(6)).shorten(48)
-        part.save(folder / f"{name}.parquet")
-    monkeypatch.setattr("real.demo.demo", partial(demo, rounds=2, folder=folder))
+    monkeypatch.setattr("real.commands.demo.SHOWN", ["tiny-early_exit-greedy"])
     out, _ = simspec("demo", "--json", "--prompts", 2, cwd=tmp_path)
     shown = json.loads(out)
-    assert isinstance(shown["replay_equal"], bool)
+    (row,) = shown["rows"]
     assert shown["replay_equal"]
-    assert isinstance(shown["lossless"], bool)
-    assert shown["lossless"]
-    assert isinstance(shown["rounds_compared"], int)
-    assert shown["rounds_compared"] > 50
-    assert shown["speedup_simulated"] > 0
-    assert shown["speedup_measured"] > 0
-    assert shown["best_policy"]
-    assert shown["device"].startswith("cpu")
-    assert (tmp_path / shown["plot"]).read_bytes().startswith(b"\x89PNG")
+    assert row["rounds"] > 20
+    assert row["simulated"] > 0 < row["measured"]
+    assert row["failures"] == 0
 
 
 def test_record_measure_sweep_and_run_work_in_sequence(model_folder):
@@ -93,12 +78,17 @@ def test_record_measure_sweep_and_run_work_in_sequence(model_folder):
         assert shown["replay_equal"]
         assert shown["lossless"]
         assert shown["rounds_compared"] > 0
-    out, _ = simspec(
-        "run", "t.parquet", "--models", "models", "--prompts", 1, "--text", "--cost", "c.json",
-        cwd=model_folder,
-    )  # fmt: skip
-    assert "--- p0" in out
-    assert "0 failures" in out
+    compare = ("run", "t.parquet", "--compare", "--models", "models", "--cost", "c.json")
+    compare += ("--prompts", 2, "--repeats", 1, "--policy", "fixed:2", "--save", "s.json")
+    first = json.loads(simspec(*compare, "--json", cwd=model_folder)[0])
+    rows = {row["contestant"]: row for row in first["rows"]}
+    assert rows.keys() == {"plain", "fixed:2", "generate"}
+    equal = {name: row["equal"] for name, row in rows.items()}
+    assert equal == {"plain": 2, "fixed:2": 2, "generate": None}  # which draws its own tokens
+    assert rows["fixed:2"]["replayed"] == rows["fixed:2"]["tokens/round"]
+    assert simspec(*compare, "--json", cwd=model_folder)[0] == json.dumps(first) + "\n"
+    out, _ = simspec(*compare, cwd=model_folder)
+    assert "no measurement, not to be published: 1 repeats" in out
 
 
 def test_trees_are_recorded_priced_and_run(model_folder):

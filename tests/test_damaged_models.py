@@ -10,7 +10,6 @@ from inputs import COSTS, HEADS, PROMPT_LINE, PickleBomb, with_fields
 from safetensors.torch import load, load_file, save_file
 from shell import command, refused
 
-from real.demo import TRACES
 from real.drafters.self_skip import SelfSkipDrafter
 from real.files import replace_json
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer
@@ -18,6 +17,7 @@ from real.model.draft_head import HASHES, load_draft_head, save_draft_head
 from real.model.stored_weights import made_for, read_bytes
 from real.pair import TINY
 from simspec import CostModel, load_trace
+from simspec.trace.recordings import CHECKOUT as TRACES
 
 
 def copied_models(folder):

@@ -39,7 +39,6 @@ from real.drafters.glide import GlideModel
 from real.drafters.hydra import HydraHeads
 from real.drafters.medusa import MedusaHeads
 from real.drafters.model import ModelDrafter
-from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
 from real.model.draft_head import (
     DraftVocabularyHead,
@@ -62,6 +61,7 @@ from real.record.rows import (
 from real.record.sequences import target_sequence
 from real.record.settings import describe
 from real.record.tree_order import NOT_IN_TREE, tree_order_parallel, tree_order_stepwise
+from real.rerun import rounds_of
 from real.sampling import Rule
 from real.train.train import most_frequent, train_weights
 from simspec import replay

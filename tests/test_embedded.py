@@ -9,14 +9,14 @@ from toy_lm import POLICIES, policy_from, run_all
 
 from real.decode.features import PREDICTOR_NAMES as NAMES_LEARNT
 from real.decode.features import drafter_features
-from real.demo import TRACES, recordings
 from real.drafters import BUILTIN
-from real.equality import NOTHING, compare
 from real.model.stored_weights import sha256, weight_files
 from real.pair import TINY, check_predictors, load_pair
 from real.record.settings import card
-from real.rerun import prompts_of
+from real.rerun import NOTHING, compare, prompts_of
 from simspec import CostModel, Policy, load_trace, policies, replay
+from simspec.trace.recordings import CHECKOUT as TRACES
+from simspec.trace.recordings import recordings
 
 PROMPTS = 20
 SLOW = os.environ.get("SIMSPEC_SLOW")  # `make test-slow`: every policy on every recording's prompts

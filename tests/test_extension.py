@@ -20,8 +20,8 @@ from toy_lm import END, RULES, run_all, toy_cost, toy_recording
 import real.commands
 import simspec.cli
 from real.drafters import BUILTIN, parallel_form, trainable
-from real.equality import rounds_of
 from real.record import Settings
+from real.rerun import rounds_of
 from real.train.evaluation import accepted_lengths
 from real.train.train import new_head, train_weights
 from simspec import policies, replay

@@ -191,29 +191,20 @@ def test_results_with_other_tokens_are_refused():
 
 
 def test_command_on_a_bundled_recording(tmp_path):
-    code, out, _ = command(tmp_path, "teacher-force", "tiny-model-greedy", "--prompts", 2, "--json")
+    force = ("run", "tiny-model-greedy", "--teacher-force")
+    code, out, _ = command(tmp_path, *force, "--policy", "fixed:3", "--prompts", 2, "--json")
     report = json.loads(out)
     assert code == 0
     assert report["sound"]
     assert report["share"] >= 0.97
     assert report["rounds"] > 10
     assert report["failures"] == 0
-    code, out, _ = command(
-        tmp_path, "teacher-force", "tiny-model-greedy", "--prompts", 1, "--policy", "beta_ts"
-    )
+    code, out, _ = command(tmp_path, *force, "--prompts", 1, "--policy", "beta_ts")
     assert code == 0
     assert "rounds accept as recorded" in out
-    refused(
-        tmp_path,
-        "teacher-force",
-        "tiny-model-greedy",
-        "--prompts",
-        1,
-        "--policy",
-        "fixd:3",
-        words="did you mean fixed?",
-    )
-    refused(tmp_path, "teacher-force", "tiny-modl-greedy", words="did you mean tiny-model-greedy?")
+    refused(tmp_path, *force, "--prompts", 1, "--policy", "fixd:3", words="did you mean fixed?")
+    mistyped = ("run", "tiny-modl-greedy", "--teacher-force")
+    refused(tmp_path, *mistyped, words="did you mean tiny-model-greedy?")
 
 
 def test_flips_have_the_recorded_margins():

@@ -28,7 +28,7 @@ def __getattr__(name):
 PROBE = """
 import sys
 from pathlib import Path
-from real.bench.hf_generate import load_hf_model
+from real.hf_generate import load_hf_model
 from real.model.checkpoint import load_decoder, load_tokenizer
 from real.model.checkpoint import end_tokens
 from real.prompts import load_chat_template

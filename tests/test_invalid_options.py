@@ -227,9 +227,8 @@ def test_invalid_run_options_are_refused(input_folder, options, words):
 
 MISSING = (
     ("run", "no.parquet"),
-    ("teacher-force", "no.parquet"),
-    ("race", "no.parquet"),
-    ("scorecard", "tiny-eagle-greedy", "no.parquet"),
+    ("run", "no.parquet", "--teacher-force"),
+    ("run", "no.parquet", "--compare"),
     ("measure", "--for", "no.parquet"),
     ("audit", "no.parquet"),
     ("audit", "run.jsonl", "--against", "no.parquet"),

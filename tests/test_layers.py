@@ -126,8 +126,8 @@ FORBIDDEN = [
     ),
     (
         "simspec/replay/metrics.py",
-        "from real.equality import compare",
-        "simspec.replay.metrics -> real.equality",
+        "from real.rerun import compare",
+        "simspec.replay.metrics -> real.rerun",
     ),
     (
         "real/draft/protocol.py",

@@ -23,11 +23,7 @@ OPTIONS = [
     ("measure", "--out", "x.json", "--context", 1, "--context", HUGE),
     ("measure", "--out", "x.json", "--repeats", HUGE),
     ("run", TRACE, "--policy", "fixed:1", "--prompts", 10**30),
-    ("teacher-force", TRACE, "--prompts", 10**30),
-    ("race", TRACE, "--out", "x.json", "--prompts", 10**30),
-    ("scorecard", TRACE, "--prompts", 10**30),
     ("demo", "--prompts", 10**30),
-    ("demo", "--threads", HUGE),
     ("measure", "--out", "x.json", "--threads", HUGE),
     ("measure", "--out", "x.json", "--rows", HUGE),
 ]
@@ -43,10 +39,9 @@ def test_huge_number_is_refused_before_files_are_read(tmp_path, arguments):
 
 SEEDED = [
     *((name, TRACE) for name in (
-        "run", "teacher-force", "race", "scorecard",
+        "run",
     )),
     ("check", TRACE),
-    ("demo",),
     ("record", "absent.jsonl", "--out", "x.parquet"), ("measure", "--out", "x.json"),
     ("train", "eagle", "--out", "m"),
     ("advise", "vllm", "--model", "absent", "--prompts", "absent", "--out", "a"),

@@ -27,7 +27,6 @@ from real.decode.features import (
     required_predictors,
     save_predictor,
 )
-from real.equality import rounds_of
 from real.model.checkpoint import WeightsError
 from real.pair import check_predictors
 from real.prompts import Prompt
@@ -36,7 +35,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows, assemble, record_prefix_only, record_stepwise
 from real.record.sequences import target_sequence
 from real.record.settings import describe
-from real.rerun import rerun
+from real.rerun import rerun, rounds_of
 from simspec import Policy, replay
 from simspec.policy.stepper import TOKEN_FEATURES
 from simspec.trace import quantization as grid

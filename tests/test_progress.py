@@ -9,10 +9,10 @@ from real.commands.options import show_progress
 from real.progress import Progress, quiet, relabel
 
 JOBS = (
-    "audit.forced_decoding.decode_forced", "audit.auditor.audit", "bench.race.race",
-    "bench.scoring.score", "demo.demo", "record.recorder.record_to",
-    "audit.forced_decoding.decode_forced_sampled", "jobs.run.run_sampled",
-    "jobs.run.run_on", "measure.price.measure", "measure.price.measure_table",
+    "audit.forced_decoding.decode_forced", "audit.auditor.audit", "contest.contest",
+    "record.recorder.record_to",
+    "audit.forced_decoding.decode_forced_sampled", "rerun.run_sampled",
+    "rerun.run_on", "measure.price.measure", "measure.price.measure_table",
     "rerun.rerun", "record.recorder.record",
     "train.train.train_drafter", "train.skip_search.find",
     "train.train.train_weights", "train.loop.fit",

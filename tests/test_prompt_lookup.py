@@ -14,13 +14,13 @@ from toy_lm import RULES, policy_from, run_all, toy_cost, toy_prompts, toy_targe
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.drafters.prompt_lookup import PromptLookupDrafter
-from real.equality import compare
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
+from real.rerun import compare
 from simspec import replay
 
 SIZES = st.tuples(st.integers(1, 4), st.integers(0, 3)).map(

@@ -15,12 +15,12 @@ from real.decode.engine import ENGINES, attach_engine, make_passes, passes_for_t
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plans import BeamSearch, Cape, DynamicTree, StaticTree, chain_plan
-from real.demo import recordings
 from real.model.captured_passes import CapturedPasses
 from real.model.passes import EAGER, Span
 from real.model.target import Target
 from real.sampling import Rule
 from simspec import load_trace, policies
+from simspec.trace.recordings import recordings
 from simspec.tree.tree import tree_of_widths
 
 RULES = Rule(), Rule("coupled", 0.8, 3), Rule("rejection", 0.8, 3)

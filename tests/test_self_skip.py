@@ -13,7 +13,6 @@ from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_prompts, toy_
 from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
 
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
-from real.equality import compare
 from real.model.passes import chain
 from real.model.target import Target
 from real.prompts import Prompt
@@ -21,6 +20,7 @@ from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
+from real.rerun import compare
 from simspec import replay
 
 

@@ -22,13 +22,12 @@ from toy_lm import (
 )
 
 from real.drafters.sorted import SortedDrafter, sorted_model
-from real.equality import compare
 from real.model.checkpoint import WeightsError, save_decoder
 from real.model.target import Target
 from real.record import RecordError, Settings
 from real.record.exits import record_exits
 from real.record.recorder import record_sequence
-from real.rerun import prompts_of, rule_of
+from real.rerun import compare, prompts_of, rule_of
 from real.sampling import Rule
 from simspec import replay
 from simspec.trace.exits import ExitDrafts, cascade, read_exits, write_exits

@@ -43,6 +43,6 @@ def save_toy_models(folder: Path) -> None:
     tokenizer = train_tokenizer([TEXT], 300)
     recipe = BUILTIN["early_exit"].recipe
     torch.manual_seed(1)
-    head = recipe.head(target)
+    head = recipe.head(target, depth=1)
     hashes = made_for(folder / "target", target, tokenizer)
     save_draft_head(head, folder / "early_exit", recipe.file, hashes)

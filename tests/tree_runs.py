@@ -10,13 +10,12 @@ from toy_lm import END, RULES, toy_cost, toy_pair, toy_prompts
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plans import make_plan
-from real.equality import compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
-from real.rerun import prompts_of, rule_of
+from real.rerun import compare, prompts_of, rounds_of, rule_of
 from simspec.tree.replay import replay_tree
 
 SLOW = os.environ.get("SIMSPEC_SLOW")

@@ -10,10 +10,9 @@ from real.audit.rounding import TOLERANCES, Tolerance, spacing, tolerance_of
 from real.decode.loop import DecodeResult, Round, decode
 from real.decode.plans import Plan
 from real.draft import Drafter
-from real.equality import rounds_of
 from real.model.target import Target
 from real.progress import Progress, quiet
-from real.rerun import prompts_of, recorded_rule, rule_of
+from real.rerun import prompts_of, recorded_rule, rounds_of, rule_of
 from real.sampling import AddressedDraws, Rule, clear_noise_cache
 from simspec import Rounds, Trace
 from simspec.trace.acceptance import drawn_run

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.equality import MAX_EXCEPTIONS, NEAR_TIE
+from real.rerun import MAX_EXCEPTIONS, NEAR_TIE
 from real.sampling import Rule, margin
 from simspec import Trace
 from simspec.trace.quantization import decode_margin

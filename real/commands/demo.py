@@ -1,79 +1,60 @@
 """The command `simspec demo`."""
 
-import json
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from real.commands.options import Json, Seed, show_progress
-from simspec.cli.options import MOST_PROMPTS, MOST_THREADS, at_most
-from simspec.output.table import print_table
+from real.commands.options import show_progress
+from real.model_settings import ModelSettings, evenly_spaced, open_recording, policy_cost_of
+from real.progress import relabel
+from simspec import sweep
+from simspec.output.frames import frame, show
 from simspec.output.terminal import print_text
+from simspec.settings import Settings, command, option
 
 PANEL = "Run and verify"
+POLICIES = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cost_ts", "confidence:0.5", "oracle")
+SHOWN = ("tiny-model-greedy", "tiny-model-coupled", "tiny-early_exit-greedy")
 
 
-def demo(
-    prompts: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MOST_PROMPTS), help="Prompts to run for real on each recording."
-        ),
-    ] = 10,
-    seed: Seed = 0,
-    threads: Annotated[
-        int,
-        typer.Option(
-            callback=at_most(MOST_THREADS), help="Threads of torch; 0: torch's own choice."
-        ),
-    ] = 1,
-    plot: Annotated[Path, typer.Option(help="Where the picture goes.")] = Path("out/demo.png"),
-    as_json: Json = False,
-) -> None:
-    """Sweep the bundled recordings, and run the best policies on the embedded models.
+@dataclass(frozen=True)
+class Demo(Settings):
+    """How much of the bundled recordings is run."""
+
+    prompts: Annotated[int, option("Run of each recording.", ge=1, le=1_000_000)] = 10
+    as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
+
+
+@command
+def demo(settings: Demo) -> None:
+    """Sweep bundled recordings at their costs, and run the best policies on the embedded models.
 
     Exits with code 1 if a run and its replay differ.
 
-    Example: simspec demo --prompts 48 --plot demo.png
+    Example: simspec demo --prompts 48
     """
-    from real.demo import demo as run_demo
-    from real.demo import draw
+    from real.rerun import run_on
 
+    ModelSettings(threads=1).use_threads()  # two wait for each other where a core is busy
+    rows, equal = [], True
     with show_progress() as progress:
-        result = run_demo(prompts, seed, progress=progress, threads=threads)
-    draw(result, plot)
-    if as_json:
-        print(json.dumps(result.summary() | {"plot": str(plot)}))
-    else:
-        _print(result, plot)
-    if not result.comparison.equal:
+        for name in SHOWN:
+            path, trace = open_recording(name)
+            pair = ModelSettings().load_for(trace, name)
+            cost = policy_cost_of(path, None, trace.K)
+            means = sweep(trace, POLICIES, cost, replicates=2, progress=False)
+            means = means.groupby("policy", sort=False).speedup.mean()
+            best = means.drop("oracle").idxmax()
+            part = trace.select(evenly_spaced(trace.sequences, settings.prompts))
+            ran = run_on(part, pair, best, cost, 0, relabel(progress, f"running {best} on {name}"))
+            found, equal = ran.comparison, equal and ran.equal
+            counts = found.rounds, len(found.exceptions), len(found.failures)
+            rows.append((name, *means, best, ran.simulated, ran.measured, *counts))
+    columns = ("simulated", "measured", "rounds", "exceptions", "failures")
+    table = frame(rows, ("recording", *means.index, "best", *columns), title="times plain decoding")
+    show(table, settings.as_json, replay_equal=equal, device=cost.device)
+    if not settings.as_json:
+        print_text("the runs did what the replays said" if equal else "RUNS AND REPLAYS DIFFER")
+    if not equal:
         raise typer.Exit(1)
-
-
-def _print(result, plot: Path) -> None:
-    means = result.table.groupby(["policy", "trace"], sort=False).speedup.mean().unstack(sort=False)
-    print_table(
-        ("policy", *means.columns),
-        [(name, *(f"{x:.3f}" for x in row)) for name, row in means.iterrows()],
-        title="modeled speedup, at costs measured here",
-    )
-    rows = []
-    for name, o in result.outcomes.items():
-        c = o.comparison
-        speedups = f"{o.simulated:.3f}", f"{o.measured:.3f}"
-        rows.append((name, o.policy, *speedups, c.rounds, len(c.exceptions), len(c.failures)))
-    print_table(
-        (
-            "recording", "its best policy", "simulated", "measured", "rounds", "exceptions",
-            "failures",
-        ),
-        rows,
-        title="run for real, compared with the replay",
-    )  # fmt: skip
-    best = result.outcomes[result.best]
-    equal = result.comparison.equal
-    outcome = "the runs did what the replays said" if equal else "RUNS AND REPLAYS DIFFER"
-    print_text(
-        f"best: {best.policy} on {result.best}; {outcome}. Picture: {plot}. Device: {best.device}"
-    )

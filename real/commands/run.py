@@ -1,98 +1,351 @@
 """The command `simspec run`."""
 
 import json
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from real.commands.options import (
-    Device,
-    Dtype,
-    Engine,
-    Json,
-    Models,
-    Prompts,
-    Seed,
-    TargetPath,
-    Threads,
-    Weights,
-    check_recordings,
-    describe_engines,
-    show_progress,
-)
+from real.commands.options import check_recordings, describe_engines, show_progress
+from real.model_settings import ModelSettings, open_recording, policy_cost_of
+from real.progress import Progress, quiet, relabel
+from simspec import CostModel, Trace, policies
+from simspec.numerics.rng import check_seed
+from simspec.output.files import check_output
+from simspec.output.frames import show
 from simspec.output.terminal import print_text
+from simspec.settings import Settings, argument, command, option
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from real.audit.forced_decoding import ForcedComparison, SampledForcedComparison
+    from real.pair import Pair
+    from real.rerun import Outcome, SampledOutcome
 
 PANEL = "Run and verify"
 
 
-def run(
-    trace: Annotated[
-        str,
-        typer.Argument(
-            help="A recording's file or bundled name; its prompts, rule and seed are run again."
-        ),
-    ],
+@dataclass(frozen=True)
+class Run(Settings):
+    """What is run on a recording's prompts, and what it is compared with."""
+
+    recording: Annotated[
+        str, argument("A recording's file or bundled name; its prompts and rule are run again.")
+    ]
     policy: Annotated[
-        str,
-        typer.Option(
-            help="name[:arg,...], as in `simspec sweep`, trees too; or beam:width,k=levels."
+        tuple[str, ...],
+        option(
+            "name[:arg,...], as in `simspec sweep`, trees too; or beam:width,k=levels. Repeatable "
+            "with --compare."
         ),
-    ] = "beta_ts",
+    ] = ("beta_ts",)
     cost: Annotated[
-        Path | None, typer.Option(help="Cost model's JSON; default: measured now.")
-    ] = None,
-    prompts: Prompts = 0,
+        Path | None,
+        option(
+            "Cost model's JSON; default: measured now, with --teacher-force NAME.cost.json beside "
+            "the recording, else a ratio of 0.1."
+        ),
+    ] = None
+    prompts: Annotated[
+        int, option("Number of its prompts, spread over the tasks; 0: all.", ge=0, le=1_000_000)
+    ] = 0
+    budget: Annotated[
+        int, option("Most new tokens of a prompt; 0: as recorded.", ge=0, le=1 << 20)
+    ] = 0
     drafter: Annotated[
         str,
-        typer.Option(
-            help="Another drafter than the recording's: only its tokens are compared. The way to "
-            "run lookahead, which is never recorded."
+        option(
+            "Another drafter than the recording's: only its tokens are compared. The way to run "
+            "lookahead, which is never recorded."
         ),
-    ] = "",
-    device: Device = "cpu",
-    dtype: Dtype = "float32",
-    threads: Threads = 0,
-    engine: Engine = "eager",
-    models: Models = None,
-    target: TargetPath = None,
-    weights: Weights = None,
-    seed: Seed = 0,
-    text: Annotated[bool, typer.Option(help="Print the texts too.")] = False,
+    ] = ""
+    compare: Annotated[
+        bool,
+        option(
+            "Time the policies, plain decoding and the rivals in shuffled blocks on each prompt: "
+            "predicted beside measured speedups.",
+            "--compare",
+        ),
+    ] = False
+    rival: Annotated[
+        tuple[str, ...],
+        option(
+            "With --compare: transformers' generate, assisted:SCHEDULE[,tokens[,threshold]] or "
+            "prompt_lookup:tokens[,ngram]; none: no rival. Repeatable."
+        ),
+    ] = ("generate",)
+    repeats: Annotated[
+        int, option("With --compare: runs of every contestant.", ge=1, le=10_000)
+    ] = 5
+    teacher_force: Annotated[
+        bool,
+        option(
+            "Commit the recorded tokens, so that rounds compare in any dtype.", "--teacher-force"
+        ),
+    ] = False
     save: Annotated[
         Path | None,
-        typer.Option(help="Write the texts and rounds to this .jsonl, for `simspec audit`."),
-    ] = None,
-    risk: Annotated[
-        float,
-        typer.Option(help="Rejection rule: probability of a false alarm in the tests of rounds."),
-    ] = 1e-3,
-    as_json: Json = False,
-) -> None:
+        option(
+            "Write texts and rounds to this .jsonl, for `simspec audit`; with --compare finished "
+            "repeats to this .json, killed it continues there."
+        ),
+    ] = None
+    models: ModelSettings = ModelSettings()
+    seed: Annotated[int, option("Of all draws.")] = 0
+    as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seed(self.seed)
+        if self.compare and self.teacher_force:
+            raise ValueError("--compare and --teacher-force are two kinds of run; give one")
+        if not self.compare and len(self.policy) != 1:
+            raise ValueError(
+                f"{len(self.policy)} policies given; expected one, or several with --compare"
+            )
+        if self.save is not None and self.teacher_force:
+            raise ValueError("--teacher-force writes no texts of its own; leave --save out")
+        if "none" in self.rival and len(self.rival) > 1:
+            raise ValueError(f"--rival is {', '.join(self.rival)}; expected none alone")
+
+    def open(self) -> tuple[Path, Trace]:
+        """(file, the recording's prompts that are run)."""
+        path, trace = open_recording(self.recording, self.prompts)
+        if self.save is not None:
+            check_output(self.save, path, self.cost or "")
+        return path, trace.shorten(self.budget) if self.budget else trace
+
+
+@command
+def run(settings: Run) -> None:
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
-    Exits with code 1 if they differ.
+    Exits with code 1 if they differ. Under the rejection rule the run draws its own tokens, and its
+    rounds are compared with replays in distribution.
 
-    Under the rejection rule the run draws its own tokens, and its rounds are compared with replays
-    in distribution: on the run's own tokens, and prompt by prompt with the recording's.
+    --compare: several policies, plain decoding and transformers run back to back on each prompt, in
+    shuffled order; a table shows speedups predicted by replays beside measured ones. Fewer than 5
+    repeats or 20 prompts are no measurement to publish.
+
+    --teacher-force: exits with code 1 unless 97% of rounds accept as recorded, and every token that
+    is not the target's pick is within rounding of the dtype.
 
     Example: simspec run tiny-model-greedy --policy fixed:3 --prompts 20
 
+    Speedups: simspec run tiny-model-greedy --compare --policy fixed:2 --policy beta_ts --prompts 20
+
     Lookahead decoding: simspec run tiny-model-greedy --drafter lookahead --policy fixed:4
     """
-    check_recordings(trace)
-    from real.jobs import ModelSettings, RunSettings, run_recording
-
-    settings = RunSettings(policy, cost, prompts, seed, save, drafter, risk)
-    models_ = ModelSettings(models, device, dtype, engine, target, weights)
+    check_recordings(settings.recording)
+    settings.models.use_threads()
     with show_progress() as progress:
-        outcome, run_trace, pair = run_recording(trace, models_, settings, progress)
-    if as_json:
-        print(json.dumps(outcome.summary()))
+        if settings.compare:
+            table, about = compare_recording(settings, progress)
+        elif settings.teacher_force:
+            forced = force_recording(settings, progress)
+        else:
+            outcome, _, _ = run_recording(settings, progress)
+    if settings.compare:
+        show(table, settings.as_json, **(about if settings.as_json else {}))
+        return
+    if settings.teacher_force:
+        said, sound = forced.describe(), forced.comparison.sound
+        summary, engines = forced.summary(), dict(forced.engines)
     else:
-        if text:
-            for name, token in zip(run_trace.meta.ids, outcome.texts):
-                print_text(f"--- {name}\n{pair.tokenizer.decode(token.tolist())}")
-        print_text(f"{outcome.describe()}; {describe_engines(outcome.engines)}")
-    if not outcome.equal:
+        said, sound = outcome.describe(), outcome.equal
+        summary, engines = outcome.summary(), dict(outcome.engines)
+    if settings.as_json:
+        print(json.dumps(summary))
+    else:
+        print_text(f"{said}; {describe_engines(engines)}")
+    if not sound:
         raise typer.Exit(1)
+
+
+def measured_cost(
+    pair: "Pair", trace: Trace, submitted: int, progress: Progress = quiet
+) -> CostModel:
+    """Costs of the pair, measured now in a few seconds, to the depth of the recording."""
+    from real.measure.price import measure
+    from real.rerun import recorded_rule
+
+    offered = pair.drafter.longest(trace.K)
+    label = relabel(progress, "measuring costs, which --cost skips")
+    timing = _timing(submitted)
+    cost = measure(pair.target, pair.drafter, recorded_rule(trace), offered, timing, label)
+    # so deep the policy may ask, and nothing is drafted
+    return cost.extend(trace.K) if offered < trace.K else cost
+
+
+def _timing(submitted: int):
+    from real.measure import MeasureSettings
+
+    return MeasureSettings(repeats=8, seconds=0, tree_nodes=submitted)
+
+
+def _measured_rows(trace: Trace, submitted: int) -> int:
+    """Rows of the sequences that costs are measured on."""
+    from real.measure import max_new_tokens
+
+    return _timing(submitted).context[-1] + max_new_tokens(max(trace.K, submitted))
+
+
+def run_recording(
+    settings: Run, progress: Progress = quiet
+) -> "tuple[Outcome | SampledOutcome, Trace, Pair]":
+    """Runs the policy: (outcome, the prompts that ran, models)."""
+    from real.audit.runs import emitted_sequences, run_header, save_run
+    from real.rerun import (
+        chain_policy,
+        check_foreign,
+        parse_runnable,
+        recorded_rule,
+        rerun_rule,
+        run_on,
+        run_sampled,
+    )
+
+    _, trace = settings.open()
+    policy = parse_runnable(settings.policy[0], trace)
+    cost = None if settings.cost is None else CostModel.from_json(settings.cost)
+    if settings.drafter not in ("", trace.meta.drafter):
+        check_foreign(settings.drafter, policy, trace)
+        cost = cost or CostModel.from_ratio(0.1, trace.K)  # policies observe it, nothing is priced
+    rule, submitted = recorded_rule(trace), policy.submitted(trace.K)
+    if rule.sampled:
+        chain_policy(trace, policy, CostModel.from_ratio(0.1, trace.K))
+    timed = _measured_rows(trace, submitted) if cost is None else 0
+    pair = settings.models.load_for(trace, settings.recording, submitted, timed, settings.drafter)
+    if cost is None:
+        cost = measured_cost(pair, trace, submitted, progress)
+    outcome: Outcome | SampledOutcome
+    if rule.sampled:
+        chosen = chain_policy(trace, policy, cost)
+        outcome = run_sampled(trace, pair, chosen, cost, settings.seed, progress=progress)
+    else:
+        outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
+    if settings.save is not None:
+        drawn = rerun_rule(trace, settings.seed)
+        header = run_header(drawn, pair, outcome.policy, trace.meta.end_tokens)
+        save_run(settings.save, header, emitted_sequences(trace, outcome.results))
+    return outcome, trace, pair
+
+
+def compare_recording(
+    settings: Run, progress: Progress = quiet
+) -> "tuple[DataFrame, dict[str, Any]]":
+    """(the table of `real.contest.compared`, what ran).
+
+    The policies observe the costs that predict them. Costs that are measured now are kept beside
+    --save, so that a killed run continues with them.
+    """
+    from real.contest import Kept, compared, contest, contestants_of, predictions, requests_of
+    from real.decode.engine import engines_of
+    from real.hf_generate import hf_contestants
+    from real.model.stored_weights import sha256
+    from real.pair import check_predictors
+    from real.provenance import device_name, revision, versions
+    from real.rerun import parse_runnable, rerun_rule
+
+    path, trace = settings.open()
+    models, name = settings.models, settings.recording
+    parsed = [parse_runnable(text, trace) for text in dict.fromkeys(settings.policy)]
+    for policy in parsed:
+        if policy.name.partition(":")[0] in policies.CLAIRVOYANT or policy.name.startswith("beam"):
+            raise ValueError(f"policy {policy.name!r} has no replay to predict its run by")
+    rivals = () if settings.rival == ("none",) else settings.rival
+    kept_cost = settings.save and settings.save.with_suffix(".cost.json")
+    known = settings.cost or (kept_cost if kept_cost and kept_cost.is_file() else None)
+    cost = None if known is None else CostModel.from_json(known)
+    submitted = max(policy.submitted(trace.K) for policy in parsed)
+    timed = _measured_rows(trace, submitted) if cost is None else 0
+    pair = models.load_for(trace, name, submitted, timed, settings.drafter)
+    plain = pair
+    if models.engine != "strict":  # there a plain pass is as wide as all others
+        plain = replace(models, weights=None).load_for(trace, name, 0, 0, "prompt_lookup")
+    if cost is None:
+        cost = measured_cost(pair, trace, submitted, progress)
+        if kept_cost:
+            cost.to_json(kept_cost)
+    chosen = [policies.make(policy, trace, cost) for policy in parsed]
+    check_predictors(pair.drafter, trace, chosen)
+    about = {
+        "recording": sha256(path), "ids": list(trace.meta.ids), "drafter": pair.drafter.name,
+        "rule": trace.meta.rule, "device": device_name(models.device), "versions": versions(),
+        "engines": engines_of(pair.target, pair.drafter), "budget": settings.budget,
+        "seed": settings.seed, "cost": cost.name, **asdict(models),
+    }  # fmt: skip
+    kept = Kept(settings.save, about, revision())
+    contestants = contestants_of(trace, plain, pair, chosen, cost, settings.seed)
+    contestants += hf_contestants(
+        rivals, models.target_path, models.folder / "model", models.dtype, models.device,
+        trace.meta.end_tokens, rerun_rule(trace, settings.seed),
+    )  # fmt: skip
+    foreign = pair.drafter.name != trace.meta.drafter
+    predicted = {} if foreign else predictions(trace, chosen, cost, settings.seed)
+    runs = contest(
+        contestants, requests_of(trace), settings.repeats, settings.seed, models.device, progress,
+        kept=kept,
+    )  # fmt: skip
+    table = compared(trace, runs, predicted, cost.baseline)
+    return table, kept.saved.settings | {"git": ", ".join(kept.saved.revisions)}
+
+
+@dataclass(frozen=True)
+class ForcedRun:
+    """A policy on forced sequences: its comparison with the recording, and the engines that ran."""
+
+    policy: str
+    dtype: str
+    comparison: "ForcedComparison | SampledForcedComparison"
+    engines: dict[str, str]
+
+    def summary(self) -> dict[str, Any]:
+        """The object that `simspec run --teacher-force --json` prints."""
+        about = {"policy": self.policy, "dtype": self.dtype, "engines": self.engines}
+        return about | self.comparison.summary()
+
+    def describe(self) -> str:
+        """The line that it prints else."""
+        return f"{self.policy} in {self.dtype}: {self.comparison.describe()}"
+
+
+def force_recording(settings: Run, progress: Progress = quiet) -> ForcedRun:
+    """Runs the policy on the recorded sequences, and compares its rounds with them.
+
+    Under the rejection rule a drafted token is accepted with its probability given the recorded
+    tokens, by the replay's own draws.
+    """
+    from real.audit.forced_decoding import (
+        compare_forced,
+        compare_forced_sampled,
+        decode_forced,
+        decode_forced_sampled,
+    )
+    from real.decode.engine import engines_of
+    from real.decode.plans import chain_plan
+    from real.pair import check_predictors
+    from real.rerun import recorded_rule
+    from simspec import replay
+
+    path, trace = settings.open()
+    sampled, seed = recorded_rule(trace).sampled, settings.seed
+    cost = policy_cost_of(path, settings.cost, trace.K)
+    chosen: Any = policies.make(settings.policy[0], trace, cost)
+    replayed = replay(trace, chosen, seed=seed, cost=cost)  # which refuses trees
+    pair = settings.models.load_for(trace, settings.recording)
+    check_predictors(pair.drafter, trace, [chosen])
+    models = pair.target, pair.drafter
+    plan = chain_plan(chosen, trace.K, seed, cost)
+    forcing = relabel(progress, f"forcing {chosen.name}")
+    comparison: ForcedComparison | SampledForcedComparison
+    if sampled:
+        ran, tested = decode_forced_sampled(*models, plan, trace, seed, forcing)
+        dtype = settings.models.dtype
+        comparison = compare_forced_sampled(trace, replayed, ran, tested, dtype, seed)
+    else:
+        ran, divergences = decode_forced(*models, plan, trace, forcing)
+        comparison = compare_forced(trace, replayed, ran, divergences)
+    return ForcedRun(chosen.name, settings.models.dtype, comparison, engines_of(*models))

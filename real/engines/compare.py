@@ -65,7 +65,7 @@ class Difference:
 
     kind: "text" where its tokens differ from plain decoding's, or the recording's, else "passes";
     place: the token or pass that differs first, from 0; margin: the target's recorded one there,
-    None where unknown; near_tie: it is below real.equality's NEAR_TIE, so that rounding decides.
+    None where unknown; near_tie: it is below real.rerun's NEAR_TIE, so that rounding decides.
     """
 
     id: str
@@ -405,7 +405,7 @@ def _pass_difference(
 
 def text_differences(rows: Sequence[Row], recording: Trace | None) -> list[Difference]:
     """Rows whose tokens differ from the recording's, or else from the first plain row's."""
-    from real.equality import NEAR_TIE
+    from real.rerun import NEAR_TIE
 
     texts: dict[str, tuple[int, ...]] = {}
     margins: dict[str, Any] = defaultdict(lambda: None)

@@ -79,7 +79,7 @@ def beta_ts(
 
     `acceptance`: every verified token is a trial. `censored`: continuing after token j was right
     iff token j + 1 was accepted; a stop of the policy's own is no trial. The default won on one
-    half of the bundled recordings' prompts, over three prices (tools/bench/readings.py): mean
+    half of the bundled recordings' prompts, over three prices: mean
     speedup 1.317 against 1.310 of `censored`. On the other half it leads by up to 0.023 on sampled
     text; on greedy text the difference is within noise. PolicyError for an unknown reading, or
     alpha0 or beta0 not > 0.

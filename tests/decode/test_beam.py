@@ -9,13 +9,12 @@ from toy_lm import END, RULES, toy_pair, toy_prompts
 
 from real.decode.loop import decode
 from real.decode.plans import BeamSearch
-from real.equality import compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
-from real.rerun import prompts_of, rule_of
+from real.rerun import compare, prompts_of, rounds_of, rule_of
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN
 from simspec.policies.trees import dynamic_tree

@@ -13,13 +13,12 @@ from toy_lm import END, toy_cost, toy_pair, toy_prompts
 
 from real.decode.loop import decode
 from real.decode.plans import BeamSearch, DynamicTree, RoundStart, SequenceStart, make_plan
-from real.equality import rounds_of
 from real.prompts import Prompt
 from real.record import RecordingFiles, Settings, record
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
-from real.rerun import rule_of
+from real.rerun import rounds_of, rule_of
 from real.sampling import Rule
 from simspec import CostModel, load_trace, policies, sweep
 from simspec.trace.trace import TraceError

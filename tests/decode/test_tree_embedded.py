@@ -7,13 +7,11 @@ import pytest
 from tree_runs import ran
 
 from real.decode.plans import make_plan
-from real.demo import recordings
-from real.equality import NOTHING, compare
-from real.jobs import run_on
 from real.model_settings import evenly_spaced
 from real.pair import TINY, load_pair
-from real.rerun import rerun
+from real.rerun import NOTHING, compare, rerun, run_on
 from simspec import CostModel, load_trace, policies
+from simspec.trace.recordings import recordings
 from simspec.tree.replay import replay_tree
 
 SLOW = os.environ.get("SIMSPEC_SLOW")

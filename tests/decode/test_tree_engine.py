@@ -11,8 +11,7 @@ from toy_lm import RULES, run_all, toy_cost
 from tree_runs import PAIRS, SLOW, examined, recording
 from tree_strategies import shapes
 
-from real.equality import compare, rounds_of
-from real.rerun import prompts_of
+from real.rerun import compare, prompts_of, rounds_of
 from simspec import policies, replay
 from simspec.tree.replay import replay_tree
 from simspec.tree.tree import MAX_NODES, TreePolicy, chain_tree, tree_of_widths

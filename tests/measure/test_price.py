@@ -42,7 +42,7 @@ def shares(cost):
 def test_intervals_hold_the_known_costs_of_a_simulated_timer(machine):
     """80 sittings of 4 costs: 92 to 99% of intervals; the control, a third as wide, below 75%.
 
-    Their coverage lies within 93 to 97% (`python tools/bench/measured_coverage.py`); 320 intervals
+    Their coverage lies within 93 to 97%; 320 intervals
     that share sittings have a standard error of some 2%.
     """
     found, widths = zip(*(shares(priced(seed, **machine)) for seed in range(80)))

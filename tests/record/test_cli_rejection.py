@@ -2,7 +2,7 @@
 
 import json
 
-from shell import command, refused, simspec
+from shell import refused, simspec
 from test_check import quick
 
 from real.model.stored_weights import sha256
@@ -174,35 +174,36 @@ def test_rejection_recordings_are_run_forced_scored_and_audited(trained_folder):
     simspec("record", *record, *rule, cwd=trained_folder)
     CostModel.from_ratio(0.2, 3).to_json(trained_folder / "ratio.json")
     run = ("run", "again.parquet", *models, "--policy", "fixed:2", "--cost", "ratio.json")
-    out, _ = simspec(*run, "--risk", 0.01, "--save", "run.jsonl", "--json", cwd=trained_folder)
+    out, _ = simspec(*run, "--save", "run.jsonl", "--json", cwd=trained_folder)
     report = json.loads(out)
     assert report["replay_equal"]
     assert report["rule"] == "rejection"
     assert list(report["tests"]["p_values"]) == ["rounds", "accepted lengths", "rounds by prompt"]
-    assert report["tests"]["replays"] == 300
+    assert report["tests"]["replays"] == 3000
     assert report["speedup_simulated"] > 0
-    out, _ = simspec(*run, "--risk", 0.1, cwd=trained_folder)
+    out, _ = simspec(*run, cwd=trained_folder)
     assert "no alarm" in out
     out, _ = simspec("audit", "run.jsonl", *models, "--json", cwd=trained_folder)
     assert json.loads(out)["clean"]
     assert json.loads(out)["sampling"]["p_bias"] is not None
     out, _ = simspec("audit", "again.parquet", *models, "--json", cwd=trained_folder)
     assert json.loads(out)["clean"]
-    force = ("teacher-force", "again.parquet", *models, "--policy", "beta_ts")
+    force = ("run", "again.parquet", "--teacher-force", *models, "--policy", "beta_ts")
     out, _ = simspec(*force, "--json", cwd=trained_folder)
     assert json.loads(out)["sound"]
     assert json.loads(out)["equal"] == json.loads(out)["rounds"] == json.loads(out)["replayed"]
     out, _ = simspec(*force, cwd=trained_folder)
     assert "accept as the replay does (100.00%)" in out
-    score = ("scorecard", "again.parquet", *models, "--prompts", 3, "--repeats", 1)
-    code, out, error = command(trained_folder, *score, "--policy", "fixed:1", "--json")
-    assert code in (0, 1), error
-    assert json.loads(out)["rows"][0]["predicted"] > 0
+    compare = (*run, "--compare", "--repeats", 1, "--rival", "none", "--json")
+    out, _ = simspec(*compare, cwd=trained_folder)
+    plain, row = json.loads(out)["rows"]
+    assert row["predicted"]["value"] > 0
+    assert plain["equal"] is not None
+    assert row["equal"] is None
     for words, *arguments in (
         ("replays in distribution only", *run[:-4], "--policy", "confidence:0.5"),
         ("nobody can know it", *run[:-4], "--policy", "oracle"),
         ("depends on earlier rounds", *run, "--drafter", "lookahead"),
-        ("probability of a false alarm", *run, "--risk", 0),
         ("cannot equal a recording", "audit", "run.jsonl", *models, "--against", "again.parquet"),
     ):
         refused(trained_folder, *arguments, words=words, progress=True)

@@ -18,13 +18,13 @@ from real.drafters.suffix import SuffixDrafter
 from real.engines import EngineSettings, PolicyDraft
 from real.engines.compare import compare_rows
 from real.engines.run import Plan
-from real.equality import compare
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
+from real.rerun import compare
 from simspec import load_trace, replay
 from simspec.engines.ngram import SuffixRule, suffix_draft, suffix_text
 from simspec.engines.text import WrittenText, record_texts

@@ -5,7 +5,6 @@ import json
 import pytest
 from shell import simspec
 
-import real.jobs.run
 from real.measure import MeasureSettings
 
 
@@ -26,7 +25,7 @@ def test_costs_are_measured_to_what_the_drafter_offers(folder, monkeypatch):
     def short(**given):
         return MeasureSettings(**given | {"context": (16,), "repeats": 1})
 
-    monkeypatch.setattr(real.jobs.run, "MeasureSettings", short)
+    monkeypatch.setattr("real.measure.MeasureSettings", short)
     out, _ = simspec("run", "deep.parquet", "--policy", "fixed:6", "--json", cwd=folder)
     assert json.loads(out)["replay_equal"]
     assert json.loads(out)["rounds_compared"] > 0

@@ -11,8 +11,6 @@ from toy_lm import END, toy_cost, toy_decoder, toy_pair, toy_prompts
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
 from real.drafters.model import ModelDrafter
-from real.equality import rounds_of
-from real.jobs.run import chain_policy, run_sampled
 from real.pair import Pair
 from real.prompts import Prompt
 from real.record import RecordError, Settings
@@ -20,7 +18,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import assemble, record_emitted
 from real.record.sequences import SequenceCache, target_sequences
 from real.record.settings import describe
-from real.rerun import prompts_of, recorded_rule, rerun_rule
+from real.rerun import chain_policy, prompts_of, recorded_rule, rerun_rule, rounds_of, run_sampled
 from real.sampling import AddressedDraws, Rule
 from simspec import PolicyError, policies
 from simspec.numerics.stats import MIN_PROMPTS

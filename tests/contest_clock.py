@@ -1,9 +1,12 @@
-"""Races on a simulated clock that only contestants advance."""
+"""Contests on a simulated clock that only contestants advance, and toy checkpoints for them."""
 
-from real.bench.contestants import HfModels, our_contestants
-from real.bench.race import Contestant, Request, race
-from real.bench.race_rows import race_rows
-from real.prompts import ALL
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from toy_lm import END, VOCAB, toy_recording
+
+from real.contest import Contestant, Request, contest
+from real.model.checkpoint import save_decoder
 
 
 def requests(count, budget):
@@ -20,15 +23,7 @@ class Clock:
     def __call__(self):
         return self.now
 
-    def contestant(
-        self,
-        name,
-        start,
-        seconds,
-        commits=1,
-        change=lambda token, repeat, s: token,
-        factor=(1, 1, 1),
-    ):
+    def contestant(self, name, start, seconds, commits=1, change=None, factor=(1, 1, 1)):
         """Takes start + seconds * passes, times the repeat's factor; commits tokens a pass."""
         calls = []
 
@@ -42,35 +37,24 @@ class Clock:
                 calls[number] += 1
                 self.now += (start + seconds * passes) * factor[repeat]
                 token = TOKENS[request.address][: request.budget]
-                return change(token, repeat, request.address), passes
+                return change(token, repeat, request.address) if change else token, passes
 
             return generate
 
-        own = "plain" if "=" in name or name == "plain" else "generate"
-        return Contestant(name, begin, "=" in name or ":" in name, own_plain=own)
+        return Contestant(name, begin)
 
 
-LOOP = [7, 8] * 10
-
-
-TOKENS = [LOOP, list(range(20)), list(range(20, 40)), [*range(18), 0, 1]]
-
-
-TASKS = ["code", "math", "math", "code"]
+TOKENS = [[7, 8] * 10, list(range(20)), list(range(20, 40)), [*range(18), 0, 1]]
 
 
 def timed(*contestants, repeats=3, clock=None):
+    """{name: runs} on four prompts of 20 new tokens."""
     clock = clock or Clock()
     entries = [
         clock.contestant(*c[:3], **(c[3] if len(c) > 3 else {})) if isinstance(c, tuple) else c
         for c in contestants
     ]
-    runs = race(entries, requests(4, 20), repeats=repeats, timer=clock)
-    return runs, race_rows(runs, TASKS)
-
-
-def row(rows, name, group=ALL):
-    return next(r for r in rows if (r.contestant, r.group) == (name, group))
+    return {r.name: r for r in contest(entries, requests(4, 20), repeats=repeats, timer=clock)}
 
 
 def failing(name, after):
@@ -86,12 +70,15 @@ def failing(name, after):
 
         return generate
 
-    return Contestant(name, begin, True)
+    return Contestant(name, begin)
 
 
-def all_contestants(checkpoints, trace, pairs, names, methods):
-    """Plain decoding, the `drafter=policy` names, and transformers' methods."""
-    ours = our_contestants(trace, pairs, names)
-    if not methods:
-        return ours
-    return ours + HfModels.load(checkpoints, methods).contestants(trace, methods)
+def save_toys(folder):
+    """The toy pair as checkpoints that transformers reads."""
+    _, target, drafter = toy_recording("model", "greedy")
+    for name, decoder in (("target", target.decoder), ("model", drafter.lm)):
+        (folder / name).mkdir()
+        save_decoder(decoder, folder / name, END[0], 64, torch.float64)
+    words = Tokenizer(WordLevel({str(i): i for i in range(VOCAB)}, unk_token="0"))
+    words.save(str(folder / "target" / "tokenizer.json"))
+    return folder

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from toy_lm import run_all, toy_cost, toy_recording
 
-from real.equality import Comparison, Flip, compare
+from real.rerun import Comparison, Flip, compare
 from simspec import policies, replay
 
 FLIP = Flip(0, 0, 0, 1e-5, False)

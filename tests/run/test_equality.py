@@ -21,13 +21,12 @@ from toy_lm import (
     toy_recording,
 )
 
-from real.equality import MAX_EXCEPTIONS, compare, rounds_of
 from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
-from real.rerun import rule_of
+from real.rerun import MAX_EXCEPTIONS, compare, rounds_of, rule_of
 from real.sampling import Rule
 from simspec import Policy, load_trace, policies, replay
 

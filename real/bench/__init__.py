@@ -1,1 +1,0 @@
-"""Benchmarks: predicted against measured throughput, and other implementations."""

@@ -1,0 +1,478 @@
+"""Policies, plain decoding and transformers on the same prompts: measured beside predicted."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import torch
+
+from real.decode.features import required_predictors
+from real.decode.loop import decode
+from real.decode.plans import make_plan
+from real.draft import Drafter, Silent, check_grows
+from real.files import replace_json
+from real.pair import Pair
+from real.progress import Progress, quiet
+from real.rerun import prompts_of, rerun_rule
+from real.sampling import clear_noise_cache
+from simspec import CostModel, Policy, Trace, policies, replay
+from simspec.numerics.stats import Estimate, estimate, stacked
+from simspec.output.frames import frame
+from simspec.replay.evaluation import evaluate
+from simspec.tree.replay import replay_tree
+from simspec.tree.tree import TreePolicy
+
+PLAIN = "plain"
+REPLAYS = 16
+"""Replays whose mean is predicted under the rejection rule; under the others each is the run."""
+METHOD = "percentile"
+"""Of intervals: of 20 prompts timed in blocks it covers 94% at a stated 95%, bca 84%."""
+LEAST_REPEATS, LEAST_PROMPTS = 5, 20
+"""Fewer are no measurement to publish."""
+
+
+class ContestantError(ValueError):
+    """A contestant that cannot be built."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt to continue: its tokens, new tokens allowed, address of its random draws."""
+
+    prompt: Sequence[int]
+    budget: int
+    address: int = 0
+
+
+Generate = Callable[[Request], tuple[list[int], int]]
+"""Continues one prompt: (new tokens, passes of the target)."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One way to continue prompts.
+
+    `begin` returns a `Generate` with new state and is called in every repeat; `warm` prepares what
+    its first calls showed to be needed; `own_draws`: its texts are not plain decoding's.
+    """
+
+    name: str
+    begin: Callable[[], Generate]
+    warm: Callable[[], None] = lambda: None
+    own_draws: bool = False
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Runs(msgspec.Struct, forbid_unknown_fields=True):
+    """Runs of a contestant.
+
+    | field | shape | meaning |
+    | --- | --- | --- |
+    | token | [R][S][n] | new tokens of every repeat and prompt |
+    | passes | [R][S] | of the target |
+    | seconds | [R][S] | end to end, prefill included, device synchronized before and after |
+    | first | [S] | seconds of a call for one new token |
+    | error | | why it failed, "" if it did not |
+    | own_draws | | the contestant's |
+    """
+
+    name: str
+    token: list[list[list[int]]] = []
+    passes: list[list[Positive]] = []
+    seconds: list[list[Positive]] = []
+    first: list[Positive] = []
+    error: str = ""
+    own_draws: bool = False
+
+    def sums(self, values: str) -> np.ndarray:
+        """float64 `[S]`: seconds, passes or tokens of a prompt, mean over repeats."""
+        if values == "tokens":
+            return np.array([[len(t) for t in repeat] for repeat in self.token], float).mean(0)
+        return np.array(getattr(self, values), float).mean(0)
+
+
+class _Saved(msgspec.Struct, forbid_unknown_fields=True):
+    settings: dict[str, Any]
+    revisions: list[str]
+    runs: list[Runs]
+
+
+class Kept:
+    """Finished repeats, in a file that a killed contest continues from; None keeps nothing.
+
+    ValueError, one line, for a damaged file or one of other settings.
+    """
+
+    def __init__(self, path: Path | None, settings: Mapping[str, Any], revision: str = ""):
+        self.path = path
+        plain = json.loads(msgspec.json.encode(settings, enc_hook=str))
+        self.saved = _Saved(plain, [revision], [])
+        if path is None or not path.exists():
+            return
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=_Saved)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"{path} holds no repeats ({error}); name another file") from None
+        for name in sorted(plain.keys() | found.settings.keys()):
+            was, now = found.settings.get(name), plain.get(name)
+            if was != now:
+                raise ValueError(
+                    f"{path} was made with {name:.40} {str(was):.60}, this is {str(now):.60}; "
+                    "name another file to save to"
+                )
+        self.saved.runs = found.runs
+        self.saved.revisions = list(dict.fromkeys([*found.revisions, revision]))
+
+    def load(self, names: Sequence[str], prompts: int) -> int:
+        """The number of finished repeats; ValueError unless they are of these contestants."""
+        runs = self.saved.runs
+        if not runs:
+            return 0
+        repeats = max(len(each.seconds) for each in runs)
+        sizes = [
+            [len(each.first), *map(len, each.seconds), *map(len, each.token)]
+            for each in runs
+            if not each.error
+        ]
+        whole = [prompts] * (1 + 2 * repeats)
+        if [each.name for each in runs] != list(names) or any(size != whole for size in sizes):
+            raise ValueError(
+                f"{self.path} holds repeats of {', '.join(r.name for r in runs):.200}; expected "
+                f"{', '.join(names)} on {prompts} prompts, name another file to save to"
+            )
+        return repeats
+
+    def save(self, runs: list[Runs]) -> None:
+        """Keeps runs after a finished repeat, atomically."""
+        self.saved.runs = runs
+        if self.path is not None:
+            replace_json(self.path, msgspec.to_builtins(self.saved))
+
+
+def contest(
+    contestants: Sequence[Contestant],
+    requests: Sequence[Request],
+    repeats: int = 5,
+    seed: int = 0,
+    device: str = "cpu",
+    progress: Progress = quiet,
+    timer: Callable[[], float] = perf_counter,
+    kept: Kept | None = None,
+) -> list[Runs]:
+    """End-to-end wall-clock time of every contestant on every prompt, `repeats` times.
+
+    A repeat takes the prompts in their order, because a stream's state carries over. For each
+    prompt all contestants run back to back, shuffled anew by `seed`: a block, in which the machine
+    is about the same for all. Before, each warms up on the longest and the shortest request. The
+    first repeat also times one new token after every prompt. A contestant that fails takes no
+    further part; plain decoding may not fail. Repeats that `kept` holds are not run again.
+    ValueError for no prompts, no repeats, or contestants of the same name.
+    """
+    names = [c.name for c in contestants]
+    if repeats < 1 or not requests or len(set(names)) < len(names):
+        raise ValueError(
+            f"{len(requests)} prompts, {repeats} repeats of {', '.join(names)}; "
+            "expected a prompt or more, a repeat or more, and no contestant twice"
+        )
+    kept = kept or Kept(None, {})
+    cuda = torch.device(device).type == "cuda"
+    wait: Callable[[], None] = torch.cuda.synchronize if cuda else lambda: None
+    entries = [_Entry(contestant, requests, wait, timer) for contestant in contestants]
+    finished = kept.load(names, len(requests))
+    if finished:
+        for entry, runs in zip(entries, kept.saved.runs):
+            entry.runs = runs
+    if finished < repeats:
+        for entry in entries:
+            entry.warm_up()
+    done, total = finished * len(requests), repeats * len(requests)
+    for repeat in range(finished, repeats):
+        order = np.random.default_rng((seed, repeat))  # the same where a contest is continued
+        for entry in entries:
+            entry.begin()
+        for _ in requests:
+            block = [entries[i] for i in order.permutation(len(entries))]
+            for entry in block:
+                entry.next()
+            for entry in () if repeat else block:
+                entry.first_token()
+            done += 1
+            progress("comparing", done, total)
+        kept.save([entry.runs for entry in entries])
+    return [entry.runs for entry in entries]
+
+
+class _Entry:
+    """A contestant during a contest."""
+
+    def __init__(
+        self,
+        contestant: Contestant,
+        requests: Sequence[Request],
+        wait: Callable[[], None],
+        timer: Callable[[], float],
+    ):
+        self.contestant, self.requests, self.wait, self.timer = contestant, requests, wait, timer
+        self.runs = Runs(contestant.name, own_draws=contestant.own_draws)
+        self.generate: Generate | None = None
+
+    def warm_up(self) -> None:
+        """Continues the longest and the shortest request, then warms what they needed."""
+        by_length = sorted(self.requests, key=lambda r: len(r.prompt) + r.budget)
+        for request in by_length[-1:] if len(by_length) == 1 else (by_length[-1], by_length[0]):
+            self._call(None, request)
+        if not self.runs.error:
+            self.contestant.warm()
+
+    def begin(self) -> None:
+        """Starts a repeat."""
+        self.generate = None if self.runs.error else self.contestant.begin()
+        for column in (self.runs.token, self.runs.passes, self.runs.seconds):
+            column.append([])
+
+    def next(self) -> None:
+        """Continues the next request of the repeat."""
+        runs = self.runs
+        if runs.error:
+            return
+        if timed := self._call(self.generate, self.requests[len(runs.token[-1])]):
+            for column, value in zip((runs.token, runs.passes, runs.seconds), timed):
+                column[-1].append(value)
+
+    def first_token(self) -> None:
+        """Times one new token after the next prompt."""
+        if self.runs.error:
+            return
+        request = replace(self.requests[len(self.runs.first)], budget=1)
+        if timed := self._call(None, request):
+            self.runs.first.append(timed[2])
+
+    def _call(
+        self, generate: Generate | None, request: Request
+    ) -> tuple[list[int], int, float] | None:
+        """(tokens, passes, seconds), with new state where none is given; None where it failed."""
+        if self.runs.error:
+            return None
+        try:
+            generate = generate or self.contestant.begin()
+            self.wait()
+            begin = self.timer()
+            token, passes = generate(request)
+            self.wait()
+            return token, passes, self.timer() - begin
+        except Exception as error:  # whatever another library raises, the others go on
+            if self.contestant.name == PLAIN:
+                raise
+            self.runs.error = f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+            return None
+
+
+def requests_of(trace: Trace) -> list[Request]:
+    """The prompts of a recording."""
+    rows = zip(prompts_of(trace), trace.budget.tolist(), trace.sequence.tolist())
+    return [Request(prompt, budget, address) for prompt, budget, address in rows]
+
+
+def policy_contestant(
+    name: str,
+    pair: Pair,
+    drafter: Drafter,
+    policy: Policy | TreePolicy,
+    trace: Trace,
+    cost: CostModel,
+    seed: int,
+) -> Contestant:
+    """The decode loop with a drafter and a policy that observes seconds of `cost`.
+
+    Rule, end tokens and the deepest draft are those of the trace; under the rejection rule tokens
+    are drawn anew. ValueError for a policy that needs more than the drafter has: depth, features,
+    trees.
+    """
+    rule = rerun_rule(trace, seed)
+    tree = trace.meta.tree if trace.meta.drafter == drafter.name else ()
+
+    def new_plan():
+        return make_plan(policy, trace.K, seed, cost, tree)
+
+    plan = new_plan()  # what cannot run is refused before anything runs
+    required_predictors(tuple(policy.reads), drafter)
+    if isinstance(policy, TreePolicy) and policy.kind != "cape":
+        check_grows(drafter, plan.K)
+
+    def begin() -> Generate:
+        plan = new_plan()
+
+        def generate(request: Request) -> tuple[list[int], int]:
+            clear_noise_cache()  # contestants share their noise, and each pays for it
+            result = decode(
+                pair.target, drafter, plan, rule, list(request.prompt), request.budget,
+                tuple(trace.meta.end_tokens), request.address, exact=False,
+            )  # fmt: skip
+            return result.token.tolist(), len(result.position)
+
+        return generate
+
+    own = rule.sampled and name != PLAIN
+    return Contestant(name, begin, pair.target.passes.warm, own)
+
+
+def contestants_of(
+    trace: Trace,
+    plain: Pair,
+    pair: Pair,
+    chosen: Sequence[Policy | TreePolicy],
+    cost: CostModel,
+    seed: int,
+) -> list[Contestant]:
+    """Plain decoding on its own pair, which keeps no layers for a drafter, and the policies."""
+    no_drafts = policies.BUILTIN["fixed"](0)
+    return [
+        policy_contestant(PLAIN, plain, Silent(), no_drafts, trace, cost, seed),
+        *(policy_contestant(p.name, pair, pair.drafter, p, trace, cost, seed) for p in chosen),
+    ]
+
+
+def speedup_measured(runs: Runs, plain: Runs, **options: Any) -> Estimate:
+    """Tokens a second over those of plain decoding, with its interval over blocks (prompts).
+
+    A block is resampled with all its repeats: its times differ by the prompt and by the noise of
+    its calls, so the interval holds both. It holds no noise that hits one contestant for a whole
+    repeat, which shuffled blocks make unlikely.
+    """
+    parts = [each.sums(values) for each in (runs, plain) for values in ("tokens", "seconds")]
+    return estimate(stacked(*parts), _ratio_of_rates, method=METHOD, **options)
+
+
+def _ratio_of_rates(totals: Any) -> Any:
+    tokens, seconds, plain_tokens, plain_seconds = (totals[..., i] for i in range(4))
+    return tokens / seconds * plain_seconds / plain_tokens
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What replays say of a policy.
+
+    | field | shape, dtype | meaning |
+    | --- | --- | --- |
+    | seconds | float64 `[S, 1 + R]` | decoding without prefill: at the costs, and R replicates |
+    | plain | float64 `[S]` | of plain decoding |
+    | rounds | float64 `[S]` | mean over the replays |
+    """
+
+    seconds: np.ndarray
+    plain: np.ndarray
+    rounds: np.ndarray
+
+
+def predictions(
+    trace: Trace, chosen: Sequence[Policy | TreePolicy], cost: CostModel, seed: int
+) -> dict[str, Prediction]:
+    """{policy: its prediction on the prompts of `trace`}.
+
+    Under a greedy or coupled rule it is of the very rounds that a run of that seed has; under the
+    rejection rule of the mean over REPLAYS replays, since the run draws its own tokens.
+    """
+    seeds = range(seed, seed + (REPLAYS if trace.ratio is not None else 1))
+    found = evaluate(trace, list(chosen), cost, len(seeds), seed)
+    return {
+        p.name: Prediction(
+            found.seconds[p.name], found.plain, np.mean(list(_rounds(trace, p, cost, seeds)), 0)
+        )
+        for p in chosen
+    }
+
+
+def _rounds(
+    trace: Trace, policy: Policy | TreePolicy, cost: CostModel, seeds: Sequence[int]
+) -> Iterator[np.ndarray]:
+    for seed in seeds:
+        if isinstance(policy, TreePolicy):
+            rounds = replay_tree(trace, policy, cost)
+        else:
+            rounds = replay(trace, policy, seed=seed, cost=cost)
+        yield np.diff(rounds.offset)
+
+
+def compared(
+    trace: Trace, runs: Sequence[Runs], predicted: Mapping[str, Prediction], baseline: float
+) -> pd.DataFrame:
+    """The table of a contest: one row a contestant.
+
+    Predicted and measured are end to end, times plain decoding: to the replay's seconds comes the
+    measured call for one token, which holds the prompt's pass and one of `baseline` seconds. The
+    error is predicted / measured - 1, its interval over prompts drawn for both. Where texts can be
+    compared, `equal` counts prompts whose every repeat gave plain decoding's tokens.
+    """
+    ran = {each.name: each for each in runs if not each.error}
+    plain = ran[PLAIN]
+    rows = []
+    for each in runs:
+        row: dict[str, Any] = {"contestant": each.name}
+        if each.error:
+            rows.append(row | {"remark": each.error})
+            continue
+        tokens, passes = each.sums("tokens"), each.sums("passes")
+        row |= {
+            "measured": speedup_measured(each, plain),
+            "tokens/s": float(tokens.sum() / each.sums("seconds").sum()),
+            "tokens/round": float(tokens.sum() / passes.sum()),
+        }
+        if not each.own_draws:
+            same = [[t == p for t, p in zip(r, plain.token[0])] for r in each.token]
+            row["equal"] = int(np.all(same, 0).sum())
+        if each.name in predicted:
+            row |= _predicted(each, plain, predicted[each.name], baseline)
+            row["replayed"] = trace.rows / float(predicted[each.name].rounds.sum())
+            if row["measured"].low > row["tokens/round"]:
+                row["remark"] = "faster than its passes allow: plain is handicapped, or noise"
+        rows.append(row)
+    columns = [
+        "contestant", "predicted", "measured", "error", "replayed", "tokens/round", "tokens/s",
+        "equal", "remark",
+    ]  # fmt: skip
+    notes = ["95% intervals over prompts; predicted ones over prices too, where costs hold them."]
+    notes += shortcomings(len(plain.seconds), trace.sequences)
+    return frame(
+        [{name: row.get(name) for name in columns} for row in rows],
+        columns,
+        title=f"times plain decoding, {trace.sequences} prompts, {len(plain.seconds)} repeats",
+        notes=notes,
+        formats={"error": "+.1%", "tokens/s": ".1f"},
+        optional=("remark", "equal", "tokens/s"),
+    )
+
+
+def _predicted(runs: Runs, plain: Runs, found: Prediction, baseline: float) -> dict[str, Estimate]:
+    """The predicted speedup and its error, at the measured calls for one token."""
+    seconds = np.array(runs.first)[:, None] - baseline + found.seconds
+    of_plain = np.array(plain.first) - baseline + found.plain
+    parts = [each.sums(values) for each in (runs, plain) for values in ("tokens", "seconds")]
+
+    def speedup(totals: Any) -> Any:
+        return totals[..., 0] / totals[..., 1]
+
+    def error(totals: Any) -> Any:
+        return speedup(totals) / _ratio_of_rates(totals[..., 2:]) - 1
+
+    return {
+        "predicted": estimate(stacked(of_plain, seconds), speedup, method=METHOD),
+        "error": estimate(stacked(of_plain, seconds, *parts), error, method=METHOD),
+    }
+
+
+def shortcomings(repeats: int, prompts: int) -> list[str]:
+    """Reasons why these numbers of repeats and prompts make no measurement; [] if none."""
+    reasons = []
+    if repeats < LEAST_REPEATS:
+        reasons.append(f"{repeats} repeats, expected at least {LEAST_REPEATS}")
+    if prompts < LEAST_PROMPTS:
+        reasons.append(f"{prompts} prompts, expected at least {LEAST_PROMPTS}")
+    return [f"no measurement, not to be published: {reason}" for reason in reasons]
