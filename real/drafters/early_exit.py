@@ -225,7 +225,4 @@ RECIPE = TrainingRecipe(
 )
 
 
-__all__ = ["KIND", "EarlyExitDrafter", "EarlyExitHead"]
-
-
 KIND = DrafterKind(EarlyExitDrafter, EarlyExitDrafter.load, RECIPE, ParallelLanguageModel)

@@ -303,8 +303,6 @@ RECIPE = TrainingRecipe(
 )
 
 
-__all__ = ["KIND", "HydraDrafter", "HydraHeads", "published"]
-
 KIND = DrafterKind(
     HydraDrafter,
     HydraDrafter.load,

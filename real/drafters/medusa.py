@@ -289,8 +289,6 @@ RECIPE = TrainingRecipe(
 )
 
 
-__all__ = ["KIND", "MedusaDrafter", "MedusaHeads", "publish", "published"]
-
 KIND = DrafterKind(
     MedusaDrafter,
     MedusaDrafter.load,

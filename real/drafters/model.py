@@ -198,7 +198,4 @@ RECIPE = TrainingRecipe(
 )
 
 
-__all__ = ["KIND", "ModelDrafter", "publish", "small_model"]
-
-
 KIND = DrafterKind(ModelDrafter, ModelDrafter.load, RECIPE, ParallelLanguageModel)

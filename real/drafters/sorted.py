@@ -350,14 +350,4 @@ RECIPE = TrainingRecipe(
 )
 
 
-__all__ = [
-    "KIND",
-    "Cascade",
-    "ParallelSorted",
-    "SortedDrafter",
-    "SortedModel",
-    "sorted_loss",
-    "sorted_model",
-]
-
 KIND = DrafterKind(SortedDrafter, SortedDrafter.load, RECIPE, ParallelSorted)

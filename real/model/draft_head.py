@@ -41,7 +41,6 @@ drafter's own |
 
     def __init__(self, head: nn.Linear, token: Tensor, trained: bool = False):
         super().__init__()
-        self.product: nn.Module | None = None  # in the place of the plain product, for timed runs
         vocab = head.weight.shape[0]
         token = check_vocabulary(token, vocab).to(head.weight.device)
         place = token.new_full((vocab,), -1)
@@ -60,16 +59,6 @@ drafter's own |
         assert self.weight is not None  # only a tied head gathers later
         return self.weight, self.bias
 
-    def linear(self) -> nn.Linear:
-        """The rows in use as a linear layer, without a bias where the head has none."""
-        weight, bias = self.rows()
-        rows, width = weight.shape
-        linear = nn.Linear(width, rows, bias=bias is not None, device="meta")
-        linear.weight = nn.Parameter(weight.detach(), requires_grad=False)
-        if bias is not None:
-            linear.bias = nn.Parameter(bias.detach(), requires_grad=False)
-        return linear
-
     def whole(self) -> nn.Linear:
         """A head of all tokens, as engines load it: outside, every row is the mean of the N rows.
 
@@ -85,7 +74,7 @@ drafter's own |
 
     def compact(self, x: Tensor) -> Tensor:
         """Logits `[..., N]` of rows `x [..., width]`."""
-        return F.linear(x, *self.rows()) if self.product is None else self.product(x)
+        return F.linear(x, *self.rows())
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.compact(x)

@@ -70,12 +70,6 @@ class AcceptedLengths:
             "tested": tested,
         }
 
-    def upto(self, K: int) -> "AcceptedLengths":
-        """The same drafts cut to at most `K` tokens."""
-        accepted = tuple(np.minimum(row, K) for row in self.accepted)
-        offered = tuple(np.minimum(row, K) for row in self.offered)
-        return AcceptedLengths(min(K, self.K), accepted, offered)
-
     def mean(self) -> float:
         """Mean accepted length of a draft of K; 0 where no sequence is as long."""
         accepted, drafts = self.sums()

@@ -3,9 +3,9 @@
 import numpy as np
 import papers
 import pytest
-from real.train.accepted_length import summary
 from toy_lm import TOYS, toy_recording
 
+from real.train.evaluation import summary
 from simspec import replay
 from simspec.papers import Recordings
 from simspec.policies.fixed import fixed

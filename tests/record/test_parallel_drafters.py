@@ -22,7 +22,7 @@ from real.drafters.glide import GlideDrafter, GlideModel
 from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
-from real.model import full_pass
+from real.model import passes as full_pass
 from real.model.passes import BranchCache
 from real.model.target import Target
 from real.record import Settings

@@ -9,7 +9,7 @@ from shell import command, refused
 from toy_lm import DRAFTERS, END, RULES, TOYS, toy_prompts, toy_target
 
 from real.decode.features import drafter_features
-from real.model import full_pass
+from real.model import passes as full_pass
 from real.model.target import Target
 from real.prompts import Prompt
 from real.record import RecordError, Recording, RecordingFiles, Settings, record_all, recorder

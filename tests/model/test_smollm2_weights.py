@@ -12,7 +12,7 @@ from real.model.stored_weights import sha256
 from simspec import load_trace, replay
 from simspec.policies.fixed import fixed
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXHIBIT = ROOT / "traces" / "smollm2"
 FOLDERS = sorted(path for path in (EXHIBIT / "weights").iterdir() if path.name != "self_skip")
 """Sub-layers to skip have no weights."""
