@@ -1,18 +1,13 @@
-"""MkDocs hooks: the API reference, copies of documents outside docs/, and whole tables."""
+"""MkDocs hooks: the API reference, and copies of documents outside docs/."""
 
 import ast
 import posixpath
 import re
-import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "docs"))
-
-from tables import whole  # noqa: E402
-
 COPIES = {
     "README.md": "index.md",
     "NOTATION.md": "notation.md",
@@ -21,7 +16,6 @@ COPIES = {
     "CHANGELOG.md": "changelog.md",
     "traces/README.md": "bundled_recordings.md",
     "real/tiny/README.md": "embedded_models.md",
-    "real/tiny/SOURCES.md": "text_sources.md",
 }
 """Path in the repository -> page of the site."""
 
@@ -40,10 +34,10 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Tables and programs are whole; links that lead out of docs/ lead to the copied pages."""
+    """Programs are whole; links that lead out of docs/ lead to the copied pages."""
     if page.file.generated_by:
         return markdown
-    markdown = CODE.sub(lambda found: program(found[1]), whole(markdown))
+    markdown = CODE.sub(lambda found: program(found[1]), markdown)
     return relink(markdown, posixpath.join("docs", page.file.src_uri))
 
 

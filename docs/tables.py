@@ -1,26 +1,20 @@
 """Tables of documents that a command prints, each behind a comment with its command.
 
-A page keeps all of a table, or its first rows; the site has all of it:
-
-    <!-- table: simspec score tiny-model-greedy --markdown -->          all, with its notes
-    <!-- table: simspec score tiny-model-greedy --markdown; rows -->    all rows, without notes
-    <!-- table: simspec score tiny-model-greedy --markdown; 3 rows -->  three of each table
+    <!-- table: simspec policies --markdown -->          all, with its notes
+    <!-- table: simspec policies --markdown; rows -->    all rows, without notes
+    <!-- table: simspec policies --markdown; 3 rows -->  three of each table
 
 `python docs/tables.py` compares pages with what their commands print, `--write` writes it into
-them, `--build` keeps whole outputs in out/tables for the site. Names of pages select pages.
+them. Names of pages select pages.
 """
 
-import hashlib
 import re
 import shlex
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-BUILT = ROOT / "out" / "tables"
 BLOCK = re.compile(
     r"(<!-- table: simspec ([^\n;]+?)(?:; (?:(\d+) )?(rows))? -->\n\n)"
     r"(.*?)\n*(<!-- table: end -->)",
@@ -69,67 +63,10 @@ def renewed(text: str) -> str:
     )
 
 
-@cache
-def fingerprint() -> str:
-    """SHA-256 of the code of simspec and of the names and sizes of all recordings."""
-    digest = hashlib.sha256()
-    for path in sorted((ROOT / "simspec").rglob("*.py")):
-        digest.update(path.read_bytes())
-    for path in sorted((ROOT / "traces").rglob("*")):
-        digest.update(f"{path.relative_to(ROOT)}:{path.stat().st_size}".encode())
-    return digest.hexdigest()
-
-
-def built(command: str) -> Path:
-    """The file that `--build` writes for a command."""
-    return BUILT / f"{hashlib.sha256(command.encode()).hexdigest()[:16]}.md"
-
-
-def _later(command: str) -> tuple[bool, str]:
-    """Sorts the commands that take minutes first, so that none of them ends alone."""
-    return command.split()[0] != "report", command
-
-
-def build(pages: list[Path]) -> None:
-    """Keeps the whole output of every command whose page holds a part of it."""
-    BUILT.mkdir(parents=True, exist_ok=True)
-    head = f"<!-- {fingerprint()} -->\n\n"
-    wanted = {
-        found[2]
-        for page in pages
-        for found in BLOCK.finditer(page.read_text(encoding="utf-8"))
-        if found[4]
-    }
-
-    def keep(command: str) -> None:
-        path = built(command)
-        if not (path.exists() and path.read_text("utf-8").startswith(head)):
-            print(f"simspec {command}", file=sys.stderr)
-            path.write_text(f"{head}{printed(command)}\n", encoding="utf-8")
-
-    with ThreadPoolExecutor(2) as pool:  # as many as the suite's workers
-        list(pool.map(keep, sorted(wanted, key=_later)))
-
-
-def whole(text: str) -> str:
-    """The page with whole outputs where `--build` has kept them, for the site."""
-
-    def replace(found: re.Match[str]) -> str:
-        path = built(found[2])
-        if not found[4] or not path.exists():
-            return found[0]
-        return f"{found[1]}{path.read_text('utf-8').partition(' -->')[2].strip()}\n\n{found[6]}"
-
-    return BLOCK.sub(replace, text)
-
-
 def main(arguments: list[str]) -> int:
-    """Compare, write or build; 1 where a page differs."""
+    """Compare or write; 1 where a page differs."""
     names = [name for name in arguments if not name.startswith("--")]
     pages = [Path(name) for name in names] or sorted((ROOT / "docs").glob("*.md"))
-    if "--build" in arguments:
-        build(pages)
-        return 0
     differ = 0
     for page in pages:
         text = page.read_text(encoding="utf-8")

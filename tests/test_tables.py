@@ -1,7 +1,7 @@
 """docs/tables.py: tables behind their commands, and those that are cheap to make anew."""
 
 import pytest
-from documents import ROOT, TABLES
+from documents import TABLES
 
 PAGE = "# Title\n\n<!-- table: simspec show -->\n\n{}\n\n<!-- table: end -->\n\ntext\n"
 
@@ -38,7 +38,6 @@ NOTED = "**one**\n\n| a |\n| --- |\n| 1 |\n| 2 |\n\nnote\n\n**two**\n\n| b |\n| 
         ("", NOTED),
         ("; rows", NOTED.replace("note\n\n", "")),
         ("; 1 rows", "**one**\n\n| a |\n| --- |\n| 1 |\n\n**two**\n\n| b |\n| --- |\n| 3 |"),
-        ("; 0 rows", ""),
     ],
 )
 def test_a_page_keeps_the_rows_that_it_asks_for(page, monkeypatch, options, kept):
@@ -52,30 +51,3 @@ def test_a_page_keeps_the_rows_that_it_asks_for(page, monkeypatch, options, kept
         page.read_text().replace("\n\n\n", "\n\n") == f"{comment}\n\n{shown}<!-- table: end -->\n"
     )
     assert TABLES["main"]([str(page)]) == 0
-
-
-def test_the_site_has_all_that_a_command_prints(page, tmp_path, monkeypatch):
-    scope = TABLES["renewed"].__globals__
-    calls = []
-    monkeypatch.setitem(scope, "BUILT", tmp_path / "built")
-    monkeypatch.setitem(scope, "printed", lambda command: calls.append(command) or NOTED)
-    part = "<!-- table: simspec show; 1 rows -->\n\n| a |\n\n<!-- table: end -->\n"
-    page.write_text(part)
-    assert TABLES["whole"](part) == part
-    TABLES["main"](["--build", str(page)])
-    assert NOTED in TABLES["whole"](part)
-    TABLES["main"](["--build", str(page)])
-    assert calls == ["show"]
-    monkeypatch.setitem(scope, "fingerprint", lambda: "other code")
-    TABLES["main"](["--build", str(page)])
-    assert calls == ["show", "show"]
-    assert page.read_text() == part
-
-
-@pytest.mark.docs
-def test_pages_name_their_commands():
-    found = {name: TABLES["commands"](ROOT / "docs" / name) for name in ("papers.md", "results.md")}
-    assert found["papers.md"] == ["report --paper claims --markdown"]
-    assert [command.split()[0] for command in found["results.md"]] == [
-        "score", "drafters", "trees",
-    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Published draft trees and accepted lengths; `SOURCES.md` beside the files has their sources."""
+"""Published draft trees and accepted lengths; `SOURCES.txt` beside the files has their sources."""
 
 import json
 from collections.abc import Mapping
