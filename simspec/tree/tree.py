@@ -187,7 +187,7 @@ def _is_count(value: Any) -> bool:
 
 
 PUBLISHED = {"eagle-25": "tree-eagle-25.json", "medusa-63": "tree-medusa-63.json"}
-"""Trees that their authors chose by hand or by search, and their files (`published/SOURCES.txt`)."""
+"""Trees that their authors chose by hand or by search (`published/SOURCES.txt`)."""
 
 
 def chain_tree(k: int) -> Tree:
