@@ -10,7 +10,7 @@ import sys
 SERVER = """
 import json, os, runpy, sys, traceback
 import simspec.cli, simspec.policies, simspec.replay.sweep
-import real.jobs, real.record.recorder
+import real.rerun, real.record.recorder
 
 def child(program, arguments, *files):
     for file, descriptor in zip(files, (1, 2)):

@@ -9,9 +9,9 @@ import torch
 import typer.main
 from short_training import NO_TICKS, short_predictor
 
-import real.jobs
 import real.pair
 import real.record.recorder
+import real.rerun
 import real.train.train
 from real.model.passes import EAGER
 from real.pair import TINY, load_pair

@@ -16,7 +16,7 @@ SERVER = """
 import errno, io, json, os, resource, signal, sys, tempfile, time, traceback
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import partial
-import real.jobs, real.record
+import real.rerun, real.record
 from forked_commands import freeze, keep_loaded
 from simspec.cli import main
 from simspec.output import interrupts

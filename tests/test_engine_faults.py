@@ -69,7 +69,7 @@ def recordings_folder(tmp_path_factory):
         ),
         (
             ["measure", "--out", "x.json", "-k", 1, "--context", 10**12, "--engine", "fast"],
-            "--context is 1000000000000, expected at most",
+            "--context is (1000000000000,), expected int <= ",
         ),
     ],
 )

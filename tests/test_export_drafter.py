@@ -24,10 +24,9 @@ from real.drafters import BUILTIN
 from real.engines import RELEASED, EngineSettings, ModelDraft, Request
 from real.engines.adapter import WORKERS, served_form
 from real.engines.compare import accepted_by_position
+from real.engines.export_drafter import SERVED, UNSERVED, drafter_of, export_drafter
 from real.engines.rows import Row
 from real.engines.worker import Finished
-from real.jobs import export_drafter
-from real.jobs.convert import SERVED, UNSERVED, drafter_of
 from real.model.draft_head import DraftVocabularyHead
 
 CASES = {

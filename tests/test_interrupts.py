@@ -10,8 +10,8 @@ import pytest
 from interrupted_jobs import RECORD, prompts, rows
 from shell import command, refused
 
-import real.jobs
 import real.record.recorder
+import real.rerun
 from simspec import synthetic
 
 PROMPTS = 14

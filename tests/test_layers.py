@@ -51,7 +51,7 @@ def test_import_loads_no_heavy_package():
 
 def test_jobs_load_no_statistics():
     """A sixth of the start of `simspec record`."""
-    assert loaded("import real.jobs", ("scipy.stats", "scipy.optimize", "transformers")) == []
+    assert loaded("import real.rerun", ("scipy.stats", "scipy.optimize", "transformers")) == []
 
 
 def test_control_an_import_of_torch_is_detected(tmp_path):

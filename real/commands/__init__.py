@@ -30,7 +30,7 @@ def _gguf(settings: Import) -> dict[str, Any]:
 
 def _drafter(settings: Export) -> dict[str, Any]:
     """A trained drafter in the form that `engine` loads, or the reason why it loads none."""
-    from real.jobs import export_drafter
+    from real.engines.export_drafter import export_drafter
 
     target, engine = settings.target, settings.engine
     if len(settings.recordings) != 1 or target is None or engine is None:

@@ -1,7 +1,6 @@
 """Whole jobs, from model folders and recordings to results: what each command does."""
 
 from real.jobs.audit import audit_run
-from real.jobs.convert import export_drafter
 from real.model_settings import ModelSettings, dtype_of, open_recording, policy_cost_of
 from real.train.settings import Training
 from real.train.train import train_drafter
@@ -11,7 +10,6 @@ __all__ = [
     "Training",
     "audit_run",
     "dtype_of",
-    "export_drafter",
     "open_recording",
     "policy_cost_of",
     "train_drafter",

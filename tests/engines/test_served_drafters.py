@@ -13,9 +13,9 @@ from served_drafters import DRAFT_TOKENS, make_world, random_prompts
 
 from real.engines import RELEASED, EngineSettings, ModelDraft, Worker, find_environment
 from real.engines.compare import accepted_by_position, compare_rows
+from real.engines.export_drafter import export_drafter
 from real.engines.rows import read_rows
 from real.engines.run import Plan, choose_prompts, run_on_engine
-from real.jobs import export_drafter
 
 K, BUDGET, PROMPTS = 3, 40, 8
 CASES = {

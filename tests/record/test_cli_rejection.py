@@ -11,7 +11,7 @@ from simspec import CostModel
 __all__ = ["quick"]
 
 
-def test_rejection_recordings_from_the_command_line(trained_folder, quick):
+def test_rejection_recordings_from_the_command_line(model_folder, quick):
     """Rejection recordings are swept and described; what cannot replay them fails in one line."""
     drawn = (
         "prompts.jsonl",
@@ -38,11 +38,11 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
         "--out",
         "drawn.parquet",
         "--json",
-        cwd=trained_folder,
+        cwd=model_folder,
     )
     assert json.loads(out)["rule"] == "rejection"
     assert json.loads(out)["mean_accepted_length"] > 0
-    assert json.loads(out)["drafter_sha256"] == sha256(trained_folder / "models" / "model")
+    assert json.loads(out)["drafter_sha256"] == sha256(model_folder / "models" / "model")
     out, _ = simspec(
         "sweep",
         "drawn.parquet",
@@ -53,19 +53,19 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
         "--replicates",
         3,
         "--json",
-        cwd=trained_folder,
+        cwd=model_folder,
     )
     assert [row["policy"] for row in json.loads(out)["rows"]] == ["fixed:2"]
     out, _ = simspec(
-        "sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=trained_folder
+        "sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=model_folder
     )  # of the usual policies those that can be answered
     assert {"fixed:3", "hf_heuristic:5"} & {row["policy"] for row in json.loads(out)["rows"]}
-    out, _ = simspec("report", "--show", "drawn.parquet", "--json", cwd=trained_folder)
+    out, _ = simspec("report", "--show", "drawn.parquet", "--json", cwd=model_folder)
     (shown,) = json.loads(out)["rows"]
     assert (shown["top_p"], shown["recorded"]) == (0.9, ["ratio"])
-    simspec("check", "drawn.parquet", "--json", cwd=trained_folder)
+    simspec("check", "drawn.parquet", "--json", cwd=model_folder)
     drafters = ("sweep", "--report", "drafters", "drawn.parquet", "--cost", 0.1, "--json")
-    out, _ = simspec(*drafters, cwd=trained_folder)
+    out, _ = simspec(*drafters, cwd=model_folder)
     assert json.loads(out)["rows"][0]["rule"] == "rejection"
     assert json.loads(out)["rows"][0]["speedup"]["value"] > 0
     price = (
@@ -82,7 +82,7 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
         "--top-k",
         5,
     )
-    out, _ = simspec("measure", *price, "--out", "drawn.cost.json", "--json", cwd=trained_folder)
+    out, _ = simspec("measure", *price, "--out", "drawn.cost.json", "--json", cwd=model_folder)
     assert json.loads(out)["name"] == "model-rejection"
     assert len(json.loads(out)["draft"]) == 3
     for words, *arguments in (
@@ -163,39 +163,39 @@ def test_rejection_recordings_from_the_command_line(trained_folder, quick):
             "x.parquet",
         ),
     ):
-        refused(trained_folder, *arguments, words=words)
+        refused(model_folder, *arguments, words=words)
 
 
-def test_rejection_recordings_are_run_forced_scored_and_audited(trained_folder):
+def test_rejection_recordings_are_run_forced_scored_and_audited(model_folder):
     """Six prompts: too few for the comparison with the recording, prompt by prompt."""
     models = ("--models", "models")
     record = ("prompts.jsonl", *models, "--drafter", "model", "--longest", 400, "-k", 3)
     rule = ("--rule", "rejection", "--temperature", 1, "--budget", 16, "--out", "again.parquet")
-    simspec("record", *record, *rule, cwd=trained_folder)
-    CostModel.from_ratio(0.2, 3).to_json(trained_folder / "ratio.json")
+    simspec("record", *record, *rule, cwd=model_folder)
+    CostModel.from_ratio(0.2, 3).to_json(model_folder / "ratio.json")
     run = ("run", "again.parquet", *models, "--policy", "fixed:2", "--cost", "ratio.json")
-    out, _ = simspec(*run, "--save", "run.jsonl", "--json", cwd=trained_folder)
+    out, _ = simspec(*run, "--save", "run.jsonl", "--json", cwd=model_folder)
     report = json.loads(out)
     assert report["replay_equal"]
     assert report["rule"] == "rejection"
     assert list(report["tests"]["p_values"]) == ["rounds", "accepted lengths", "rounds by prompt"]
     assert report["tests"]["replays"] == 3000
     assert report["speedup_simulated"] > 0
-    out, _ = simspec(*run, cwd=trained_folder)
+    out, _ = simspec(*run, cwd=model_folder)
     assert "no alarm" in out
-    out, _ = simspec("audit", "run.jsonl", *models, "--json", cwd=trained_folder)
+    out, _ = simspec("audit", "run.jsonl", *models, "--json", cwd=model_folder)
     assert json.loads(out)["clean"]
     assert json.loads(out)["sampling"]["p_bias"] is not None
-    out, _ = simspec("audit", "again.parquet", *models, "--json", cwd=trained_folder)
+    out, _ = simspec("audit", "again.parquet", *models, "--json", cwd=model_folder)
     assert json.loads(out)["clean"]
     force = ("run", "again.parquet", "--teacher-force", *models, "--policy", "beta_ts")
-    out, _ = simspec(*force, "--json", cwd=trained_folder)
+    out, _ = simspec(*force, "--json", cwd=model_folder)
     assert json.loads(out)["sound"]
     assert json.loads(out)["equal"] == json.loads(out)["rounds"] == json.loads(out)["replayed"]
-    out, _ = simspec(*force, cwd=trained_folder)
+    out, _ = simspec(*force, cwd=model_folder)
     assert "accept as the replay does (100.00%)" in out
     compare = (*run, "--compare", "--repeats", 1, "--rival", "none", "--json")
-    out, _ = simspec(*compare, cwd=trained_folder)
+    out, _ = simspec(*compare, cwd=model_folder)
     plain, row = json.loads(out)["rows"]
     assert row["predicted"]["value"] > 0
     assert plain["equal"] is not None
@@ -206,4 +206,4 @@ def test_rejection_recordings_are_run_forced_scored_and_audited(trained_folder):
         ("depends on earlier rounds", *run, "--drafter", "lookahead"),
         ("cannot equal a recording", "audit", "run.jsonl", *models, "--against", "again.parquet"),
     ):
-        refused(trained_folder, *arguments, words=words, progress=True)
+        refused(model_folder, *arguments, words=words, progress=True)

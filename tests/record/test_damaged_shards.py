@@ -9,8 +9,8 @@ import pytest
 from interrupted_jobs import prompts, rows
 from shell import command, refused
 
-import real.jobs
 import real.record.recorder
+import real.rerun
 from real.record import RecordError, RecordingFiles
 from real.record.recorder import Shards
 from real.rerun import prompts_of
