@@ -244,8 +244,10 @@ class _Entry:
         if runs.error:
             return
         if timed := self._call(self.generate, self.requests[len(runs.token[-1])]):
-            for column, value in zip((runs.token, runs.passes, runs.seconds), timed):
-                column[-1].append(value)
+            token, passes, seconds = timed
+            runs.token[-1].append(token)
+            runs.passes[-1].append(passes)
+            runs.seconds[-1].append(seconds)
 
     def first_token(self) -> None:
         """Times one new token after the next prompt."""

@@ -209,7 +209,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
         (["run", "text.txt"], "text.txt"),
         (["run", str(TRACES / "tiny-model-greedy.parquet"), "--policy", "fixd:3"], "fixd"),
         (
-            ["run", str(TRACES / "tiny-early_exit-greedy.parquet"), "--models", "models"],
+            ["run", str(TRACES / "tiny-model-greedy.parquet"), "--models", "models"],
             "was recorded with target",
         ),
     ],

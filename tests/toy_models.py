@@ -26,19 +26,20 @@ def begin_training(folder: Path) -> None:
     save_toy_target(folder / "m" / "target", context=96)
 
 
-def save_toy_target(folder: Path, context: int = 512) -> Decoder:
+def save_toy_target(folder: Path, context: int = 512, seed: int = 0) -> Decoder:
     """Writes a random target of 300 byte-level tokens; returns it as it is loaded."""
     tokenizer = train_tokenizer([TEXT], 300)
     size = tokenizer.get_vocab_size()
     decoder = Decoder(DecoderConfig(size, 16, 3, heads=2, kv_heads=2, head_dim=8, hidden=24))
-    initialize(decoder, 0)
+    initialize(decoder, seed)
     save_decoder(decoder, folder, tokenizer.token_to_id(END), context)
     tokenizer.save(str(folder / "tokenizer.json"))
     return load_decoder(folder)
 
 
 def save_toy_models(folder: Path) -> None:
-    """Writes `target/` and `early_exit/`."""
+    """Writes `target/`, `model/` and `early_exit/`."""
+    save_toy_target(folder / "model", seed=1)
     target = save_toy_target(folder / "target")
     tokenizer = train_tokenizer([TEXT], 300)
     recipe = BUILTIN["early_exit"].recipe
