@@ -51,8 +51,7 @@ def main(arguments: list[str] | None = None) -> dict:
         "nanoseconds_a_round": rounds,
         "sweep_seconds": round(median_seconds(several, given.repeats), 3),
         "rows": trace.rows,
-        "machine": f"{platform.machine()}, Python {platform.python_version()}, numpy "
-        f"{np.__version__}",
+        "machine": f"{platform.machine()}, numpy {np.__version__}",
     }
     print(json.dumps(found, indent=1))
     return found

@@ -14,7 +14,6 @@ A line of a list is `NAME | COMMAND without simspec | FILES to take home, relati
 
 import argparse
 import hashlib
-import os
 import shlex
 import signal
 import subprocess
@@ -154,10 +153,8 @@ def run_all(steps: list[Step], work: Path, out: Path, minutes: float) -> int:
         size = sum(piece.stat().st_size for piece in pieces) / 1e6
         said = {None: "stopped, goes on next time", 0: "done"}.get(code, f"FAILED with {code}")
         seconds = time.monotonic() - begin
-        print(
-            f"{step.name}: {said} after {seconds:.0f} s; {len(pieces)} pieces, {size:.1f} MB",
-            flush=True,
-        )
+        sent = f"{len(pieces)} pieces, {size:.1f} MB"
+        print(f"{step.name}: {said} after {seconds:.0f} s; {sent}", flush=True)
         if code is None:
             return _left(steps, work)
         if code:
@@ -176,9 +173,8 @@ def _left(steps: list[Step], work: Path) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line."""
-    summary, _, details = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
-        description=summary, epilog=details, formatter_class=argparse.RawTextHelpFormatter
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, default=Path("out/gpu"), help="outlives the calls")
     parser.add_argument("--out", type=Path, default=None, help="pieces; default: WORK/home")
@@ -193,10 +189,10 @@ def main(arguments: list[str] | None = None) -> int:
     if given.toy and not given.steps:  # the embedded drafter is trained
         text = "\n".join(line for line in text.splitlines() if not line.startswith("drafter "))
     steps = read_steps(text, told, work)
+    for step in steps if given.list else ():
+        state = "done" if is_done(step, work) else "to do"
+        print(f"{step.name} ({state}): simspec {shlex.join(step.command)}")
     if given.list:
-        for step in steps:
-            state = "done" if is_done(step, work) else "to do"
-            print(f"{step.name} ({state}): simspec {shlex.join(step.command)}")
         return 0
     if given.toy:
         work.mkdir(parents=True, exist_ok=True)
@@ -206,5 +202,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONPATH", os.getcwd())
     sys.exit(main())
