@@ -23,10 +23,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PIECE = 15_900_000
-"""Bytes of a piece."""
-GRACE = 20.0
-"""Seconds that a stopped command has to keep its work."""
+PIECE = 15_900_000  # bytes
+GRACE = 20.0  # seconds that a stopped command has to keep its work
 
 STEPS = """
 drafter  | train eagle {text} --target {target} {training} --out {work} --work {work}/training --device {device} | eagle
