@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shell import command, simspec
 
 from simspec import CostModel, synthetic
-from simspec.output.names import csv_text, html_text, label_text, markdown_text, printable
+from simspec.output.names import csv_text, label_text, markdown_text, printable
 from simspec.reports.comparison import Question
 from simspec.reports.page import report
 
@@ -144,12 +144,9 @@ def test_what_a_spreadsheet_would_run_is_quoted(text):
 @settings(deadline=None)
 @given(st.text(max_size=40))
 def test_escaped_text_is_read_back_as_it_was(text):
-    page = Elements(html_text(text))
-    assert page.tags == set()
-    assert "".join(page.text) == "\n".join(map(printable, text.split("\n")))
     cell = markdown_text(text)
     assert not re.search(r"(?<!\\)(?:\\\\)*[|<>`*]", cell)
-    assert re.sub(r"\\([^\w\s])", r"\1", cell) == printable(text)
+    assert re.sub(r"\\([^\w\s]|_)", r"\1", cell) == printable(text)
     assert csv_text(text).removeprefix("'") == printable(text).removeprefix("'")
 
 

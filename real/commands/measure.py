@@ -14,7 +14,7 @@ from real.model_settings import ModelSettings, RuleSettings
 from real.progress import Progress, quiet, relabel
 from simspec.cli.options import LONGEST_DRAFT
 from simspec.output.files import check_output
-from simspec.output.table import print_table
+from simspec.output.frames import frame, show
 from simspec.output.terminal import print_text
 from simspec.settings import Settings, command, option
 
@@ -241,4 +241,4 @@ def _print_together(costs: "Sequence[CostModel]") -> None:
         after = f"{cost.precision.after_draft / cost.baseline:.3f}"
         rows.append((cost.name, f"{1e3 * cost.baseline:.3f}", *verify, c, after))
     headings = ("cost", "plain ms", *(f"verify {j}" for j in lengths), "c", "after draft")
-    print_table(headings, rows, title=f"in plain steps, measured on {costs[0].device}")
+    show(frame(rows, headings, title=f"in plain steps, measured on {costs[0].device}"))

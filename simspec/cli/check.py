@@ -43,17 +43,17 @@ def check(settings: CheckSettings) -> None:
 
 
 def _print(report: dict[str, Any]) -> None:
-    from simspec.output.table import print_table
+    from simspec.output.frames import frame, show
     from simspec.output.terminal import print_text
 
     families: dict[str, list[dict[str, Any]]] = {}
     for result in report["checks"]:
         families.setdefault(result["name"].partition(":")[0], []).append(result)
     rows = [(name, len(of), sum(not c["ok"] for c in of)) for name, of in families.items()]
-    print_table(("checks of", "number", "failed"), rows)
+    show(frame(rows, ("checks of", "number", "failed")))
     if shown := [row for row in report["recordings"] if row["K"] in (1, 4, 16)]:
         texts = [[f"{v:.3f}" if type(v) is float else v for v in row.values()] for row in shown]
-        print_table(tuple(shown[0]), texts, title="tokens a round, replayed and by formulas")
+        show(frame(texts, tuple(shown[0]), title="tokens a round, replayed and by formulas"))
     for result in [result for result in report["checks"] if not result["ok"]][:20]:
         got, expected = (f"{result[key]:.6g}" for key in ("got", "expected"))
         span = f"[{result['low']:.6g}, {result['high']:.6g}]"

@@ -2,7 +2,7 @@
 
 import json
 
-from simspec.cli.options import print_notes
+from simspec.cli.replayed import print_notes
 from simspec.engines import EXPORT_FORMATS, EXTRA_EXPORTS, Export
 from simspec.settings import command
 

@@ -31,9 +31,10 @@ def frame(
     from pandas import DataFrame
 
     table = DataFrame(list(rows), columns=columns, dtype=object)
-    for name in table.columns:
-        if not any(cell is None for cell in table[name]):  # else whole numbers become floats
-            table[name] = table[name].infer_objects()
+    for i in range(table.shape[1]):
+        column = table.iloc[:, i]
+        if not any(cell is None for cell in column):  # else whole numbers become floats
+            table.isetitem(i, column.infer_objects())
     table.attrs |= {
         "title": title, "notes": list(notes), "names": names, "formats": dict(formats or {}),
         "optional": list(optional),
@@ -61,7 +62,7 @@ def json_data(value: Any) -> Any:
 
 def frame_data(table: "DataFrame") -> dict[str, Any]:
     """{title, rows: [{column: value}], notes} for JSON."""
-    cells = zip(*(table[column].tolist() for column in table.columns))
+    cells = zip(*(table.iloc[:, i].tolist() for i in range(table.shape[1])))
     rows = [dict(zip(table.columns, row)) for row in cells]
     title, notes = table.attrs.get("title", ""), table.attrs.get("notes", [])
     return {"title": title, "rows": json_data(rows), "notes": list(notes)}
@@ -109,7 +110,8 @@ def texts(table: "DataFrame") -> list[tuple[str, ...]]:
     """The cells as text, a tuple a row."""
     formats = table.attrs.get("formats", {})
     columns = [
-        [_text(cell, formats.get(name)) for cell in table[name].tolist()] for name in table.columns
+        [_text(cell, formats.get(name)) for cell in table.iloc[:, i].tolist()]
+        for i, name in enumerate(table.columns)
     ]
     return list(zip(*columns))
 

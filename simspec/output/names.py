@@ -1,7 +1,6 @@
 """Names from files: written so that no terminal, table, picture or page reads them as markup."""
 
 import re
-from html import escape
 
 LONGEST_LABEL = 120
 """Characters of a label in a picture."""
@@ -28,11 +27,6 @@ def one_note(text: object) -> str:
 def markdown_text(text: str) -> str:
     """The text as a cell of a Markdown table that shows it as it is."""
     return _MARKDOWN.sub(lambda match: f"\\{match[0]}", printable(text))
-
-
-def html_text(text: str) -> str:
-    """The text inside HTML, line breaks kept."""
-    return escape(printable_lines(text))
 
 
 def csv_text(text: str) -> str:

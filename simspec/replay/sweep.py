@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simspec import policies as built_in
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import fingerprint
-from simspec.output.names import printable
+from simspec.output.terminal import progress_bar
 from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
@@ -423,26 +423,9 @@ def _with_progress(
     if not progress:
         yield from results
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("replaying"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    best = "", 0.0
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=len(todo))
-        for job, groups in zip(todo, results):
-            speedup = max(metrics.speedup for metrics in groups.values())
-            if speedup > best[1] and job.policy.name not in built_in.CLAIRVOYANT:
-                best = job.policy.name, speedup
-            bar.update(
-                task, advance=1, description=printable(f"best so far: {best[0]} {best[1]:.2f}")
-            )
+    with progress_bar("replaying", len(todo)) as advance:
+        for done, groups in enumerate(results, 1):
+            advance(done)
             yield groups
 
 

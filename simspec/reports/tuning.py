@@ -71,12 +71,6 @@ class Half:
         """tuned / default - 1."""
         return self.tuned.value / self.default.value - 1
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        names = ("default", "tuned", "difference")
-        estimates = {name: getattr(self, name) for name in names}
-        return estimates | {"p": self.p, "gain": self.gain, "prompts": self.default.prompts}
-
 
 @dataclass(frozen=True)
 class Tuned:
@@ -98,11 +92,6 @@ class Tuned:
     p: float
     verdict: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        halves = {"tuned_on": self.fit, "held_out": self.held_out}
-        return {"recording": self.recording, "p": self.p, "verdict": self.verdict} | halves
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -117,16 +106,6 @@ class Tuning:
         """Geometric mean over recordings of tuned / default, minus 1; half: fit or held_out."""
         gains = [1 + getattr(recording, half).gain for recording in self.recordings]
         return float(np.exp(np.log(gains).mean()) - 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        return {
-            "default": self.default,
-            "tuned": self.tuned,
-            "settings": self.settings,
-            "gain": {"tuned_on": self.gain("fit"), "held_out": self.gain("held_out")},
-            "recordings": self.recordings,
-        }
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,14 @@
 """simspec batch: the best length by batch and context, where drafting stops paying."""
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from documents import ROOT, printed_by
-from numba.core import config
 from shell import refused, simspec
 
-from simspec import CostModel, load_trace, policies, replay, synthetic
-from simspec.cost.batch import TokenCost, parse_terms
+from simspec import CostModel, policies, replay, synthetic
+from simspec.cost.batch import TokenCost
 from simspec.cost.table import CostTable
 from simspec.numerics.stats import ratio
 from simspec.replay.batches import BatchRules, batch_replay, plain_steps, policy_steps
@@ -156,53 +153,3 @@ def test_trees_are_refused():
     tree = policies.parse("dynamic_tree:4")
     with pytest.raises(ValueError, match="expected a policy of chains"):
         batch_rows(TRACE, COST, BatchPlan((2,), policies=[tree]))
-
-
-PAGE = (ROOT / "docs" / "batches.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.skipif(config.DISABLE_JIT, reason="128 slots take minutes when interpreted")
-@pytest.mark.docs
-def test_page_shows_todays_output(tmp_path):
-    # the first example, then costs that are stated and batches at these costs
-    lines = [line for line in PAGE.splitlines() if line.startswith("simspec sweep --report batch ")]
-    assert len(lines) == 2
-    path = str(tmp_path / "h100.cost.json")
-    terms = re.search('terms = "(.*)"', PAGE)[1]
-    parse_terms(terms).cost(8, 1024, "stated").to_json(path)
-    for line in lines:
-        words = line.replace("h100.cost.json", path).split()[1:]
-        printed = printed_by(*words).replace(f"{tmp_path}/", "").strip()
-        if line is lines[-1]:
-            printed, notes, _ = printed.partition("costs of stated are of one sequence")
-            assert notes
-        assert printed in PAGE
-
-
-@pytest.mark.skipif(config.DISABLE_JIT, reason="replays take minutes when interpreted")
-@pytest.mark.docs
-def test_page_shows_todays_policies_of_a_batch():
-    terms = (
-        "pass=5.886,token=0.02101,kv=3.926e-5,draft_round=2.135,draft_row=0.00084,overhead=1.207"
-    )
-    trace, tokens = load_trace(ROOT / "traces" / "tiny-eagle-coupled.parquet"), parse_terms(terms)
-    heading = "| batch | best fixed | fixed:7 | adaptive"
-    (start,) = (i for i, line in enumerate(PAGE.splitlines()) if line.startswith(heading))
-    head, _, *lines = (
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in PAGE.splitlines()[start : start + 5]
-    )
-    names = [cell.split()[0] for cell in head[3:]]
-    made = [policies.parse_batch(name) or name for name in names]
-    for line in lines[:2]:
-        plan = BatchPlan((int(line[0]),), (1024,), made)
-        (row,) = batch_rows(trace, tokens.cost(8, 1024), plan)
-        shown = (row.fixed(row.best), row.fixed(7), *(row.speedup[name] for name in names))
-        assert line[1:] == [e.text(".2f", "[" in cell) for e, cell in zip(shown, line[1:])]
-    cost = tokens.cost(16, 1024)
-    trace = load_trace(ROOT / "traces" / "tiny-model-greedy.parquet")
-    fixed = replay(trace, policies.parse("fixed:16"))
-    run = batch_replay(trace, policies.parse_batch("adaptive_verification"), cost, 64, 1024.0)
-    gain = policy_steps(trace, fixed, cost, 64, 1024.0).share.sum() / run.steps.share.sum()
-    lengths = trace.rows / len(fixed), 64 * trace.rows / len(run.rounds)
-    assert f"here +{gain - 1:.0%}, {lengths[0]:.2f} to {lengths[1]:.2f}" in PAGE.replace("\n", " ")

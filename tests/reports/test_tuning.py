@@ -6,8 +6,6 @@ from inspect import signature
 
 import numpy as np
 import pytest
-from console_pages import printed, steps
-from documents import ROOT, blocks
 from shell import command, refused
 
 from simspec import CostModel, replay, synthetic
@@ -182,10 +180,3 @@ def test_too_few_prompts_have_no_interval(tmp_path):
     synthetic.iid(0.5, 9, 12, 4).save(tmp_path / "t.parquet")
     why = "4 prompts in a half are too few"
     refused(tmp_path, "tune", "fixed", "t.parquet", "--cost", "0.1", words=why)
-
-
-@pytest.mark.docs
-def test_page_shows_what_is_printed(tmp_path):
-    for block in blocks(ROOT / "docs" / "tuning.md", "console"):
-        for words, shown in steps(block):
-            assert printed(tmp_path, words, shown) == shown, " ".join(words)
