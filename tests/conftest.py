@@ -30,6 +30,8 @@ settings.load_profile("steady")
 gc.disable()
 # Tests kill processes, not machines: syncing their files would be a tenth of the suite's time.
 os.fsync = lambda file: None
+# A folder's tests use helpers of another's, whichever of them is collected.
+sys.path += [str(folder) for folder in sorted(Path(__file__).parent.iterdir()) if folder.is_dir()]
 # Two workers on two cores, so one thread for each and for the commands that it starts; thread
 # counts do not change a float64 result.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -16,18 +16,9 @@ GREEDY, SAMPLED = Rule(), Rule("rejection", 0.8)
 
 
 def emitted(sequences, rule=GREEDY, dtype="float64", end_tokens=END):
-    return EmittedRun(
-        RunHeader(
-            rule.name,
-            rule.temperature,
-            rule.top_k,
-            rule.top_p,
-            rule.seed,
-            dtype,
-            end_tokens=end_tokens,
-        ),
-        tuple(sequences),
-    )
+    cuts = rule.temperature, rule.top_k, rule.top_p, rule.seed
+    header = RunHeader(rule.name, *cuts, dtype, end_tokens=end_tokens)
+    return EmittedRun(header, tuple(sequences))
 
 
 def decoded(
@@ -48,12 +39,8 @@ def decoded(
     sequences = []
     for s, prompt in enumerate(toy_prompts(count, seed)):
         result = decode(target, toy_drafter, drive, rule, prompt, budget, END, s)
-        rounds = zip(
-            *(
-                c.tolist()
-                for c in (result.position, result.computed, result.drafted, result.accepted)
-            )
-        )
+        columns = result.position, result.computed, result.drafted, result.accepted
+        rounds = zip(*(column.tolist() for column in columns))
         sequences.append(EmittedSequence(prompt, result.token.tolist(), s, tuple(rounds)))
     return emitted(sequences, rule, dtype)
 

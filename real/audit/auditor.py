@@ -1,38 +1,274 @@
-"""The audit of an emitted run: every token is checked against the target's distribution."""
+"""The audit of an emitted run: every token is checked against the target's distribution, and with
+a recording every sequence and round."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from real.audit.bias import (
+from real.audit.checks import (
+    POWER,
     AcceptanceBias,
     DrafterBias,
+    SamplingStatistics,
+    SamplingTests,
+    ScoreGaps,
+    Tolerance,
     acceptance_bias,
     chain_depth,
     drafter_bias,
     drafter_distributions,
-    teacher_forced_logits,
-)
-from real.audit.result import (
-    AuditResult,
-    Divergence,
-    ImpossibleToken,
-    RecordingComparison,
-    compare_with_recording,
-)
-from real.audit.rounding import ScoreGaps, Tolerance, score_gaps, tolerance_of
-from real.audit.runs import EmittedRun, RunError
-from real.audit.sampling_tests import (
-    SamplingStatistics,
-    SamplingTests,
     sampling_statistics,
     sampling_tests,
+    score_gaps,
+    teacher_forced_logits,
+    tolerance_of,
 )
+from real.audit.runs import EmittedRun, EmittedSequence, RunError, RunHeader, recorded_run
 from real.draft import Drafter
 from real.model.target import Target
 from real.progress import Progress, quiet
 from simspec import Trace
+from simspec.trace.quantization import decode_margin
+
+
+@dataclass(frozen=True)
+class RecordingMismatch:
+    """A token or a round that differs from the recording.
+
+    index, sequence: of its sequence in the run, and the address of that one's draws; round: None
+    for a token; margin: of the recorded decision, nats; excused: it lies below the tolerance.
+    """
+
+    index: int
+    sequence: int
+    position: int
+    round: int | None
+    margin: float
+    excused: bool
+
+
+@dataclass(frozen=True)
+class RecordingComparison:
+    """The differences between a run and a recording.
+
+    sequences, missing, equal: sequences that the recording contains, that it does not, and without
+    a difference; rounds: compared chains of the recorded drafter, before the first differing token;
+    target_flips, draft_flips: excused first differing tokens, and rounds whose accepted length
+    differs; failures: either kind, not excused.
+    """
+
+    sequences: int
+    missing: int
+    equal: int
+    rounds: int
+    target_flips: tuple[RecordingMismatch, ...]
+    draft_flips: tuple[RecordingMismatch, ...]
+    failures: tuple[RecordingMismatch, ...]
+
+
+def compare_with_recording(run: EmittedRun, trace: Trace, nats: float) -> RecordingComparison:
+    """Compares sequences with those of the same prompt (coupled rule: and the same draws).
+
+    | compared | expected | margin |
+    | --- | --- | --- |
+    | tokens, up to the first difference | token[t] | margin[t] of the target |
+    | rounds before it | accepted min(run[t], k), computed <= depth[t] | draft_margin[t] |
+
+    t is a round's first row, k its draft length. A difference is excused where its margin is below
+    `nats`. RunError where rule or target differ, no prompt is shared, or margins are missing.
+    """
+    recorded = recorded_run(trace)
+    _check_comparable(run, recorded)
+    if trace.margin is None:
+        raise RunError(
+            "the recording holds no margins, which differences are compared with; "
+            "record its prompts again"
+        )
+    rule = run.header.rule
+    recorded_index = {_key(s, rule): i for i, s in enumerate(recorded.sequences)}
+    pairs = [
+        (i, recorded_index[key])
+        for i, sequence in enumerate(run.sequences)
+        if (key := _key(sequence, rule)) in recorded_index
+    ]
+    if not pairs:
+        raise RunError(
+            "the recording holds none of the run's prompts (coupled rule: with their draws); "
+            "name the recording that the run was made from"
+        )
+    same_drafter = run.header.drafter == recorded.header.drafter
+    tokens: list[RecordingMismatch] = []
+    drafts: list[RecordingMismatch] = []
+    rounds = 0
+    for i, s in pairs:
+        sequence = run.sequences[i]
+        both = zip(sequence.token, recorded.sequences[s].token)
+        difference = next((at for at, (x, y) in enumerate(both) if x != y), None)
+        if difference is not None:
+            # codes are rounded up: a code that decodes to `nats` may be a smaller margin
+            margin = float(decode_margin(trace.margin[int(trace.offset[s]) + difference]))
+            tokens.append(
+                RecordingMismatch(i, sequence.sequence, difference, None, margin, margin < nats)
+            )
+        if same_drafter and trace.draft_margin is not None:
+            count, differing = _compare_rounds(i, sequence, trace, s, difference, nats)
+            rounds += count
+            drafts += differing
+    return RecordingComparison(
+        sequences=len(pairs),
+        missing=len(run.sequences) - len(pairs),
+        equal=len(pairs) - len({m.index for m in tokens + drafts}),
+        rounds=rounds,
+        target_flips=tuple(m for m in tokens if m.excused),
+        draft_flips=tuple(m for m in drafts if m.excused),
+        failures=tuple(m for m in tokens + drafts if not m.excused),
+    )
+
+
+def _check_comparable(run: EmittedRun, recorded: EmittedRun) -> None:
+    ours, theirs = run.header, recorded.header
+    if ours.sampling_rule != theirs.sampling_rule:
+        raise RunError(
+            f"the recording was made under {theirs.sampling_rule}, "
+            f"the run under {ours.sampling_rule}; expected the same rule"
+        )
+    if ours.target and ours.target.split("/")[-1] != theirs.target.split("/")[-1]:
+        raise RunError(
+            f"the recording was made with target {theirs.target}, the run with {ours.target}; "
+            "expected the same"
+        )
+
+
+def _key(sequence: EmittedSequence, rule: str) -> tuple:
+    return sequence.prompt, sequence.sequence if rule == "coupled" else 0
+
+
+def _compare_rounds(
+    i: int, sequence: EmittedSequence, trace: Trace, s: int, difference: int | None, nats: float
+) -> tuple[int, list[RecordingMismatch]]:
+    """(rounds compared, mismatches) of sequence s of the trace."""
+    first, length = int(trace.offset[s]), int(np.diff(trace.offset)[s])
+    stop = length if difference is None else difference
+    ended = int(trace.token[first + length - 1]) in trace.meta.end_tokens
+    count, mismatches = 0, []
+    assert trace.draft_margin is not None
+    for n, (position, computed, drafted, accepted) in enumerate(sequence.rounds):
+        t = first + position
+        committed = position + accepted + (accepted < drafted or difference is not None)
+        if committed > stop or position >= length:
+            break  # after the difference, or past the end of the recording
+        if drafted > computed or computed > trace.K or (position + drafted >= length and not ended):
+            continue  # a tree, or a chain deeper than the recording
+        count += 1
+        if accepted != min(int(trace.run[t]), drafted) or computed > trace.depth[t]:
+            margins = trace.draft_margin[t, : max(computed, 1)]
+            margin = float(decode_margin(margins.min()))
+            mismatches.append(
+                RecordingMismatch(i, sequence.sequence, position, n, margin, margin < nats)
+            )
+    return count, mismatches
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """An emitted token that is not the target's pick `best`; figures as in `ScoreGaps`."""
+
+    index: int
+    sequence: int
+    position: int
+    token: int
+    best: int
+    gap: float
+    ulps: float
+    margin: float
+    excused: bool
+
+
+@dataclass(frozen=True)
+class ImpossibleToken:
+    """An emitted token of probability 0, excused if it lies at the edge of top-k or top-p."""
+
+    index: int
+    sequence: int
+    position: int
+    token: int
+    excused: bool
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """Results of an audit, at the tolerance of the coarser of two dtypes, the run's and its own.
+
+    near_ties, ties: positions whose best two scores differ by the tolerance at most, by 0;
+    divergences: tokens that are not the target's pick, greedy and coupled rules; impossible: tokens
+    of probability 0, coupled and rejection rules; sampling: tests of the others; alarms: one line
+    for each failed check, none for a clean run.
+    """
+
+    rule: str
+    sequences: int
+    tokens: int
+    tolerance: Tolerance
+    near_ties: int
+    ties: int
+    divergences: tuple[Divergence, ...]
+    impossible: tuple[ImpossibleToken, ...]
+    sampling: SamplingTests | None
+    recording: RecordingComparison | None
+    alarms: tuple[str, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether rounding and chance explain every difference."""
+        return not self.alarms
+
+    @property
+    def first(self) -> tuple[Divergence, ...]:
+        """The first divergence of each sequence; it may cause all later ones."""
+        first: dict[int, Divergence] = {}
+        for divergence in self.divergences:
+            first.setdefault(divergence.index, divergence)
+        return tuple(first.values())
+
+    @property
+    def failures(self) -> tuple[Divergence | ImpossibleToken, ...]:
+        """Differences that rounding does not explain."""
+        differences: list[Divergence | ImpossibleToken] = [*self.divergences, *self.impossible]
+        return tuple(d for d in differences if not d.excused)
+
+    def summary(self) -> dict:
+        """The result as JSON values; infinite numbers become null."""
+        listed = {f.name: getattr(self, f.name) for f in fields(self)} | {
+            "divergences": len(self.divergences),
+            "impossible": len(self.impossible),
+        }
+        return _finite(
+            {"clean": self.clean}
+            | {name: _plain(value) for name, value in listed.items()}
+            | {
+                "largest_gap_nats": max((d.gap for d in self.divergences), default=0.0),
+                "largest_gap_ulps": max((d.ulps for d in self.divergences), default=0.0),
+                "first_divergences": [asdict(d) for d in self.first],
+                "failures": [asdict(d) for d in self.failures],
+            }
+        )
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
 
 Place = tuple[int, int, int, int]
 """Index of a sequence in the run, address of its draws, position among its new tokens, token."""
@@ -106,11 +342,18 @@ def audit(
         impossible, sampling = _sampling(statistics, biases, acceptances, places, risk)
     alarms += excess_alarms(impossible, *of, "tokens have probability 0")
     if sampling is not None:
-        alarms += _sampling_alarms(sampling)
+        drawn = [name for name in sampling.alarms if name != "acceptance"]
+        if drawn:
+            alarms.append(f"not drawn from the target's distributions: {', '.join(drawn)}")
+        if "acceptance" in sampling.alarms:
+            alarms.append("drafted tokens are not accepted with probability min(1, p / q)")
     comparison = None
     if recording is not None:
-        comparison, alarm = _compared(run, recording, risk)
-        alarms += alarm
+        allowed = tolerance_of(run.header.dtype, recording.meta.dtype)
+        comparison = compare_with_recording(run, recording, allowed.nats)
+        mismatches = comparison.failures + comparison.target_flips + comparison.draft_flips
+        compared = comparison.sequences + comparison.rounds, allowed.share, risk
+        alarms += excess_alarms(mismatches, *compared, "differences from the recording")
     return AuditResult(
         rule=rule.name,
         sequences=len(run.sequences),
@@ -168,25 +411,6 @@ def _sampling(
     return impossible, sampling_tests(_selected(statistics, possible), bias, risk, acceptance)
 
 
-def _sampling_alarms(sampling: SamplingTests) -> list[str]:
-    alarms, drawn = [], [name for name in sampling.alarms if name != "acceptance"]
-    if drawn:
-        alarms.append(f"not drawn from the target's distributions: {', '.join(drawn)}")
-    if len(drawn) < len(sampling.alarms):
-        alarms.append("drafted tokens are not accepted with probability min(1, p / q)")
-    return alarms
-
-
-def _compared(
-    run: EmittedRun, recording: Trace, risk: float
-) -> tuple[RecordingComparison, list[str]]:
-    tolerance = tolerance_of(run.header.dtype, recording.meta.dtype)
-    comparison = compare_with_recording(run, recording, tolerance.nats)
-    mismatches = comparison.failures + comparison.target_flips + comparison.draft_flips
-    of = comparison.compared, tolerance.share, risk
-    return comparison, excess_alarms(mismatches, *of, "differences from the recording")
-
-
 def excess_alarms(
     differences: Sequence, of: int, share: float, risk: float, what: str
 ) -> list[str]:
@@ -194,12 +418,13 @@ def excess_alarms(
 
     The second is a binomial test of `len(differences)` in `of` at level `risk`.
     """
+    from scipy import stats  # most commands start sooner without
+
     unexcused = sum(not d.excused for d in differences)
     if unexcused:
         return [f"{unexcused} of {of} {what}"]
-    from scipy import stats  # most commands start sooner without
-
-    if differences and stats.binom.sf(len(differences) - 1, of, share) < risk:
+    test = stats.binomtest(len(differences), of, share, alternative="greater")
+    if differences and test.pvalue < risk:
         return [
             f"{len(differences)} of {of} {what}, each within rounding, "
             f"yet more than a share of {share:g} allows"
@@ -218,3 +443,97 @@ def _concatenated(kind, parts):
 
 def _selected(columns, rows: np.ndarray):
     return type(columns)(*(getattr(columns, name)[rows] for name in columns.__dataclass_fields__))
+
+
+SHOWN = 5
+"""Most divergences, failures and mismatches that are printed, each."""
+
+
+def report_rows(result: AuditResult) -> list[tuple[str, str]]:
+    """(name, figures) of each line of the report."""
+    rows = [("sequences, tokens", f"{result.sequences}, {result.tokens}")]
+    if result.rule != "rejection":
+        rows += _divergence_rows(result)
+    if result.sampling is not None:
+        cut = sum(d.excused for d in result.impossible)
+        shown = f"{len(result.impossible) - cut} tokens, {cut} more at the edge of top-k or top-p"
+        rows += [("probability 0", shown), *_sampling_rows(result.sampling)]
+    if (r := result.recording) is not None:
+        held = f"{r.sequences} sequences ({r.missing} not in it), {r.equal} equal"
+        flips = f"{len(r.target_flips)} of the target, {len(r.draft_flips)} of the drafter"
+        rows.append(("recording", f"{held}, {r.rounds} rounds compared"))
+        rows.append(("flips", f"{flips}; {len(r.failures)} not excused"))
+    return rows
+
+
+def _divergence_rows(result: AuditResult) -> list[tuple[str, str]]:
+    tolerance, divergences = result.tolerance, result.divergences
+    excused = sum(d.excused for d in divergences)
+    limit = f"max({tolerance.nats:g} nats, {tolerance.ulps:g} units in the last place)"
+    share = f"{result.near_ties} ({result.near_ties / result.tokens:.2%})"
+    counts = f"{excused} excused, {len(divergences) - excused} not"
+    rows = [
+        ("excused", f"{tolerance.dtype}: gaps up to {limit}, {tolerance.share:.1%} of tokens"),
+        ("near-ties", f"{share} within that many nats, {result.ties} exact ties"),
+        ("not the pick", f"{len(divergences)}: {counts}; in {len(result.first)} sequences"),
+    ]
+    if divergences:
+        gap, ulps = (max(getattr(d, name) for d in divergences) for name in ("gap", "ulps"))
+        rows.append(("largest gap", f"{gap:.4g} nats, {ulps:.3g} units"))
+    return rows
+
+
+def _sampling_rows(t: SamplingTests) -> list[tuple[str, str]]:
+    def tested(figures: str, effect: float | None, shown: str) -> str:
+        assert effect is not None
+        found = shown.format(effect) if math.isfinite(effect) else "none: too few tokens"
+        return f"{figures}; detected with probability {POWER}: {found}"
+
+    bias = "not tested: the run's drafter is not at hand"
+    if t.p_bias is not None:
+        figures = f"z = {t.bias_z:+.2f}, p <= {t.p_bias:.3g}"
+        bias = tested(figures, t.detectable_bias, "over {:.1%} drawn from it")
+    acceptance = "not tested: the run's rounds of chains, or its drafter, are not at hand"
+    if t.p_acceptance is not None:
+        figures = f"z = {t.acceptance_z:+.2f}, p <= {t.p_acceptance:.3g}"
+        acceptance = tested(figures, t.detectable_loss, "{:.1%} of accepted tokens lost")
+    ratio = f"likeliest at {t.temperature_ratio:.3g} times the stated one"
+    ratio += f", p <= {t.p_temperature:.3g}"
+    chi2 = f"chi-square {t.chi2:.1f} in {t.bins} bins, p = {t.p_chi2:.3g}"
+    expected = f"{t.total_variation:.4f}, expected {t.expected_variation:.4f}"
+    return [
+        ("surprisal", f"{t.surprisal:.4f} nats/token, expected {t.entropy:.4f} (z = {t.z:+.2f})"),
+        ("temperature", tested(ratio, t.detectable_temperature, "error over {:.1%}")),
+        ("uniformity", tested(chi2, t.detectable_variation, "variation over {:.3f}")),
+        ("total variation", f"{expected}, alarm over {t.variation_limit:.4f}"),
+        ("drafter bias", bias),
+        ("acceptance", acceptance),
+        ("false alarm", f"probability {t.risk:g} at most, these tests together"),
+    ]
+
+
+def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -> None:
+    """Prints the figures, the first divergences, and the outcome in the last line."""
+    from simspec.output.terminal import print_fields, print_text
+
+    how = " ".join(filter(None, (header.rule, header.dtype, header.drafter, header.policy)))
+    print_fields(dict(report_rows(result)), title=f"{name}: {how}")
+    excused = [d for d in result.first if d.excused]
+    for d in (*excused[:SHOWN], *result.failures[:SHOWN]):
+        line = (
+            f"sequence {d.index} (address {d.sequence}) at {d.position}: "
+            f"{tokenizer.decode([d.token])!r} ({d.token})"
+        )
+        if isinstance(d, Divergence):
+            line += (
+                f", the target's pick {tokenizer.decode([d.best])!r} ({d.best}), "
+                f"{d.gap:.4g} nats, {d.ulps:.3g} units"
+            )
+        print_text(f"{line}: {'excused' if d.excused else 'FAILED'}")
+    for m in result.recording.failures[:SHOWN] if result.recording else ():
+        where = f"at {m.position}" if m.round is None else f"in round {m.round}, at {m.position}"
+        print_text(
+            f"sequence {m.index} (address {m.sequence}) differs from the recording {where}, "
+            f"whose margin is {m.margin:.3g} nats: FAILED"
+        )
+    print_text("clean" if result.clean else f"NOT CLEAN: {'; '.join(result.alarms)}")

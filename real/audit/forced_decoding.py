@@ -1,12 +1,13 @@
 """Teacher-forced decoding: runs that commit the tokens of a recording, under every rule."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
-from real.audit.rounding import TOLERANCES, Tolerance, spacing, tolerance_of
+from real.audit.checks import TOLERANCES, spacing, tolerance_of
 from real.decode.loop import DecodeResult, Round, decode
 from real.decode.plans import Plan
 from real.draft import Drafter
@@ -25,15 +26,10 @@ COARSE_NATS, ULPS = 0.3, 3.0
 
 @dataclass(frozen=True)
 class ForcedDivergence:
-    """A committed token that is not the target's pick.
+    """A committed token that is not the target's pick `best`.
 
-    | field | meaning |
-    | --- | --- |
-    | sequence, position | of the recording; among its new tokens |
-    | token, best | the recorded token; the target's pick |
-    | gap | score of the pick minus that of the token, nats |
-    | ulps | the same in logits, in units in the last place of the coarser dtype |
-    | excused | whether rounding explains it: gap <= NATS of that dtype, or ulps <= ULPS |
+    gap: score of the pick minus that of the token, nats; ulps: the same in logits, in units in the
+    last place of the coarser dtype; excused: gap <= NATS of that dtype, or ulps <= ULPS.
     """
 
     sequence: int
@@ -49,33 +45,37 @@ def decode_forced(
     target: Target, drafter: Drafter, plan: Plan, trace: Trace, progress: Progress = quiet
 ) -> tuple[list[DecodeResult], list[ForcedDivergence]]:
     """Decodes every prompt of `trace` and commits the recorded tokens: (results, divergences)."""
-    rule, results, divergences = rule_of(trace), [], []
+    rule, divergences = rule_of(trace), []
     dtypes = [target.decoder.dtype, getattr(torch, trace.meta.dtype, torch.float32)]
     coarser = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
-    for s, prompt in enumerate(prompts_of(trace)):
+
+    def listen(s: int, r: Round) -> None:
         tokens = trace.token[trace.offset[s] : trace.offset[s + 1]].tolist()
-        address = int(trace.sequence[s])
+        divergences.extend(_divergences(rule, r, tokens, s, int(trace.sequence[s]), coarser))
 
-        def listen(r: Round, s=s, tokens=tokens, address=address) -> None:
-            divergences.extend(_divergences(rule, r, tokens, s, address, coarser))
+    results = _decoded(target, drafter, plan, rule, trace, listen, lambda s: None, progress)
+    return results, divergences
 
+
+def _decoded(
+    target: Target, drafter: Drafter, plan: Plan, rule: Rule, trace: Trace,
+    listen: Callable[[int, Round], None], draws: Callable[[int], AddressedDraws | None],
+    progress: Progress,
+) -> list[DecodeResult]:  # fmt: skip
+    """Every prompt decoded with its recorded tokens; `listen` has sequence and round."""
+    results = []
+    for s, prompt in enumerate(prompts_of(trace)):
         clear_noise_cache()
+        address = int(trace.sequence[s])
+        forced = trace.token[trace.offset[s] : trace.offset[s + 1]].tolist()
         results.append(
             decode(
-                target,
-                drafter,
-                plan,
-                rule,
-                prompt,
-                int(trace.budget[s]),
-                trace.meta.end_tokens,
-                address,
-                listen,
-                forced=tokens,
+                target, drafter, plan, rule, prompt, int(trace.budget[s]), trace.meta.end_tokens,
+                address, partial(listen, s), draws(address), forced,
             )
-        )
+        )  # fmt: skip
         progress("forcing", s + 1, trace.sequences)
-    return results, divergences
+    return results
 
 
 def _divergences(
@@ -107,13 +107,10 @@ MIN_EQUAL_SHARE = 0.97
 
 @dataclass(frozen=True)
 class DraftFlip:
-    """A round whose accepted length is not the recorded one.
+    """A round whose accepted length is not the `expected` one that was recorded.
 
-    | field | meaning |
-    | --- | --- |
-    | row, slot | of the recording: the round's row and the first slot that differs |
-    | expected, accepted | accepted length as recorded and as run |
-    | margin | of the recorded draft token there, nats; inf if unknown |
+    row, slot: of the recording, the first slot that differs; margin: of the recorded draft token
+    there, nats; inf if unknown.
     """
 
     row: int
@@ -127,14 +124,8 @@ class DraftFlip:
 class ForcedComparison:
     """How teacher-forced runs compare with their recording.
 
-    | field | meaning |
-    | --- | --- |
-    | rounds | rounds of the runs |
-    | equal | rounds that accept min(drafted, run[row]) tokens, as recorded |
-    | replayed | rounds of the replay too: same row, computed, drafted, accepted |
-    | tokens | committed tokens |
-    | draft_flips | the rounds that are not equal |
-    | divergences | the tokens that are not the target's pick |
+    equal: rounds that accept min(drafted, run[row]) tokens, as recorded; draft_flips: the others;
+    replayed: rounds of the replay too, with the same row, computed, drafted and accepted.
     """
 
     rounds: int
@@ -170,28 +161,17 @@ class ForcedComparison:
 
     def summary(self) -> dict:
         """The comparison as JSON values; infinite margins become null."""
-        flips = [asdict(flip) for flip in self.draft_flips]
-        for flip in flips:
+        values = asdict(self)
+        for flip in values["draft_flips"]:
             flip["margin"] = None if flip["margin"] == float("inf") else flip["margin"]
-        return {
-            "rounds": self.rounds,
-            "equal": self.equal,
-            "replayed": self.replayed,
-            "tokens": self.tokens,
-            "share": self.share,
-            "failures": len(self.failures),
-            "sound": self.sound,
-            "draft_flips": flips,
-            "divergences": [asdict(divergence) for divergence in self.divergences],
-        }
+        found = {"share": self.share, "failures": len(self.failures), "sound": self.sound}
+        return values | found
 
 
 def compare_forced(
-    trace: Trace,
-    replayed: Rounds,
-    results: Sequence[DecodeResult],
+    trace: Trace, replayed: Rounds, results: Sequence[DecodeResult],
     divergences: Sequence[ForcedDivergence] = (),
-) -> ForcedComparison:
+) -> ForcedComparison:  # fmt: skip
     """Compares each round of teacher-forced chains with its row and with the replay.
 
     All rounds compare, because forcing keeps later rounds on the recorded sequence.
@@ -228,13 +208,10 @@ _STORED = 2.0**-24
 
 @dataclass(frozen=True)
 class AcceptanceChances:
-    """The drafted tokens that forced runs have tested.
+    """The drafted tokens that forced runs have tested; arrays `[n]`.
 
-    | field | shape, dtype | meaning |
-    | --- | --- | --- |
-    | row, slot | int64 `[n]` | row of the recording at which the draft starts, and place in it |
-    | chance | float64 `[n]` | P(accepted) = min(1, q(y) / p(y)) of the recorded token y as run |
-    | recorded | float64 `[n]` | the same, as recorded |
+    row, slot: of the recording, where the draft starts, and place in it; chance: P(accepted) =
+    min(1, q(y) / p(y)) of the recorded token y as run; recorded: the same, as recorded.
     """
 
     row: np.ndarray
@@ -247,14 +224,9 @@ class AcceptanceChances:
 class SampledForcedComparison:
     """How teacher-forced runs under the rejection rule compare with their recording.
 
-    | field | meaning |
-    | --- | --- |
-    | rounds, equal | rounds of the runs; of these, with the accepted length of the replay |
-    | replayed | rounds of the replay too: same row, computed, drafted, accepted |
-    | tokens, tested | committed tokens; drafted tokens that were tested |
-    | largest_gap, mean_gap | of abs(chance - recorded) over tested tokens |
-    | differing | tested tokens whose gap exceeds `tolerance` |
-    | tolerance | nats of the coarser dtype over the temperature, and float32's rounding |
+    equal: rounds with the accepted length of the replay; replayed: and its row, computed and
+    drafted; tested: drafted tokens; gaps: of abs(chance - recorded) over these; differing: of these
+    with a gap over the tolerance, nats of the coarser dtype over the temperature.
     """
 
     rounds: int
@@ -280,9 +252,7 @@ class SampledForcedComparison:
 
     def summary(self) -> dict:
         """The comparison as JSON values."""
-        names = self.__dataclass_fields__
-        values = {name: getattr(self, name) for name in names}
-        return values | {"rule": "rejection", "share": self.share, "sound": self.sound}
+        return asdict(self) | {"rule": "rejection", "share": self.share, "sound": self.sound}
 
     def describe(self) -> str:
         """The comparison in words."""
@@ -295,45 +265,24 @@ class SampledForcedComparison:
 
 
 def decode_forced_sampled(
-    target: Target,
-    drafter: Drafter,
-    plan: Plan,
-    trace: Trace,
-    seed: int = 0,
+    target: Target, drafter: Drafter, plan: Plan, trace: Trace, seed: int = 0,
     progress: Progress = quiet,
-) -> tuple[list[DecodeResult], AcceptanceChances]:
+) -> tuple[list[DecodeResult], AcceptanceChances]:  # fmt: skip
     """Decodes every prompt of `trace`, drafting and committing the recorded tokens.
 
     A drafted token is accepted with the probability that it has given the tokens, by the draws of
     the replay with `seed`: its rounds are the replay's, one by one, where chances are as recorded.
     """
-    rule, results = recorded_rule(trace), []
     tested: list[tuple[int, int, float]] = []
-    for s, prompt in enumerate(prompts_of(trace)):
-        first = int(trace.offset[s])
-        address = int(trace.sequence[s])
 
-        def listen(r: Round, first=first) -> None:
-            tested.extend(
-                (first + r.position, slot, chance) for slot, chance in enumerate(r.verified.chance)
-            )
+    def listen(s: int, r: Round) -> None:
+        row = int(trace.offset[s]) + r.position
+        tested.extend((row, slot, chance) for slot, chance in enumerate(r.verified.chance))
 
-        results.append(
-            decode(
-                target,
-                drafter,
-                plan,
-                rule,
-                prompt,
-                int(trace.budget[s]),
-                trace.meta.end_tokens,
-                address,
-                listen,
-                AddressedDraws(seed, address),
-                forced=trace.token[first : trace.offset[s + 1]].tolist(),
-            )
-        )
-        progress("forcing", s + 1, trace.sequences)
+    results = _decoded(
+        target, drafter, plan, recorded_rule(trace), trace, listen, partial(AddressedDraws, seed),
+        progress,
+    )  # fmt: skip
     row, slot, chance = np.array(tested, np.float64).reshape(-1, 3).T
     row, slot = row.astype(np.int64), slot.astype(np.int64)
     assert trace.ratio is not None
@@ -341,18 +290,13 @@ def decode_forced_sampled(
 
 
 def compare_forced_sampled(
-    trace: Trace,
-    replayed: Rounds,
-    results: Sequence[DecodeResult],
-    tested: AcceptanceChances,
-    dtype: str,
-    seed: int = 0,
-) -> SampledForcedComparison:
+    trace: Trace, replayed: Rounds, results: Sequence[DecodeResult], tested: AcceptanceChances,
+    dtype: str, seed: int = 0,
+) -> SampledForcedComparison:  # fmt: skip
     """Compares forced runs with the replay with `seed`, and their chances with recorded ones."""
     rounds = rounds_of(trace, results)
     run = drawn_run(trace, seed)[rounds.row].astype(np.int64)
-    tolerance: Tolerance = tolerance_of(dtype, trace.meta.dtype)
-    limit = tolerance.nats / recorded_rule(trace).temperature + _STORED
+    limit = tolerance_of(dtype, trace.meta.dtype).nats / recorded_rule(trace).temperature + _STORED
     gap = np.abs(tested.chance - tested.recorded)
     return SampledForcedComparison(
         rounds=len(rounds),

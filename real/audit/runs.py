@@ -4,6 +4,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from msgspec import Meta
 
 from real.decode.loop import DecodeResult
 from real.files import replacing
@@ -13,25 +17,31 @@ from real.sampling import Rule
 from simspec import Trace
 from simspec.numerics.rng import check_seed
 
-DTYPES = ("float64", "float32", "bfloat16")
+TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Count = Annotated[int, Meta(ge=0)]
+ROUND = "position", "computed", "drafted", "accepted"
+Tokens = Annotated[tuple[TokenId, ...], Meta(min_length=1)]
 
 
 class RunError(ValueError):
     """An invalid emitted run, or an invalid file of one."""
 
 
+def _convert(instance: Any) -> None:
+    """Checks the fields against their annotations; RunError."""
+    for name, hint in get_type_hints(type(instance), include_extras=True).items():
+        try:
+            value = msgspec.convert(getattr(instance, name), hint)
+        except msgspec.ValidationError as error:
+            raise RunError(f"{name} is invalid: {error}") from None
+        object.__setattr__(instance, name, value)
+
+
 @dataclass(frozen=True)
 class RunHeader:
-    """How a run was made.
+    """How a run was made; names are '' where they are unknown, a greedy run's temperature is 1.
 
-    | field | type | meaning |
-    | --- | --- | --- |
-    | rule, temperature, top_k, top_p, seed | | as in `Rule`; a greedy run's temperature is 1 |
-    | dtype | str | of the engine: float64, float32 or bfloat16 |
-    | device, target, drafter, policy | str | names; '' where unknown |
-    | end_tokens | (int,) | tokens that end a sequence |
-
-    RunError for anything else.
+    RunError for values of other types or ranges.
     """
 
     rule: str
@@ -39,29 +49,15 @@ class RunHeader:
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
-    dtype: str = "float32"
+    dtype: Annotated[str, Meta(pattern=r"\A(float64|float32|bfloat16)\Z")] = "float32"
     device: str = ""
     target: str = ""
     drafter: str = ""
     policy: str = ""
-    end_tokens: tuple[int, ...] = ()
+    end_tokens: tuple[TokenId, ...] = ()
 
-    def __post_init__(self):
-        for name in ("rule", "device", "target", "drafter", "policy"):
-            if type(getattr(self, name)) is not str:
-                raise RunError(f"{name} is {getattr(self, name)!r}; expected text")
-        if self.dtype not in DTYPES:
-            raise RunError(f"dtype is {self.dtype!r}; expected one of {', '.join(DTYPES)}")
-        if type(self.seed) is not int or any(
-            type(getattr(self, name)) not in (int, float) for name in ("temperature", "top_p")
-        ):
-            raise RunError(
-                f"seed {self.seed!r}, temperature {self.temperature!r}, top_p {self.top_p!r}; "
-                "expected numbers"
-            )
-        if not isinstance(self.end_tokens, (tuple, list)) or not _are_token_ids(self.end_tokens):
-            raise RunError(f"end_tokens is {self.end_tokens!r}; expected a list of token ids")
-        object.__setattr__(self, "end_tokens", tuple(self.end_tokens))
+    def __post_init__(self) -> None:
+        _convert(self)
         try:
             check_seed(self.seed)
             _ = self.sampling_rule
@@ -71,43 +67,25 @@ class RunHeader:
     @property
     def sampling_rule(self) -> Rule:
         """The rule and its parameters."""
-        return Rule(self.rule, float(self.temperature), self.seed, self.top_k, float(self.top_p))
+        return Rule(self.rule, self.temperature, self.seed, self.top_k, self.top_p)
 
 
 @dataclass(frozen=True)
 class EmittedSequence:
-    """One emitted sequence.
+    """One emitted sequence: token ids, the new ones with their end token.
 
-    | field | type | meaning |
-    | --- | --- | --- |
-    | prompt, token | (int,) | token ids, at least one each; the new ones with their end token |
-    | sequence | int, < 2**32 | the address of its random draws |
-    | rounds | ((int, int, int, int),) | position, computed, drafted, accepted; () where unknown |
-
-    RunError for rounds that do not follow each other, accept more than they drafted, or commit
-    another number of tokens.
+    sequence: address of its random draws. rounds: (position, computed, drafted, accepted); ()
+    where they are unknown. RunError for rounds that do not follow each other, accept more than they
+    drafted, or commit another number of tokens.
     """
 
-    prompt: tuple[int, ...]
-    token: tuple[int, ...]
-    sequence: int
-    rounds: tuple[tuple[int, ...], ...] = ()
+    prompt: Tokens
+    token: Tokens
+    sequence: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    rounds: tuple[tuple[Count, Count, Count, Count], ...] = ()
 
-    def __post_init__(self):
-        for name in ("prompt", "token"):
-            ids = getattr(self, name)
-            if not isinstance(ids, (tuple, list)) or not ids or not _are_token_ids(ids):
-                raise RunError(
-                    f"{name} is not a list of at least one token id (integers in 0 .. 2**31 - 1)"
-                )
-            object.__setattr__(self, name, tuple(ids))
-        if type(self.sequence) is not int or not 0 <= self.sequence < 1 << 32:
-            raise RunError(f"sequence is {self.sequence!r}; expected an address in 0 .. 2**32 - 1")
-        if not isinstance(self.rounds, (tuple, list)) or not all(map(_is_round, self.rounds)):
-            raise RunError(
-                "rounds is not a list of [position, computed, drafted, accepted], integers >= 0"
-            )
-        object.__setattr__(self, "rounds", tuple(map(tuple, self.rounds)))
+    def __post_init__(self) -> None:
+        _convert(self)
         end, left = 0, 0
         for i, (position, _, drafted, accepted) in enumerate(self.rounds):
             if position != end:
@@ -170,18 +148,6 @@ def check_end_tokens(
         )
 
 
-def _is_round(value) -> bool:
-    return (
-        isinstance(value, (tuple, list))
-        and len(value) == 4
-        and all(type(n) is int and n >= 0 for n in value)
-    )
-
-
-def _are_token_ids(ids) -> bool:
-    return all(type(i) is int and 0 <= i < 1 << 31 for i in ids)
-
-
 def run_header(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -> RunHeader:
     """The header of a run of `pair` on this machine."""
     decoder = pair.target.decoder
@@ -208,7 +174,7 @@ def emitted_sequences(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Em
             trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
             result.token.tolist(),
             int(trace.sequence[s]),
-            tuple(zip(*(column.tolist() for column in _round_columns(result)))),
+            tuple(zip(*(getattr(result, name).tolist() for name in ROUND), strict=True)),
         )
         for s, result in enumerate(results)
     )
@@ -238,10 +204,6 @@ def recorded_run(trace: Trace) -> EmittedRun:
         for s in range(trace.sequences)
     )
     return EmittedRun(header, tuple(sequences))
-
-
-def _round_columns(result: DecodeResult):
-    return result.position, result.computed, result.drafted, result.accepted
 
 
 FILE_KIND = "run"
@@ -278,9 +240,10 @@ def load_run(path: Path) -> EmittedRun:
                 if len(line) == LONGEST_LINE:
                     raise RunError(f"it has over {LONGEST_LINE:,} characters; expected a sequence")
                 if number == 1:
-                    header = _header(_object(line))
+                    header = _header(msgspec.json.decode(line, type=dict[str, Any]))
                 elif line.strip():
-                    values = {"sequence": len(sequences)} | _object(line)
+                    values: dict[str, Any] = {"sequence": len(sequences)}
+                    values |= msgspec.json.decode(line, type=dict[str, Any])
                     _check_keys(values, EmittedSequence, ("prompt", "token"))
                     sequence = EmittedSequence(**values)
                     check_end_tokens(sequence, header.end_tokens)
@@ -296,7 +259,7 @@ def load_run(path: Path) -> EmittedRun:
         return EmittedRun(header, tuple(sequences))
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, OverflowError, RecursionError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         where = f"line {number}: " if number else ""
         raise RunError(f"{path}: {where}{' '.join(str(error).split())[:300]}") from None
 
@@ -309,13 +272,6 @@ def _header(values: dict) -> RunHeader:
         )
     _check_keys(values, RunHeader, ("rule",))
     return RunHeader(**values)
-
-
-def _object(line: str) -> dict:
-    value = json.loads(line)
-    if type(value) is not dict:
-        raise RunError(f"holds a {type(value).__name__}; expected one JSON object per line")
-    return value
 
 
 def _check_keys(values: dict, kind: type, required: Sequence[str]) -> None:

@@ -1,6 +1,5 @@
 """Whole jobs, from model folders and recordings to results: what each command does."""
 
-from real.jobs.audit import audit_run
 from real.model_settings import ModelSettings, dtype_of, open_recording, policy_cost_of
 from real.train.settings import Training
 from real.train.train import train_drafter
@@ -8,7 +7,6 @@ from real.train.train import train_drafter
 __all__ = [
     "ModelSettings",
     "Training",
-    "audit_run",
     "dtype_of",
     "open_recording",
     "policy_cost_of",

@@ -1,21 +1,43 @@
-"""Tests of sampled tokens: statistics by definition, detected faults, and both error rates."""
+"""Tests of sampled tokens: statistics by definition, detected faults, limits, error rates."""
 
 import math
+from dataclasses import replace
 from functools import lru_cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from emitter import PROMPT, SAMPLED, decoded, distribution, drawn
+from enumerated_world import CASES, case_world, real_rounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_rejection_ratio import ratios_of
+from test_run_sampled import Doubtful
 from toy_lm import chain_plan, policy_from, toy_cost, toy_pair, toy_target
 
-from real.audit.auditor import audit
-from real.audit.bias import BIAS_TILTS, drafter_bias, drafter_distributions
-from real.audit.report import report_rows
-from real.audit.rounding import score_gaps, spacing, truncation_mask
-from real.audit.sampling_tests import TEMPERATURE_TILTS, sampling_statistics, sampling_tests
+from real.audit.auditor import _divergences, audit, excess_alarms, report_rows
+from real.audit.checks import (
+    ACCEPTANCE_TILTS,
+    BIAS_TILTS,
+    POWER,
+    TEMPERATURE_TILTS,
+    DrafterBias,
+    SamplingStatistics,
+    ScoreGaps,
+    bias_of_rounds,
+    chain_depth,
+    detectable_temperature,
+    detectable_variation,
+    drafter_bias,
+    drafter_distributions,
+    sampling_statistics,
+    sampling_tests,
+    score_gaps,
+    spacing,
+    tolerance_of,
+    truncation_mask,
+)
 from real.decode.loop import decode
 from real.sampling import Rule
 from simspec.numerics import rng
@@ -84,9 +106,6 @@ def test_undeclared_top_p_is_detected():
     assert "temperature" in result.sampling.alarms
 
 
-# --- statistics against their definitions
-
-
 def logits_like(data, rows=3, vocab=6):
     row = st.lists(st.floats(-4, 4).map(lambda x: round(x, 1)), min_size=vocab, max_size=vocab)
     return torch.tensor(data.draw(st.lists(row, min_size=rows, max_size=rows)), dtype=torch.float64)
@@ -146,23 +165,14 @@ def test_sampling_statistics_by_definition(data, cuts):
 @given(data=st.data(), cuts=CUTS, slack=st.sampled_from([1e-9, 0.05, 0.5]))
 def test_truncation_mask_bounds_every_rounding(data, cuts, slack):
     rule, logits = Rule("rejection", 0.8, 0, *cuts), logits_like(data)
-    stays, may, must = (
-        rule.probs(logits) > 0,
-        truncation_mask(rule, logits, slack),
-        truncation_mask(rule, logits, -slack),
-    )
+    stays = rule.probs(logits) > 0
+    may, must = (truncation_mask(rule, logits, sign * slack) for sign in (1, -1))
     assert (may | ~stays).all()
     assert (stays | ~must).all()
     for _ in range(5):  # whatever the rounding, between the two
-        noise = (
-            torch.from_numpy(
-                np.random.default_rng(data.draw(st.integers(0, 99))).uniform(-1, 1, logits.shape)
-            )
-            * slack
-            * 0.8
-            / 4
-        )
-        moved = rule.probs(logits + noise) > 0
+        generator = np.random.default_rng(data.draw(st.integers(0, 99)))
+        noise = torch.from_numpy(generator.uniform(-1, 1, logits.shape))
+        moved = rule.probs(logits + noise * slack * 0.8 / 4) > 0
         assert (may | ~moved).all()
         assert (moved | ~must).all()
 
@@ -232,9 +242,6 @@ class Peek:
         return True
 
 
-# --- error rates
-
-
 @lru_cache
 def fixed_logits(tokens=200):
     """Logits of the toy target and its drafter at some texts' positions."""
@@ -250,31 +257,21 @@ def fixed_logits(tokens=200):
 def alarm_share(draws, risk, repeats=300, tokens=200):
     """Share of samples of `draws(p, q)` that raise an alarm at this risk."""
     p, q = fixed_logits(tokens)
-    target_p, theirs, generator = (
-        SAMPLED.probs(p),
-        SAMPLED.probs(q),
-        torch.Generator().manual_seed(3),
-    )
+    target_p, theirs = SAMPLED.probs(p), SAMPLED.probs(q)
+    generator = torch.Generator().manual_seed(3)
     count = 0
     for s in range(repeats):
-        token = tuple(
-            torch.multinomial(draws(target_p, theirs), 1, generator=generator)[:, 0].tolist()
-        )
-        count += bool(
-            sampling_tests(
-                sampling_statistics(SAMPLED, p, token, s, 0, 1e-9),
-                drafter_bias(target_p, theirs, token),
-                risk,
-            ).alarms
-        )
+        drawn = torch.multinomial(draws(target_p, theirs), 1, generator=generator)
+        token = tuple(drawn[:, 0].tolist())
+        found = sampling_statistics(SAMPLED, p, token, s, 0, 1e-9)
+        count += bool(sampling_tests(found, drafter_bias(target_p, theirs, token), risk).alarms)
     return count / repeats
 
 
 def test_false_alarm_rate_is_at_most_the_risk():
     share = alarm_share(lambda p, q: p, 0.2)
-    assert (
-        0 < share < 0.2 + 4 * math.sqrt(0.2 * 0.8 / 300)
-    )  # not all tests are tight; chi-square is
+    # not all tests are tight; chi-square is
+    assert 0 < share < 0.2 + 4 * math.sqrt(0.2 * 0.8 / 300)
 
 
 def test_detectable_bias_has_the_stated_power():
@@ -313,3 +310,177 @@ def test_too_few_tokens_are_reported():
     assert "too few tokens" in dict(report_rows(result))["temperature"]
     with pytest.raises(ValueError, match="risk is 1.5"):
         audit(toy_pair("model")[0], run, risk=1.5)
+
+
+RISK = 0.06
+
+
+def statistics(pit, tilt=0.0):
+    """Of tokens with these transforms, and this log likelihood ratio for every alternative."""
+    n, one = len(pit), np.ones(len(pit))
+    tilts = np.full((n, len(TEMPERATURE_TILTS)), tilt)
+    return SamplingStatistics(one, np.zeros(n, bool), one, one, 0 * one, np.array(pit), tilts)
+
+
+def bias(n, tilt=0.0):
+    one = np.ones(n)
+    return DrafterBias(0 * one, one, one, one, np.full((n, len(BIAS_TILTS)), tilt))
+
+
+def halves(low, high):
+    return [0.25] * low + [0.75] * high
+
+
+def binomial(n, p):
+    """P(X = k), k = 0 .. n."""
+    return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
+
+
+@pytest.mark.parametrize("drafter, tests", [(None, 3), (bias(40), 4)])
+def test_risk_is_shared_by_the_tests(drafter, tests):
+    """McDiarmid: P(d >= E d + t) <= exp(-2 N t^2), at a level of risk / tests."""
+    found = sampling_tests(statistics(halves(20, 20)), drafter, RISK)
+    above = found.variation_limit - found.expected_variation
+    assert math.exp(-2 * 40 * above**2) == pytest.approx(RISK / tests)
+    assert found.detectable_variation == detectable_variation(40, 2, RISK / tests)
+
+
+@pytest.mark.parametrize("p_value, alarms", [(0.99, ("temperature",)), (1.01, ())])
+def test_temperature_is_tested_at_its_level(p_value, alarms):
+    """The mean likelihood ratio is 1 / p, whatever the number of alternatives."""
+    level = RISK / 3
+    tilt = -math.log(p_value * level) / 40
+    found = sampling_tests(statistics(halves(20, 20), tilt), None, RISK)
+    assert found.p_temperature == pytest.approx(p_value * level)
+    assert found.alarms == alarms
+
+
+@pytest.mark.parametrize("p_value, alarms", [(0.99, ("drafter bias",)), (1.01, ())])
+def test_drafter_bias_is_tested_at_its_level(p_value, alarms):
+    level = RISK / 4
+    tilt = -math.log(p_value * level) / 40
+    found = sampling_tests(statistics(halves(20, 20)), bias(40, tilt), RISK)
+    assert found.p_bias == pytest.approx(p_value * level)
+    assert found.alarms == alarms
+
+
+@pytest.mark.parametrize("n, bins", [(39, 1), (40, 2), (60, 3), (65, 3), (400, 20), (900, 20)])
+def test_bins_hold_twenty_tokens(n, bins):
+    found = sampling_tests(statistics([0.5] * n), None, RISK)
+    assert found.bins == bins
+    if bins == 1:
+        assert found.expected_variation == 0
+        return
+    mean = sum(q * abs(k / n - 1 / bins) for k, q in enumerate(binomial(n, 1 / bins)) if q)
+    assert found.expected_variation == pytest.approx(bins / 2 * mean)
+
+
+def test_chi_square_of_two_bins_is_a_squared_normal():
+    for low, high in ((30, 10), (22, 18)):
+        found = sampling_tests(statistics(halves(low, high)), None, RISK)
+        assert found.chi2 == pytest.approx((low - high) ** 2 / 40)
+        assert found.p_chi2 == pytest.approx(math.erfc(abs(low - high) / math.sqrt(80)))
+        assert found.total_variation == pytest.approx(abs(low - high) / 80)
+
+
+def test_detectable_variation_of_two_bins_is_a_shifted_normal():
+    """The square of a normal around s passes its critical value with probability 0.99."""
+
+    def tail(x):
+        return math.erfc(x / math.sqrt(2)) / 2
+
+    n, level = 400, 0.01
+    shift = 2 * math.sqrt(n) * detectable_variation(n, 2, level)
+    low, high = 0.0, 10.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 2 * tail(middle) > level else (low, middle)
+    assert tail(high - shift) + tail(high + shift) == pytest.approx(0.99, abs=1e-6)
+
+
+def test_detectable_temperature_is_that_of_its_power():
+    """At the effect found, a score 2.3263 deviations below its mean is just an alarm."""
+    n, level = 2000, 0.01
+    x = detectable_temperature(statistics([0.5] * n), level)
+    assert (POWER, 0 < x < 1) == (0.99, True)
+    score, h = x * n - 2.3263478740408408 * math.sqrt(n), np.abs(TEMPERATURE_TILTS)
+    alarm = math.log(len(TEMPERATURE_TILTS) / level)
+    assert (h * score - h * h * n / 2).max() == pytest.approx(alarm)
+
+
+def test_near_ties_are_excused_up_to_their_share():
+    n, share, risk = 1000, 0.001, 1e-4
+    tails = np.cumsum(binomial(n, share)[::-1])[::-1]
+    most = int(np.argmax(tails < risk))
+    near, far = SimpleNamespace(excused=True), SimpleNamespace(excused=False)
+    assert excess_alarms([near] * (most - 1), n, share, risk, "x") == []
+    (alarm,) = excess_alarms([near] * most, n, share, risk, "x")
+    assert alarm.startswith(f"{most} of 1000 x, each within rounding")
+    assert excess_alarms([near, far], n, share, risk, "x") == ["1 of 1000 x"]
+
+
+def test_a_gap_is_excused_within_either_tolerance():
+    tolerance = tolerance_of("float32")
+    nats, ulps = tolerance.nats, tolerance.ulps
+    gap = np.array([nats / 2, nats * 9, nats * 9, nats, nats * 9])
+    units = np.array([ulps * 9, ulps / 2, ulps * 9, ulps * 9, ulps])
+    count = len(gap)
+    parts = [ScoreGaps(np.zeros(count, int), gap, gap, units, gap)]
+    places = [(0, 0, n, 1) for n in range(count)]
+    divergences, _, _ = _divergences(parts, places, tolerance)
+    assert [d.excused for d in divergences] == [True, True, False, True, True]
+
+
+def test_tolerance_is_that_of_the_coarsest_dtype():
+    assert tolerance_of("float64", "bfloat16").dtype == "bfloat16"
+    assert tolerance_of("float32", "float64").dtype == "float32"
+    assert tolerance_of("float64").nats < tolerance_of("float32").nats < 0.3
+
+
+@pytest.mark.parametrize(
+    "text", ["fixed:2", "beta_ts", "confidence:0.6", "confidence:0.6,inclusive=false"]
+)
+def test_the_likelihood_ratio_has_mean_one(text):
+    """Every draw enumerated, for policies that read features of drafted tokens too."""
+    for case in CASES:
+        (_, rule, _), world, means, tested = case, case_world(case), 0.0, 0
+        for (tokens, rounds), odds in real_rounds(text, case)[0].items():
+            bias = bias_of_rounds(ratios_of(world, rule, tokens, 2), rounds, len(tokens))
+            means = means + odds * np.exp(bias.tilt.sum(0))
+            tested = max(tested, len(bias.score))
+        np.testing.assert_allclose(means, np.ones(len(ACCEPTANCE_TILTS)), atol=1e-12)
+        assert tested >= 2
+
+
+@pytest.mark.parametrize("drafter, policy", [("model", "fixed:3"), ("prompt_lookup", "fixed:3")])
+def test_clean_runs_are_tested(drafter, policy):
+    target, toy_drafter = toy_pair(drafter)
+    result = audit(target, decoded(SAMPLED, 20, policy=policy, drafter=drafter), None, toy_drafter)
+    assert result.clean
+    assert result.sampling.p_acceptance > 1e-4
+    assert "z = " in dict(report_rows(result))["acceptance"]
+
+
+def test_control_doubtful_acceptance_is_detected(monkeypatch):
+    """A third of acceptances lost: more than is stated to be detected with probability 0.99."""
+    monkeypatch.setattr("real.decode.loop.AddressedDraws", Doubtful)
+    target, drafter = toy_pair("model")
+    result = audit(target, decoded(SAMPLED, 30), None, drafter)
+    assert 0 < result.sampling.detectable_loss < 1 / 3
+    assert result.sampling.acceptance_z < -4
+    assert "acceptance" in result.sampling.alarms
+    assert "drafted tokens are not accepted" in " ".join(result.alarms)
+
+
+def test_unknown_rounds_and_trees_are_not_tested():
+    target, drafter = toy_pair("model")
+    run = decoded(SAMPLED, 4)
+    unknown = replace(run, sequences=tuple(replace(s, rounds=()) for s in run.sequences))
+    assert chain_depth(unknown.sequences) == 0
+    assert chain_depth(run.sequences) == 3
+    result = audit(target, unknown, None, drafter)
+    assert result.sampling.p_acceptance is None
+    assert "not tested" in dict(report_rows(result))["acceptance"]
+    first = run.sequences[0]
+    tree = replace(first, rounds=((0, 1, 3, first.rounds[0][3]), *first.rounds[1:]))
+    assert chain_depth((tree,)) == 0
