@@ -1,13 +1,10 @@
 """Numbers too large for any purpose are refused in one line, before anything is read."""
 
-from types import SimpleNamespace
-
 import pytest
 from shell import refused
 from typer.main import get_command
 
 from simspec.cli import app
-from simspec.cli.options import at_most
 from simspec.policies import BUILTIN, make
 
 HUGE = 10**9
@@ -108,10 +105,3 @@ def test_every_policy_is_bounded():
             except (TypeError, ValueError):
                 continue
             assert getattr(state, "size", 0) < 100_000, (name, parameter)
-
-
-def test_every_number_of_a_repeated_option_is_checked():
-    option = SimpleNamespace(opts=["--batch"])
-    assert at_most(8)(option, [1, 8]) == [1, 8]
-    with pytest.raises(ValueError, match="--batch is 9, expected at most 8"):
-        at_most(8)(option, [1, 9])

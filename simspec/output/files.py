@@ -5,17 +5,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 from simspec.output.names import csv_text
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 LONGEST_REASON = 500
@@ -75,21 +70,6 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
 def naming(path: str | PathLike[str], error: OSError) -> OSError:
     """The same error with the file that could not be written."""
     return OSError(error.errno or errno.EIO, error.strerror or str(error), str(path))
-
-
-@contextmanager
-def locked(file: IO[bytes]) -> Iterator[None]:
-    """While the body runs, no other process is inside a body with the same file.
-
-    File systems without locks are used without.
-    """
-    with suppress(OSError, AttributeError):
-        fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        with suppress(OSError, AttributeError):
-            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def json_text(value: Any, sort_keys: bool = False) -> str:
