@@ -396,13 +396,13 @@ axis.legend(fontsize=8)
 # %% [markdown]
 # ## The same choice for other engines
 #
-# Their forms differ more than their meaning: SGLang's keys are lower bounds, llama.cpp takes flags
-# of one length, and an engine that simulates reads acceptance in place of a length. Beside each
-# file lies its provenance, with the predicted speedup and its interval.
+# Their forms differ more than their meaning: SGLang counts the root of a draft as a token, llama.cpp
+# takes flags of one length, and an engine that simulates reads acceptance in place of a length.
+# Beside each file lies its provenance, with the predicted speedup and its interval.
 
 # %%
 exports = {
-    "sglang-adaptive": {"method": "EAGLE3"},
+    "sglang": {"method": "EAGLE3", "batch_sizes": "1"},
     "llamacpp": {"method": "draft-eagle3", "batch_sizes": "1"},
     "vllm-synthetic": {"method": "eagle3", "batch_sizes": "1"},
 }
@@ -412,7 +412,7 @@ for form, given in exports.items():
     settings = Export(form, sources, out, planned_cost, draft_model="DRAFT", **given)
     origins[form], _ = write_export(settings)
     print(f"{form}:", " / ".join(out.read_text().split("\n")).strip(" /"))
-for predicted in origins["sglang-adaptive"]["predicted"]:
+for predicted in origins["sglang"]["predicted"]:
     gain = predicted["speedup"]
     print(
         f"predicted at batch {predicted['batch']}: {predicted['policy']}, {gain['value']:.3f} "

@@ -9,23 +9,19 @@ from simspec.engines.imports import read_import
 FIXTURES = Path(__file__).parent / "import_fixtures"
 FORMAT_OF = {
     "specdecode-bench.jsonl": "specdecode-bench",
-    "specdecode-bench-ngram.jsonl": "specdecode-bench",
     "vllm-requests.jsonl": "vllm-requests",
     "vllm-requests-summary.jsonl": "vllm-requests",
     "vllm-prometheus.txt": "vllm-prometheus",
     "vllm-log.txt": "vllm-log",
     "vllm-bench-serve.json": "vllm-bench-serve",
     "sglang.jsonl": "sglang",
-    "sglang-stats.jsonl": "sglang",
     "tensorrt-llm.jsonl": "tensorrt-llm",
     "llamacpp-timings.jsonl": "llamacpp-timings",
     "llamacpp-prometheus.txt": "llamacpp-prometheus",
     "tensorrt-llm-prometheus.txt": "tensorrt-llm-prometheus",
     "llamacpp-log.txt": "llamacpp-log",
-    "llamacpp-log-older.txt": "llamacpp-log",
     "guidellm.json": "guidellm",
     "aiperf.jsonl": "aiperf",
-    "aiperf-llamacpp.jsonl": "aiperf",
 }
 
 

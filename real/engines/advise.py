@@ -549,9 +549,7 @@ def write_setting(found: Found) -> Path | None:
     gains = tuple(a.interval or Estimate(a.speedup, nan, nan, 0.95, prompts) for a in found.best)
     choice = Choice(tuple(f"fixed:{a.k}" for a in found.best), schedule, gains, True)
     draft, settings = winner.draft, Export(name, (str(recording),), out, str(cost))
-    if isinstance(draft, NgramDraft):
-        settings = replace(settings, ngram=draft.ngram_max, least_ngram=draft.ngram_min)
-    else:
+    if isinstance(draft, ModelDraft):
         settings = replace(settings, draft_model=str(draft.model))
     write_choice(settings, evidence, choice, paths, "simspec advise")
     return out

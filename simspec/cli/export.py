@@ -42,6 +42,4 @@ def export(settings: Export) -> None:
         interval = "-" if low is None else f"[{low:.3f}, {high:.3f}]"
         rows.append((str(row["batch"]), row["policy"], f"{value:.3f}", interval))
     show(frame(rows, ("batch", "policy", "speedup", "interval"), names=2))
-    if "flags" in origin:
-        print_text(f"with: {origin['flags']}")
     print_text(f"wrote {out}; {out}.provenance.json has its origin")

@@ -16,7 +16,7 @@ def import_(settings: Import) -> None:
     Example: simspec import vllm-requests responses.jsonl
 
     Accepted lengths from every position become a recording:
-    simspec import specdecode-bench gsm8k.jsonl --drafter eagle --out gsm8k.parquet
+    simspec import specdecode-bench gsm8k.jsonl --at 3 --out gsm8k.parquet
     """
     from simspec.cli import _load_extras
     from simspec.output.terminal import print_fields, print_text
@@ -35,7 +35,7 @@ def import_(settings: Import) -> None:
     if settings.out is not None:
         check_output(settings.out, *inputs)
     result = read_import(settings)
-    report = import_report(result, settings.at, settings.level)
+    report = import_report(result, settings.at)
     written = write_recordings(result, settings.out, *inputs) if settings.out is not None else []
     if settings.as_json:
         print(json.dumps(report | {"written": [str(path) for path in written]}))
@@ -45,7 +45,21 @@ def import_(settings: Import) -> None:
         print_text(f"wrote {path}")
 
 
+TABLES = {
+    "totals": (
+        "drafter", "K", "requests", "rounds", "drafted", "accepted", "acceptance_rate",
+        "accepted_length", "accepted_length_per_request",
+    ),
+    "accepted_length_at": ("drafter", "K", "accepted_length"),
+    "acceptance_by_depth": (
+        "drafter", "K", "depth", "tried", "accepted", "conditional", "marginal", "low", "high",
+    ),
+}  # fmt: skip
+"""{list of the report: its columns}; a column that no row has is left out."""
+
+
 def _print(report: dict[str, Any]) -> None:
+    from simspec.output.frames import frame, show
     from simspec.output.terminal import print_fields
 
     fields = {key: report[key] for key in ("format", "file", "sha256", "kind")}
@@ -54,38 +68,11 @@ def _print(report: dict[str, Any]) -> None:
     fields |= {f"unknown: {key}": why for key, why in report["not_concluded"].items()}
     fields |= {f"note {i}": note for i, note in enumerate(report["notes"], 1)}
     print_fields(fields)
-    totals = (
-        "drafter", "K", "requests", "rounds", "drafted", "accepted", "acceptance_rate",
-        "accepted_length", "accepted_length_per_request",
-    )  # fmt: skip
-    _print_rows(report["totals"], totals, {})
-    _print_rows(report["accepted_length_at"], ("drafter", "K", "accepted_length"), {})
-    keys = (
-        "drafter", "K", "depth", "tried", "accepted", "conditional", "marginal", "low", "high",
-        "interval",
-    )  # fmt: skip
-    headings = {"low": f"{100 * report['level']:g}% low", "interval": "interval over"}
-    _print_rows(report["acceptance_by_depth"], keys, headings)
-
-
-def _print_rows(
-    rows: list[dict[str, Any]], keys: tuple[str, ...], headings: dict[str, str]
-) -> None:
-    """A table of these keys, less those that no row has."""
-    from simspec.output.frames import frame, show
-
-    kept = [key for key in keys if any(row[key] not in (None, "") for row in rows)]
-    columns = [headings.get(key, key.replace("_", " ")) for key in kept]
-    if kept:
-        table = frame(
-            [[row[key] for key in kept] for row in rows],
-            columns,
-            names=sum(key in kept for key in ("drafter", "K", "depth")) or 1,
-            formats={name: ".4f" for key, name in zip(kept, columns) if _is_real(rows, key)},
-            optional=("interval over", "tried", "accepted"),
-        )
-        show(table)
-
-
-def _is_real(rows: list[dict[str, Any]], key: str) -> bool:
-    return any(isinstance(row[key], float) for row in rows)
+    for name, keys in TABLES.items():
+        rows = report[name]
+        kept = [key for key in keys if any(row[key] not in (None, "") for row in rows)]
+        if kept:
+            names = sum(key in ("drafter", "K", "depth") for key in kept) or 1
+            columns = [key.replace("_", " ") for key in kept]
+            cells = [[row[key] for key in kept] for row in rows]
+            show(frame(cells, columns, names=names, optional=("tried", "accepted")))

@@ -7,7 +7,7 @@ An extra adds formats of its own to EXTRA_IMPORTS and EXTRA_EXPORTS when its com
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -18,7 +18,7 @@ IMPORT_FORMATS = (
     "tensorrt-llm-prometheus", "llamacpp-log", "llamacpp-timings", "llamacpp-prometheus",
     "guidellm", "aiperf", "specdecode-bench",
 )  # fmt: skip
-EXPORT_FORMATS = ("vllm", "vllm-synthetic", "sglang", "sglang-adaptive", "llamacpp", "transformers")
+EXPORT_FORMATS = ("vllm", "vllm-synthetic", "sglang", "llamacpp", "transformers")
 LONGEST_DRAFT = 255
 """Tokens of a draft: recordings hold lengths in a byte."""
 Length = Annotated[int, Meta(ge=1, le=LONGEST_DRAFT)]
@@ -28,7 +28,7 @@ Sizes = Annotated[str, Meta(pattern=r"^\d{1,9}(,\d{1,9}){0,999}$")]
 
 @dataclass(frozen=True)
 class Import(Settings):
-    """Settings of `simspec import`, some of them facts that only the user knows."""
+    """Settings of `simspec import`; some are facts that only the user knows."""
 
     format: Annotated[
         str, argument(f"One of {', '.join(IMPORT_FORMATS)}; with the extra real: gguf.")
@@ -43,24 +43,13 @@ class Import(Settings):
     drafted: Annotated[
         Length | None, option("Tokens drafted in each round, where the file does not say.")
     ] = None
-    drafter: Annotated[str | None, option("Of several drafters in the file, this one.")] = None
-    K: Annotated[Length | None, option("Deepest draft of the recording.", "--depth", "-k")] = None
-    rule: Annotated[Literal["greedy", "coupled"], option("Of the recording.")] = "greedy"
-    temperature: Annotated[float, option("Of the recording.", ge=0, lt=1e6)] = 0.0
+    temperature: Annotated[
+        float, option("Of the recording: rule greedy at 0, else coupled.", ge=0, lt=1e6)
+    ] = 0.0
     target: Annotated[str, option("Name of the target.")] = "unknown"
-    task: Annotated[str, option("Task of all prompts; default: the file's name.")] = ""
     end_token: Annotated[tuple[int, ...], option("A token that ends a sequence, repeatable.")] = ()
     before: Annotated[Path | None, option("Counters scraped earlier, to subtract.")] = None
-    level: Annotated[float, option("Level of the intervals.", gt=0, lt=1)] = 0.95
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "--json")] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.rule == "greedy") != (self.temperature == 0):
-            raise ValueError(
-                f"temperature is {self.temperature} under rule {self.rule}, expected 0 for greedy "
-                "and a number > 0 for coupled"
-            )
 
 
 @dataclass(frozen=True)
@@ -98,10 +87,6 @@ class Export(Settings):
     draft_model: Annotated[
         str | None, option("Path or name of the draft model, for the engine.")
     ] = None
-    ngram: Annotated[
-        int, option("Longest suffix that a prompt lookup matches.", ge=1, le=1 << 16)
-    ] = 3
-    least_ngram: Annotated[int, option("Shortest one, of vLLM.", ge=1, le=1 << 16)] = 1
     engine: Annotated[str | None, option("Of format drafter: vllm, transformers or llamacpp.")] = (
         None
     )
@@ -109,13 +94,6 @@ class Export(Settings):
         Path | None,
         option("Of format drafter: the target's checkpoint; for llamacpp its GGUF file."),
     ] = None
-    mixed: Annotated[
-        bool,
-        option(
-            "Compare costs of different devices, threads or dtypes all the same.", "--mixed-costs"
-        ),
-    ] = False
-    level: Annotated[float, option("Level of the intervals.", gt=0, lt=1)] = 0.95
     as_json: Annotated[bool, option("Print one JSON object instead of a table.", "--json")] = False
 
 

@@ -70,12 +70,11 @@ def gather(
     cost: str | None = None,
     batch: Sequence[int] | None = None,
     context: int | None = None,
-    mixed: bool = False,
 ) -> tuple[Evidence, list[str]]:
     """(Evidence, notes) of recordings at one cost file or ratio for all, else at each one's own.
 
     batch: default the batch sizes of the cost tables, else 1. ValueError, one line, for several
-    batch sizes where a cost prices one only, and for costs of different origins unless `mixed`.
+    batch sizes where a cost prices one only, and for costs of different origins.
     """
     traces = {name: load_trace(path) for name, path in paths.items()}
     sources = {name: cost or str(cost_beside(path) or 0.1) for name, path in paths.items()}
@@ -91,8 +90,12 @@ def gather(
     labels = [Path(file).name for file in files]
     unique = len(set(labels)) == len(labels)
     labeled = dict(zip(labels if unique else files, files.values()))
-    notes = [*check_comparable(labeled, mixed), *warning_notes(labeled)]
-    return Evidence(traces, sizes, costs), notes
+    try:
+        notes = check_comparable(labeled)
+    except ValueError as error:
+        reason = str(error).partition(", or compare")[0]
+        raise ValueError(f"{reason}, or export each recording alone") from None
+    return Evidence(traces, sizes, costs), [*notes, *warning_notes(labeled)]
 
 
 def _read(source: str) -> CostModel | CostTable | float:

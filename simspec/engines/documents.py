@@ -1,17 +1,16 @@
-"""Files that strangers send: bounded text, JSON without guesses, counters of Prometheus."""
+"""Files that strangers send: bounded text, rows of JSON, lines of logs, counters of Prometheus."""
 
 import hashlib
 import json
-import math
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
+import msgspec
+from msgspec import Meta
 
 from simspec.output.files import read_at_most
 
@@ -23,6 +22,9 @@ LONGEST_LINE = 10_000
 """Characters of a line of a log or of counters."""
 SEARCH_LEVELS = 6
 """Levels of objects and lists that a search goes down."""
+Whole = Annotated[int, Meta(ge=0, lt=LARGEST_NUMBER)]
+Number = Annotated[float, Meta(ge=0, lt=LARGEST_NUMBER)]
+Objects = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,22 +52,6 @@ def read_source(format: str, path: str | PathLike[str]) -> Source:
     return Source(format, path.name, hashlib.sha256(content).hexdigest(), text)
 
 
-class DuplicateKey(ValueError):
-    """A JSON object has a key twice, of which parsers keep the last in silence."""
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    data = dict(pairs)
-    if len(data) < len(pairs):
-        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise DuplicateKey(f"the key {twice[:60]!r} comes twice")
-    return data
-
-
-JSON = json.JSONDecoder(object_pairs_hook=_unique)
-"""NaN is refused where it is read: other tools write it into figures that nobody asks for."""
-
-
 @dataclass(frozen=True)
 class Fields:
     """A JSON object and its place in the file, for messages.
@@ -79,84 +65,32 @@ class Fields:
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
 
-    def whole(self, key: str, least: int = 0) -> int:
-        """An integer of at least `least`."""
-        return int(self.wholes(key, least, single=True)[0])
-
-    def wholes(self, key: str, least: int = 0, single: bool = False) -> np.ndarray:
-        """int64 of a list of integers, each at least `least`."""
-        value = self._value(key)
-        items = [value] if single else value
-        if type(items) is not list or not all(
-            type(item) is int and least <= item < LARGEST_NUMBER for item in items
-        ):
-            kind = "an integer" if single else "a list of integers"
-            raise self.error(key, value, f"{kind} >= {least}")
-        return np.array(items, np.int64)
-
-    def number(self, key: str) -> float:
-        """A finite number >= 0."""
-        value = self._value(key)
-        if (
-            type(value) not in (int, float)
-            or not 0 <= value < LARGEST_NUMBER
-            or not math.isfinite(value)
-        ):
-            raise self.error(key, value, "a finite number >= 0")
-        return float(value)
-
-    def numbers(self, key: str) -> list[float]:
-        """A list of finite numbers >= 0."""
-        value = self._value(key)
-        if type(value) is not list:
-            raise self.error(key, value, "a list of numbers")
-        return [Fields({key: item}, self.place).number(key) for item in value]
-
-    def name(self, key: str) -> str:
-        """A text, or an integer as text."""
-        value = self._value(key)
-        if type(value) not in (str, int):
-            raise self.error(key, value, "a text or an integer")
-        return str(value)
-
-    def inner(self, key: str) -> "Fields":
-        """The object in a field."""
-        value = self._value(key)
-        if type(value) is not dict:
-            raise self.error(key, value, "an object")
-        return Fields(value, f"{self.place}, {key}")
-
-    def inners(self, key: str) -> list["Fields"]:
-        """The objects of a list."""
-        value = self._value(key)
-        if type(value) is not list or not all(type(item) is dict for item in value):
-            raise self.error(key, value, "a list of objects")
-        return [Fields(item, f"{self.place}, {key} {i}") for i, item in enumerate(value)]
-
-    def table(self, key: str) -> dict[int, int]:
-        """{whole number: count} of an object whose keys are whole numbers as text."""
-        inner = self.inner(key)
-        if not all(name.isascii() and name.isdigit() and len(name) < 6 for name in inner.values):
-            raise self.error(key, inner.values, "an object keyed by whole numbers")
-        return {int(name): inner.whole(name) for name in inner.values}
-
-    def holding(self, key: str) -> Iterator["Fields"]:
-        """Every object in this one, itself included, that has a field `key` other than null."""
-        yield from _holding(self.values, key, self.place, SEARCH_LEVELS)
-
-    def error(self, key: str, value: Any, expected: str) -> ValueError:
-        """ValueError, one line: the place, the field, what was given and what was expected."""
-        shown = " ".join(repr(value)[:80].split())
-        return ValueError(f"{self.place}: {key} is {shown}, expected {expected}")
-
-    def _value(self, key: str) -> Any:
-        if self.values.get(key) is None:
+    def get(self, key: str, kind: Any = Whole) -> Any:
+        """The field as a type that msgspec converts to; default: an integer of at least 0."""
+        value = self.values.get(key)
+        if value is None:
             known = ", ".join(sorted(map(str, self.values))[:20]) or "none"
             raise ValueError(
                 f"{self.place}: {key} is missing, the fields there are {known[:300]}: name the "
                 "format that wrote this file"
             )
-        return self.values[key]
+        try:
+            return msgspec.convert(value, kind, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise self.error(key, str(error).replace("Expected", "expected")) from None
+
+    def inner(self, key: str) -> "Fields":
+        """The object in a field."""
+        return Fields(self.get(key, dict[str, Any]), f"{self.place}, {key}")
+
+    def holding(self, key: str) -> Iterator["Fields"]:
+        """Every object in this one, itself included, that has a field `key` other than null."""
+        yield from _holding(self.values, key, self.place, SEARCH_LEVELS)
+
+    def error(self, key: str, expected: str) -> ValueError:
+        """ValueError, one line: the place, the field, what was given and what was expected."""
+        shown = " ".join(repr(self.values.get(key))[:80].split())
+        return ValueError(f"{self.place}: {key} is {shown}, {expected}")
 
 
 def _holding(value: Any, key: str, place: str, levels: int) -> Iterator[Fields]:
@@ -170,19 +104,14 @@ def _holding(value: Any, key: str, place: str, levels: int) -> Iterator[Fields]:
 def json_rows(text: str) -> list[Fields]:
     """The objects of a JSON object, a JSON array, JSON lines, or a stream of `data:` lines.
 
-    ValueError, one line, for a key that comes twice, and for no JSON.
+    json reads NaN, which tools write into figures that nobody asks for. ValueError, one line.
     """
     try:
-        value, end = JSON.raw_decode(text.lstrip())
-        whole = not text.lstrip()[end:].strip()
-    except DuplicateKey:
-        raise
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        whole = False
-    if whole:
-        values = value if type(value) is list else [value]
-        return [_fields(item, f"object {number}") for number, item in enumerate(values, 1)]
-    return [_fields(item, f"line {number}") for number, item in _lines(text)]
+        return [_fields(item, f"line {number}") for number, item in _lines(text)]
+    values = value if type(value) is list else [value]
+    return [_fields(item, f"object {number}") for number, item in enumerate(values, 1)]
 
 
 def _lines(text: str) -> Iterator[tuple[int, Any]]:
@@ -191,7 +120,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any]]:
         if not line or line == "[DONE]":
             continue
         try:
-            yield number, JSON.decode(line)
+            yield number, json.loads(line)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:100]
             raise ValueError(f"line {number}: not JSON ({reason})") from None
@@ -211,8 +140,8 @@ def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
     """
     last: dict[tuple[str, str], Fields] = {}
     for row in rows:
-        choices = row.values.get("choices")
-        parts = row.inners("choices") if type(choices) is list and choices else []
+        choices = row.get("choices", Objects) if type(row.values.get("choices")) is list else []
+        parts = [Fields(part, f"{row.place}, choices {i}") for i, part in enumerate(choices)]
         holders = [
             (str(part.values.get("index", i)), next(part.holding(key), None))
             for i, part in enumerate(parts)
@@ -224,6 +153,22 @@ def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
                 name = holder.values.get("id") or row.values.get("id") or row.place
                 last[str(name), index] = holder
     return list(last.values())
+
+
+def log_lines(
+    source: Source, words: str, form: re.Pattern[str], written_by: str
+) -> list[tuple[int, re.Match[str]]]:
+    """[(number, match)] of the lines that hold the words, each of which must have the form."""
+    found = []
+    for number, line in enumerate(source.text.split("\n"), 1):
+        if words in line:
+            match = form.search(line) if len(line) <= LONGEST_LINE else None
+            if match is None:
+                raise ValueError(f"line {number}: {words} in another form than {written_by}'s")
+            found.append((number, match))
+    if not found:
+        raise ValueError(f"no line holds {words}: expected a log of {written_by}")
+    return found
 
 
 SAMPLE = re.compile(r"\s*(?:\{([^}]*)\})?\s+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s+\d+)?\s*")
@@ -242,19 +187,15 @@ def read_counters(
     models, and an earlier scrape that counts more.
     """
     now = _counters(source, prefix, names, label)
-    if before is None:
-        return now
-    earlier = _counters(before, prefix, names, label)
-    difference: Counters = {}
-    for name, counts in now.items():
-        held = earlier.get(name, {})
+    for name, held in (_counters(before, prefix, names, label) if before else {}).items():
+        counts = now.get(name, {})
         if {*held} != {*counts} or any(held[place] > counts[place] for place in counts):
             raise ValueError(
-                f"{before.file} counts more than {source.file} or other positions, expected an "
-                "earlier scrape of the same server: swap them"
+                f"an earlier scrape of {name} counts more than {source.file} or other positions, "
+                "expected one of the same server: swap them"
             )
-        difference[name] = {place: counts[place] - held[place] for place in counts}
-    return difference
+        now[name] = {place: counts[place] - held[place] for place in counts}
+    return now
 
 
 def _counters(source: Source, prefix: str, names: Collection[str], label: str) -> Counters:
@@ -273,8 +214,7 @@ def _counters(source: Source, prefix: str, names: Collection[str], label: str) -
         labels = match[1] or ""
         models |= set(MODEL.findall(labels))
         place = position.search(labels)
-        counts = found.setdefault(found_name[1], {})
-        at = int(place[1]) if place else NO_POSITION
+        counts, at = found.setdefault(found_name[1], {}), int(place[1]) if place else NO_POSITION
         counts[at] = counts.get(at, 0) + int(value)
     if len(models) > 1:
         raise ValueError(f"{source.file} holds counters of {len(models)} models: keep one's lines")

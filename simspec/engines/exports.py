@@ -1,8 +1,7 @@
 """Settings of serving engines, written from replays with their provenance.
 
 Sources: vllm/config/speculative.py and v1/spec_decode/dynamic/utils.py of vLLM, srt/server_args.py
-and speculative/adaptive_spec_params.py of SGLang, common/arg.cpp of llama.cpp, generation/
-configuration_utils.py of transformers.
+of SGLang, common/arg.cpp of llama.cpp, generation/configuration_utils.py of transformers.
 """
 
 import hashlib
@@ -10,14 +9,17 @@ import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
+from msgspec import Meta
+
+import simspec
 from simspec.cost.model import CostModel
 from simspec.engines import EXPORT_FORMATS, Export
 from simspec.engines.choice import Choice, Evidence, Schedule, acceptance_by_depth, choose, gather
-from simspec.engines.documents import JSON, Fields
+from simspec.engines.ngram import RULES, ngram_rule
 from simspec.output.files import check_output, replacing, write_json
 from simspec.policies import parse
 from simspec.policy.policy import Policy
@@ -58,8 +60,6 @@ SGLANG = Mechanisms(
     "SGLang", {"eagle": "EAGLE", "model": "STANDALONE", "prompt_lookup": "NGRAM"},
     ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH"), ("NEXTN", "FROZEN_KV_MTP", "DSPARK"), ("NGRAM",),
 )  # fmt: skip
-ADAPTIVE = Mechanisms("SGLang's adaptive mode", {"eagle": "EAGLE"}, ("EAGLE", "EAGLE3"))
-"""Under other algorithms SGLang switches adaptive steps off with a warning."""
 LLAMACPP = Mechanisms(
     "llama.cpp", {"model": "draft-simple", "prompt_lookup": "ngram-simple"},
     ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"), (),
@@ -105,6 +105,13 @@ class Request:
                 "this format holds one length: give one --batch-sizes, or --policy fixed:K"
             )
         return schedule.longest
+
+    @property
+    def ngram(self) -> tuple[int, int]:
+        """(shortest, longest) suffix that a prompt lookup matches, by the recording's rule."""
+        engine, _, rule = self.evidence.drafter.partition(" ")
+        found = ngram_rule(rule) if engine == "ngram" else RULES["prompt_lookup"]
+        return found.least, found.most
 
     def drafter(self, known: Mechanisms) -> tuple[str, str | None]:
         """(the engine's name of the drafter, its model); ValueError for one that it does not have.
@@ -168,7 +175,7 @@ def _vllm_drafter(request: Request) -> dict[str, Any]:
     if model is not None:
         config["model"] = model
     if method in ("ngram", "ngram_gpu"):
-        config |= dict(zip(NGRAM, (request.settings.least_ngram, request.settings.ngram)))
+        config |= dict(zip(NGRAM, request.ngram))
     return config
 
 
@@ -193,9 +200,9 @@ def vllm_synthetic(request: Request) -> str:
     return json.dumps(config) + "\n"
 
 
-def _sglang_flags(request: Request, steps: int) -> dict[str, object]:
-    """{flag: value} of a chain of `steps` drafted tokens; SGLang counts the root as a token."""
-    algorithm, model = request.drafter(SGLANG)
+def sglang(request: Request) -> str:
+    """The flags of SGLang, on one line; SGLang counts the root of a chain as a drafted token."""
+    (algorithm, model), steps = request.drafter(SGLANG), request.length
     flags: dict[str, object] = {"--speculative-algorithm": algorithm}
     if model is not None:
         flags["--speculative-draft-model-path"] = model
@@ -204,26 +211,7 @@ def _sglang_flags(request: Request, steps: int) -> dict[str, object]:
     flags["--speculative-num-draft-tokens"] = steps + 1
     if algorithm == "NGRAM":  # SGLang's default is a tree 10 wide
         flags["--speculative-ngram-max-bfs-breadth"] = 1
-    return flags
-
-
-def sglang(request: Request) -> str:
-    """The flags of SGLang, on one line."""
-    return _flags(_sglang_flags(request, request.length))
-
-
-def sglang_adaptive(request: Request) -> str:
-    """The JSON of `--speculative-adaptive-config`: a key is the first batch size of its steps."""
-    request.drafter(ADAPTIVE)
-    slots = {str(low): {"candidate_steps": [k]} for low, _, k in request.schedule.steps}
-    return json.dumps({"ema_alpha": 0.2, "update_interval": 5, "warmup_batches": 10} | slots) + "\n"
-
-
-def _adaptive_flags(request: Request, file: str) -> str:
-    """The flags that go with the file; SGLang sizes its buffers for the longest candidate."""
-    chain = _sglang_flags(request, request.schedule.longest)
-    switch = "--speculative-adaptive " + _flags({"--speculative-adaptive-config": file})
-    return f"{_flags(chain).strip()} {switch.strip()}"
+    return _flags(flags)
 
 
 def llamacpp(request: Request) -> str:
@@ -238,7 +226,7 @@ def llamacpp(request: Request) -> str:
     if kind == "ngram-simple":
         if p_min:
             raise ValueError(f"{kind} has no threshold: give --policy fixed:K, or none")
-        flags["--spec-ngram-simple-size-n"] = request.settings.ngram
+        flags["--spec-ngram-simple-size-n"] = request.ngram[1]
         return _flags(flags | {"--spec-ngram-simple-size-m": length})
     if model is not None:
         flags["--model-draft"] = model
@@ -260,8 +248,8 @@ def transformers(request: Request) -> str:
     method, _ = request.drafter(TRANSFORMERS)
     config: dict[str, Any]
     if method == "prompt_lookup":
-        ngram = request.settings.ngram
-        config = {"prompt_lookup_num_tokens": request.length, "max_matching_ngram_size": ngram}
+        config = dict(zip(("prompt_lookup_num_tokens", "max_matching_ngram_size"),
+                          (request.length, request.ngram[1])))  # fmt: skip
     else:
         schedule, threshold, name = "constant", 0.0, request.choice.policies[0]
         if name.startswith("hf_heuristic:"):
@@ -280,14 +268,13 @@ def transformers(request: Request) -> str:
 
 
 class ExportFormat(NamedTuple):
-    """A document of an engine: how it is written, whose own costs should price it, and what it does
-    not say; the shortest draft to choose from, and the flags that go with a file of that name."""
+    """A document of an engine: how it is written, whose own costs should price it, what it does
+    not say, and the shortest draft to choose from."""
 
     write: Callable[[Request], str]
     engine: str
     not_covered: tuple[str, ...]
     shortest: int = 0
-    flags: Callable[[Request, str], str] | None = None
 
 
 EXPORTS = {
@@ -304,13 +291,6 @@ EXPORTS = {
     "sglang": ExportFormat(sglang, "sglang", (
         "NGRAM matches the text of all requests, where a recording's lookup reads its own alone",
     )),
-    "sglang-adaptive": ExportFormat(sglang_adaptive, "sglang", (
-        "SGLang's own adaptation: each batch size has one candidate",
-        "batches between two captured graph sizes, which use the slot of the larger",
-        "set-ups that switch it off with a warning: DP attention, multi-layer EAGLE, two-batch "
-        "overlap, pdmux, platform workers",
-        "the overlap scheduler, SGLang's default: a decision comes one round later",
-    ), flags=_adaptive_flags),
     "llamacpp": ExportFormat(llamacpp, "llamacpp", (
         "several slots: llama.cpp drafts for each slot by itself",
         "p_min: llama.cpp compares a softmax over its ten best candidates, never below 0.1, where "
@@ -344,9 +324,9 @@ def write_export(settings: Export) -> tuple[dict[str, Any], list[str]]:
         check_output(path, *files, *beside, settings.cost or "")
     sizes = settings.batch_sizes
     batch = None if sizes is None else [int(word) for word in sizes.split(",")]
-    evidence, notes = gather(paths, settings.cost, batch, settings.context, settings.mixed)
+    evidence, notes = gather(paths, settings.cost, batch, settings.context)
     shortest = EXPORTS[settings.format].shortest
-    choice = choose(evidence, settings.policy, settings.captured, settings.level, shortest=shortest)
+    choice = choose(evidence, settings.policy, settings.captured, shortest=shortest)
     if not choice.chosen and choice.schedule is not None and not choice.schedule.single:
         notes.append(
             f"{settings.policy} is cut where batch (K + 1) exceeds {settings.captured} rows"
@@ -360,12 +340,9 @@ def write_choice(
 ) -> tuple[dict[str, Any], list[str]]:
     """(provenance, notes) of the document of this choice in `out`; as `write_export`."""
     form, out = EXPORTS[settings.format], settings.out
-    request = Request(evidence, choice, settings)
-    text = form.write(request)
+    text = form.write(Request(evidence, choice, settings))
     origin = {"format": settings.format, "command": command}
-    origin |= _provenance(text, request, paths)
-    if form.flags is not None:
-        origin["flags"] = form.flags(request, out.name)
+    origin |= _provenance(text, settings, evidence, choice, paths)
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     write_json(Path(f"{out}{SIDECAR}"), origin)
@@ -376,11 +353,9 @@ def _command(settings: Export) -> str:
     """The command line that writes the same again."""
     words = ["simspec", "export", settings.format, *settings.recordings]
     for field in fields(settings)[2:]:
-        value, flag = getattr(settings, field.name), f"--{field.name.replace('_', '-')}"
-        if field.name == "mixed":
-            words += ["--mixed-costs"] * value
-        elif field.name != "as_json" and value != field.default:
-            words += [flag, str(value)]
+        value = getattr(settings, field.name)
+        if field.name != "as_json" and value != field.default:
+            words += [f"--{field.name.replace('_', '-')}", str(value)]
     return shlex.join(words)
 
 
@@ -399,25 +374,28 @@ def price_notes(costs: Iterable[CostModel], engine: str) -> list[str]:
     return [f"priced on {named}, not on {engine}, whose best draft length may differ: {remedy}"]
 
 
-def _provenance(text: str, request: Request, paths: Mapping[str, Path]) -> dict[str, Any]:
+def _provenance(
+    text: str, settings: Export, evidence: Evidence, choice: Choice, paths: Mapping[str, Path]
+) -> dict[str, Any]:
     """Provenance as plain data for JSON; files by name and SHA-256, never by their folder.
 
     level and covers are of the speedups' intervals: over prompts, and over prices where all costs
     hold replicates. length_chosen: whether replay chose the lengths.
     """
-    evidence, choice, cost = request.evidence, request.choice, request.settings.cost
     about = ("rule", "temperature", "device")
     recordings = [
-        {"name": paths[name].name, "sha256": _file_hash(paths[name]), "K": trace.K}
+        _file(paths[name])
+        | {"K": trace.K}
         | {key: getattr(trace.meta, key) for key in about}
         | {"prompts": trace.sequences, "tokens": trace.rows}
         for name, trace in evidence.traces.items()
     ]
     sources: dict[str, CostModel] = {}
     for name, path in paths.items():
-        sources.setdefault(cost or str(cost_beside(path) or 0.1), evidence.costs[name][0])
+        source = settings.cost or str(cost_beside(path) or 0.1)
+        sources.setdefault(source, evidence.costs[name][0])
     return {
-        "simspec": _version(),
+        "simspec": simspec.__version__,
         "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
         "target": evidence.target,
         "drafter": evidence.drafter,
@@ -430,15 +408,8 @@ def _provenance(text: str, request: Request, paths: Mapping[str, Path]) -> dict[
         "length_chosen": choice.chosen,
         "recordings": recordings,
         "costs": [_cost(source, model) for source, model in sources.items()],
-        "not_covered": [*EXPORTS[request.settings.format].not_covered, *NOT_COVERED],
+        "not_covered": [*EXPORTS[settings.format].not_covered, *NOT_COVERED],
     }
-
-
-def _version() -> str:
-    try:
-        return version("simspec")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _cost(source: str, model: CostModel) -> dict[str, Any]:
@@ -446,14 +417,16 @@ def _cost(source: str, model: CostModel) -> dict[str, Any]:
         return {"ratio": float(source)}
     except ValueError:
         origin = None if model.origin is None else model.origin.to_dict()
-        path = Path(source)
-        sha256 = _file_hash(path)
-        return {"name": path.name, "sha256": sha256, "device": model.device, "origin": origin}
+        return _file(Path(source)) | {"device": model.device, "origin": origin}
 
 
-def _file_hash(path: Path) -> str:
+def _file(path: Path) -> dict[str, Any]:
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return {"name": path.name, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+Length = Annotated[int, Meta(ge=1, lt=1 << 31)]
+Range = tuple[Length, Length, Annotated[int, Meta(ge=0, lt=1 << 31)]]
 
 
 def read_vllm(text: str) -> dict[str, Any]:
@@ -463,15 +436,13 @@ def read_vllm(text: str) -> dict[str, Any]:
     without a word.
     """
     try:
-        config = Fields(JSON.decode(text), "speculative_config")
+        config = msgspec.json.decode(text, type=dict[str, Any])
+        longest = msgspec.convert(config.get(LENGTH), Length)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(config.values, dict):
-        raise ValueError(f"a {type(config.values).__name__}, expected an object")
-    longest = config.whole(LENGTH, 1)
-    if BY_BATCH in config:
-        lengths_by_batch(config.values[BY_BATCH], longest, 0)
-    return config.values
+        raise ValueError(f"not a speculative_config with {LENGTH}: {error}") from None
+    if config.get(BY_BATCH) is not None:
+        lengths_by_batch(config[BY_BATCH], longest, 0)
+    return config
 
 
 def lengths_by_batch(ranges: Any, longest: int, batch: int) -> list[int]:
@@ -479,20 +450,20 @@ def lengths_by_batch(ranges: Any, longest: int, batch: int) -> list[int]:
 
     ranges: [[first batch size, last, length], ..] from 1 on, without gaps; ValueError for others.
     """
+    try:
+        held = msgspec.convert(ranges, Annotated[list[Range], Meta(min_length=1)])
+    except msgspec.ValidationError as error:
+        raise ValueError(
+            f"{BY_BATCH} is {str(ranges)[:60]}, expected [first batch size, last, length], ..: "
+            f"{error}"
+        ) from None
     lengths, end = [0], 0
-    for i, entry in enumerate(ranges if isinstance(ranges, list | tuple) else ()):
-        name = f"{BY_BATCH}[{i}] is {str(entry)[:60]}"
-        valid = isinstance(entry, list | tuple) and len(entry) == 3
-        if not valid or not all(type(n) is int and 0 <= n < 1 << 31 for n in entry):
-            raise ValueError(f"{name}, expected [first batch size, last, length]")
-        low, high, length = entry
+    for i, (low, high, length) in enumerate(held):
         if low != end + 1 or high < low or length > longest:
             raise ValueError(
-                f"{name}, expected a range from {end + 1} on and at most {longest} tokens: vLLM "
-                "would clamp, sort or fill it up"
+                f"{BY_BATCH}[{i}] is {[low, high, length]}, expected a range from {end + 1} on and "
+                f"at most {longest} tokens: vLLM would clamp, sort or fill it up"
             )
         lengths += [length] * (min(high, batch) + 1 - len(lengths))
         end = high
-    if not end:
-        raise ValueError(f"{BY_BATCH} is {str(ranges)[:60]}, expected ranges of batch sizes")
     return lengths + [lengths[-1]] * (batch + 1 - len(lengths))

@@ -1,11 +1,10 @@
 """What an import holds, and what may be concluded from it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 from simspec.engines import LONGEST_DRAFT
 from simspec.engines.documents import Source
@@ -45,55 +44,51 @@ def mean_of(rounds: Any, accepted: Any) -> float | None:
     return float((1 + accepted[drafting] / rounds[drafting]).mean())
 
 
-@dataclass(frozen=True, eq=False)
-class DepthCounts:
+class DepthCounts(NamedTuple):
     """Rounds of S requests; depth j is tried where all before it are accepted and j is drafted.
 
     tried, accepted: int64[S, K], rounds that tried depth j + 1, and those whose token was accepted.
-    clusters: S counts requests; False: all are in one. ValueError unless accepted <= tried, and
-    what is tried was accepted one depth before.
     """
 
     tried: np.ndarray
     accepted: np.ndarray
-    clusters: bool = True
-
-    def __post_init__(self) -> None:
-        if (self.accepted > self.tried).any() or (self.accepted < 0).any():
-            raise ValueError("more drafts are accepted than tried at some depth: the file is wrong")
-        if (self.tried[:, 1:] > self.accepted[:, :-1]).any():
-            raise ValueError(
-                "acceptance rises with depth: expected the share of rounds whose first j drafts "
-                "are all accepted, which never rises"
-            )
 
 
-def of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.ndarray) -> DepthCounts:
-    """The counts of rounds, request s from offset[s] to offset[s + 1] - 1."""
-    requests, K = len(offset) - 1, max(int(drafted.max(initial=0)), 1)
-    check_size(requests, K)
-    request = np.repeat(np.arange(requests), np.diff(offset))
-
-    def at_least(depth: np.ndarray) -> np.ndarray:
-        """int64[requests, K]: rounds that got to depth 1 to K."""
-        size = requests * (K + 1)
-        counts = np.bincount(request * (K + 1) + depth, minlength=size).reshape(requests, K + 1)
-        return counts[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
-
-    return DepthCounts(at_least(np.minimum(drafted, accepted + 1)), at_least(accepted))
-
-
-def check_size(requests: int, K: int) -> None:
-    """ValueError where a table of requests by depth would be too large."""
+def counts_of(outcomes: np.ndarray) -> DepthCounts:
+    """The counts of int64[N, 4] outcomes: request, drafted, accepted, number of such rounds."""
+    request, drafted, accepted, rounds = outcomes.T
+    requests, K = int(request.max(initial=0)) + 1, max(int(drafted.max(initial=0)), 1)
     if requests * K > LARGEST:
         raise ValueError(
             f"{requests} requests by {K} depths are over {LARGEST} counts: split the file"
         )
 
+    def at_least(depth: np.ndarray) -> np.ndarray:
+        """int64[requests, K]: rounds that got to depth 1 to K."""
+        counts = np.zeros((requests, K + 1), np.int64)
+        np.add.at(counts, (request, depth), rounds)
+        return counts[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
 
-def of_totals(rounds: int, at_least: np.ndarray) -> DepthCounts:
-    """The counts of totals: rounds of K drafts, and those that accepted at least 1 to K."""
-    return DepthCounts(np.concatenate(([rounds], at_least[:-1]))[None], at_least[None], False)
+    return DepthCounts(at_least(np.minimum(drafted, accepted + 1)), at_least(accepted))
+
+
+def outcomes_of_totals(rounds: int, at_least: np.ndarray) -> np.ndarray:
+    """Outcomes of rounds of K drafts, those that accepted at least 1 to K, as of one request."""
+    K, exactly = len(at_least), -np.diff([rounds, *at_least, 0])
+    if (exactly < 0).any():
+        raise ValueError(
+            "acceptance rises with depth: expected the share of rounds whose first j drafts are "
+            "all accepted, which never rises"
+        )
+    return np.column_stack((np.zeros(K + 1), np.full(K + 1, K), np.arange(K + 1), exactly)).astype(
+        np.int64
+    )
+
+
+def outcomes_of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+    """Outcomes of rounds, request s from offset[s] to offset[s + 1] - 1."""
+    request = np.repeat(np.arange(len(offset) - 1), np.diff(offset))
+    return np.column_stack((request, drafted, accepted, np.ones_like(request))).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,16 +100,13 @@ class Imported:
     | kind | exact: the outcome of a draft from every position; censored: every round, up to its |
     |  | own draft length; pooled: sums over rounds |
     | traces | {drafter: recording} of an exact file |
-    | lists | (offset, drafted, accepted) of a censored one: int64, request s has the rounds |
-    |  | offset[s] .. offset[s + 1] - 1 |
     | requests, rounds | counts; rounds are those with a draft |
     | drafted, accepted | tokens, without the bonus token |
     | length, length_means | tokens emitted a round, and its definition |
     | length_per_request | mean over requests of each one's own length |
-    | by_depth | {draft length of the rounds: their DepthCounts} |
+    | outcomes | int64[N, 4]: request, drafted, accepted, number of such rounds; None: unknown |
     | draft_length | of all rounds; None: it varies or is unknown |
     | withheld | {conclusion: why the file cannot give it} |
-    | notes | what was assumed or left out |
 
     ValueError where more tokens are accepted than drafted, and without rounds.
     """
@@ -122,7 +114,6 @@ class Imported:
     source: Source
     kind: str = "pooled"
     traces: Mapping[str, Trace] = field(default_factory=dict)
-    lists: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     requests: int | None = None
     rounds: int | None = None
     drafted: int | None = None
@@ -130,7 +121,7 @@ class Imported:
     length: float | None = None
     length_means: str = ""
     length_per_request: float | None = None
-    by_depth: Mapping[int, DepthCounts] = field(default_factory=dict)
+    outcomes: np.ndarray | None = None
     draft_length: int | None = None
     withheld: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -162,31 +153,25 @@ def censored(
             f"round {r} accepted {accepted[r]} of {drafted[r]} drafted tokens, expected accepted "
             f"<= drafted <= {LONGEST_DRAFT}: is the bonus token counted?"
         )
-    if not len(drafted):
+    if not drafted.any():
         raise ValueError(NOTHING)
     started = np.diff(offset) > 0
     lasting = np.ones(len(drafted), bool)
     lasting[offset[1:][started] - 1] = False
     lengths = np.unique(drafted[lasting] if lasting.any() else drafted)
     K = int(lengths[0]) if len(lengths) == 1 and drafted.max() == lengths[0] else None
-    if K is not None:
-        by_depth = {K: of_rounds(offset, drafted, accepted)}
-    else:
-        request = np.repeat(np.arange(len(offset) - 1), np.diff(offset))
-        by_depth = {}
-        for k in filter(None, map(int, np.unique(drafted))):
-            sizes = np.bincount(request[drafted == k], minlength=len(offset) - 1)
-            own = np.concatenate(([0], np.cumsum(sizes)))
-            by_depth[k] = of_rounds(own, drafted[drafted == k], accepted[drafted == k])
     sums = np.concatenate(([0], np.cumsum(accepted)))[offset]
     last = (
         f"{int(started.sum())} of {len(drafted)} rounds are a request's last: a stop or the token "
         "limit may have cut them, which reads as a rejection"
     )
     return Imported(
-        source, "censored", {}, (offset, drafted, accepted), len(offset) - 1, len(drafted),
-        int(drafted.sum()), int(accepted.sum()), mean_of(len(drafted), accepted.sum()), PER_ROUND,
-        mean_of(np.diff(offset), np.diff(sums)), by_depth, K, notes=(*notes, last),
+        source, "censored", requests=len(offset) - 1, rounds=len(drafted),
+        drafted=int(drafted.sum()), accepted=int(accepted.sum()),
+        length=mean_of(len(drafted), accepted.sum()), length_means=PER_ROUND,
+        length_per_request=mean_of(np.diff(offset), np.diff(sums)),
+        outcomes=outcomes_of_rounds(offset, drafted, accepted), draft_length=K,
+        notes=(*notes, last),
     )  # fmt: skip
 
 
@@ -227,10 +212,16 @@ def length_at(result: Imported, k: int) -> dict[str, float]:
 
 def depth_counts(result: Imported) -> dict[tuple[str, int], DepthCounts]:
     """{(drafter, K): counts}: rounds of one draft length each; exact: of rounds at its K."""
-    counts = {("", K): counts for K, counts in result.by_depth.items()}
+    counts, outcomes, K = {}, result.outcomes, result.draft_length
+    if outcomes is not None and K is not None:
+        counts["", K] = counts_of(outcomes)
+    elif outcomes is not None:
+        for k in filter(None, np.unique(outcomes[:, 1]).tolist()):
+            counts["", k] = counts_of(outcomes[outcomes[:, 1] == k])
     for name, trace in result.traces.items():
         rounds = rounds_at(trace, trace.K)
-        counts[name, trace.K] = of_rounds(rounds.offset, rounds.drafted, rounds.accepted)
+        found = outcomes_of_rounds(rounds.offset, rounds.drafted, rounds.accepted)
+        counts[name, trace.K] = counts_of(found)
     return counts
 
 
@@ -246,45 +237,11 @@ def not_concluded(result: Imported) -> Mapping[str, str]:
     return found
 
 
-def depth_curve(counts: DepthCounts, level: float = 0.95) -> list["DepthPoint"]:
-    """Acceptance at each depth with its interval.
-
-    A round whose whole draft is accepted is censored at its length; a rejection is the event.
-    S(j) = prod_{i <= j} accepted_i / tried_i (Kaplan, Meier 1958). Intervals resample requests
-    where there are at least 8 (BCa); else Greenwood's variance on the scale log(-log S), which
-    takes rounds as independent and is too narrow.
-    """
-    tried, accepted = counts.tried.sum(axis=0), counts.accepted.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        conditional = accepted / np.where(tried > 0, tried, np.nan)
-        marginal = np.cumprod(conditional)
-        missed = tried - accepted
-        variance = np.cumsum(missed / (tried * np.where(accepted > 0, accepted, np.nan)))
-    points = []
-    for j in range(len(tried)):
-        bounds = _over_requests(counts, j, level) if marginal[j] > 0 else None
-        low, high = bounds or _greenwood(marginal[j], variance[j], level)
-        points.append(
-            DepthPoint(
-                j + 1,
-                int(tried[j]),
-                int(accepted[j]),
-                float(conditional[j]),
-                float(marginal[j]),
-                low,
-                high,
-                "requests" if bounds else "rounds",
-            )  # fmt: skip
-        )
-    return points
-
-
-@dataclass(frozen=True)
-class DepthPoint:
+class DepthPoint(NamedTuple):
     """Acceptance at one depth, 1 .. K: rounds that tried it, those of them that accepted it.
 
     conditional is accepted / tried (NaN: never tried), marginal the product of the conditionals up
-    to here, low and high its interval (NaN: none), over "requests" or over "rounds".
+    to here, low and high its interval (NaN: none).
     """
 
     depth: int
@@ -294,32 +251,43 @@ class DepthPoint:
     marginal: float
     low: float
     high: float
-    interval: str
 
 
-def _over_requests(counts: DepthCounts, j: int, level: float) -> tuple[float, float] | None:
-    if not counts.clusters or len(counts.tried) < MIN_PROMPTS:
-        return None
+def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
+    """Acceptance at each depth with its interval.
+
+    A round whose whole draft is accepted is censored at its length; a rejection is the event.
+    S(j) = prod_{i <= j} accepted_i / tried_i (Kaplan, Meier 1958). Intervals resample requests
+    (BCa), where there are at least 8: rounds of one request depend on each other.
+    """
+    tried, accepted = counts.tried.sum(axis=0), counts.accepted.sum(axis=0)
+    conditional = accepted / np.where(tried > 0, tried, np.nan)
+    marginal = np.cumprod(conditional)
+    return [
+        DepthPoint(
+            j + 1, int(tried[j]), int(accepted[j]), float(conditional[j]), float(marginal[j]),
+            *(_interval(counts, j, level) if marginal[j] > 0 else (np.nan, np.nan)),
+        )
+        for j in range(len(tried))
+    ]  # fmt: skip
+
+
+def _interval(counts: DepthCounts, j: int, level: float) -> tuple[float, float]:
+    """(low, high) of the marginal; NaN for few requests, or where a resample never tried it."""
+    if len(counts.tried) < MIN_PROMPTS:
+        return np.nan, np.nan
     columns = np.concatenate((counts.accepted[:, : j + 1], counts.tried[:, : j + 1]), axis=1)
     if len(columns) > GROUPS:
         starts = np.linspace(0, len(columns), GROUPS, endpoint=False).astype(np.int64)
         columns = np.add.reduceat(columns, starts, axis=0)
     try:
         with np.errstate(invalid="ignore", divide="ignore"):
-            interval = bootstrap(
+            found = bootstrap(
                 columns, lambda t: (t[..., : j + 1] / t[..., j + 1 :]).prod(axis=-1), level
             )
-    except ValueError:  # some resample never tried this depth
-        return None
-    return interval.low, interval.high
-
-
-def _greenwood(marginal: float, variance: float, level: float) -> tuple[float, float]:
-    if not 0 < marginal < 1:
-        return float("nan"), float("nan")
-    log = np.log(marginal)
-    width = ndtri((1 + level) / 2) * np.sqrt(variance) / abs(log)
-    return float(np.exp(log * np.exp(width))), float(np.exp(log * np.exp(-width)))
+    except ValueError:
+        return np.nan, np.nan
+    return found.low, found.high
 
 
 def import_report(
@@ -329,14 +297,13 @@ def import_report(
 
     lengths: draft lengths whose accepted length is asked for; ValueError where that is unknown.
     """
-    names = ("requests", "rounds", "drafted", "accepted", "length", "length_per_request")
-    rows = {"": [getattr(result, name) for name in (*names, "length_means", "draft_length")]}
+    totals = [_total("", result, result.draft_length, None)]
     if result.kind == "exact":
-        rows = {name: _of_trace(trace) for name, trace in result.traces.items()}
+        totals = [_of_trace(name, trace) for name, trace in result.traces.items()]
     return {
         **{name: getattr(result.source, name) for name in ("format", "file", "sha256")},
         "kind": result.kind,
-        "totals": [_total(name, *row) for name, row in rows.items()],
+        "totals": totals,
         "accepted_length_at": [
             {"drafter": name, "K": k, "accepted_length": length}
             for k in lengths
@@ -345,7 +312,7 @@ def import_report(
         "level": level,
         "acceptance_by_depth": [
             {"drafter": name, "K": K}
-            | {key: None if value != value else value for key, value in asdict(point).items()}
+            | {key: None if value != value else value for key, value in point._asdict().items()}
             for (name, K), counts in depth_counts(result).items()
             for point in depth_curve(counts, level)
         ],
@@ -354,21 +321,29 @@ def import_report(
     }
 
 
-def _of_trace(trace: Trace) -> list[Any]:
+def _of_trace(name: str, trace: Trace) -> dict[str, Any]:
     rounds = rounds_at(trace, trace.K)
-    drafted, accepted = int(rounds.drafted.sum()), int(rounds.accepted.sum())
-    per_request = float((np.diff(trace.offset) / np.diff(rounds.offset)).mean())
-    counts = [trace.sequences, len(rounds), drafted, accepted]
-    return [*counts, trace.rows / len(rounds), per_request, AT_K, trace.K, trace.rows]
-
-
-def _total(*values: Any) -> dict[str, Any]:
-    keys = (
-        "drafter", "requests", "rounds", "drafted", "accepted", "accepted_length",
-        "accepted_length_per_request", "accepted_length_means", "K", "tokens",
+    sums = Imported(
+        Source("", "", "", ""), requests=trace.sequences, rounds=len(rounds),
+        drafted=int(rounds.drafted.sum()), accepted=int(rounds.accepted.sum()),
+        length=trace.rows / len(rounds), length_means=AT_K,
+        length_per_request=float((np.diff(trace.offset) / np.diff(rounds.offset)).mean()),
     )  # fmt: skip
-    total = dict(zip(keys, values))
-    drafted, accepted = total["drafted"], total["accepted"]
-    return total | {
-        "acceptance_rate": accepted / drafted if drafted and accepted is not None else None
+    return _total(name, sums, trace.K, trace.rows)
+
+
+def _total(name: str, sums: Imported, K: int | None, tokens: int | None) -> dict[str, Any]:
+    drafted, accepted = sums.drafted, sums.accepted
+    return {
+        "drafter": name,
+        "requests": sums.requests,
+        "rounds": sums.rounds,
+        "drafted": drafted,
+        "accepted": accepted,
+        "accepted_length": sums.length,
+        "accepted_length_per_request": sums.length_per_request,
+        "accepted_length_means": sums.length_means,
+        "K": K,
+        "tokens": tokens,
+        "acceptance_rate": accepted / drafted if drafted and accepted is not None else None,
     }

@@ -5,21 +5,24 @@ SpecDecode-Bench alone logs the outcome of a draft from every position, which is
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from simspec.engines import IMPORT_FORMATS, LONGEST_DRAFT, Import
 from simspec.engines.documents import (
-    LONGEST_LINE,
     NO_POSITION,
     Fields,
+    Number,
     Source,
+    Whole,
     json_rows,
+    log_lines,
     read_counters,
     read_source,
     responses,
@@ -28,15 +31,14 @@ from simspec.engines.import_report import (
     ELSEWHERE,
     NOTHING,
     PER_ROUND,
-    DepthCounts,
     Imported,
     censored,
-    check_size,
     mean_of,
-    of_totals,
+    outcomes_of_totals,
 )
-from simspec.engines.positions import read_positions
 from simspec.output.files import LONGEST_REASON, check_output
+from simspec.trace.meta import TraceMeta
+from simspec.trace.trace import Trace
 
 ROUNDED = 0.0051
 """Largest difference of a figure from its own counts, such as of two decimals."""
@@ -53,40 +55,37 @@ TRIMMED = (
     "rejected: acceptance by depth is then too low, and no file says so"
 )
 OMITTED = "steps without drafts are not in the file: tokens per target pass may be lower"
-INVENTED = (
-    "AIPerf derives llama.cpp's rounds from predicted_n - draft_n_accepted and spreads "
-    "the accepted tokens evenly over them: its histogram was not measured"
-)
 PROPOSED = (
     "SGLang computes proposed drafts as rounds x configured length, wrong where it adapts: "
     "state a constant length with --drafted (draft tokens - 1 of a chain)"
 )
-RAGGED = (
-    "drafts were verified up to several lengths (spec_cap_lens_histogram): deeper tokens were "
-    "verified by some rounds only, and which is lost"
-)
+Token = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Depth = Annotated[int, Meta(ge=0, le=LONGEST_DRAFT)]
+Histogram = Annotated[list[Whole], Meta(max_length=LONGEST_DRAFT + 1)] | dict[Depth, Whole]
+"""Rounds that accepted 0, 1, .. tokens: a list, or an object {accepted: rounds}."""
 
 
-def check_figure(stats: Fields, key: str, expected: float) -> None:
+def check_figure(stats: Fields, key: str, expected: float, error: float = ROUNDED) -> None:
     """ValueError where a figure of the file is there and not `expected`, to two decimals.
 
     Another figure under a known name is another definition: of the bonus token, or tested tokens.
     """
-    if key in stats and abs(stats.number(key) - expected) > ROUNDED:
+    if key in stats and abs(stats.get(key, Number) - expected) > error:
         counts = "a length with the bonus token, or accepted / drafted tokens"
-        raise stats.error(key, stats.number(key), f"{expected:.4f} by the counts ({counts})")
+        raise stats.error(key, f"expected {expected:.4f} by the counts ({counts})")
 
 
-def rounding_slack(rounds: int, K: int) -> float:
-    """Accepted tokens that K rates of three decimals may miss or add, over all positions."""
-    error = 0.0005 * rounds
-    return K * (error + 0.5) if error >= 0.5 else 0.0
+def _summed(source: Source, rounds: int, accepted: int, **more: Any) -> Imported:
+    """Sums with the accepted length that they give."""
+    length = mean_of(rounds, accepted)
+    return Imported(
+        source, rounds=rounds, accepted=accepted, length=length, length_means=PER_ROUND, **more
+    )
 
 
 def _pooled(
     source: Source, settings: Import, rounds: int, drafted: int, accepted: int,
-    at_least: np.ndarray, requests: int | None = None, slack: float = 0.0,
-    notes: Iterable[str] = (),
+    at_least: np.ndarray, slack: float = 0.0, notes: Iterable[str] = (),
 ) -> Imported:  # fmt: skip
     """Sums of rounds, int64[K] of which accepted at least 1 to K tokens.
 
@@ -94,20 +93,23 @@ def _pooled(
     1% of the rounds they are taken as K long, with a note; above, the draft length varies and
     acceptance by depth is withheld. slack: accepted tokens that rounded rates may miss.
     """
-    notes = list(notes)
-    if source.format.startswith("llamacpp"):
-        at_least, more = _to_draft_length(settings.drafted, rounds, drafted, at_least)
-        notes += more
+    notes, stated = list(notes), settings.drafted
+    if source.format.startswith("llamacpp"):  # its positions end at the deepest accepted one
+        K = stated or max(len(at_least), -(-drafted // max(rounds, 1)))
+        at_least = np.pad(at_least, (0, max(min(K, LONGEST_DRAFT + 1) - len(at_least), 0)))
+        least = f"the file gives no draft length: K = {K} is the least that it allows, state "
+        notes += [] if stated else [least + "--drafted"]
     elif source.format.startswith("vllm"):
         notes.append(TRIMMED)
     if source.format.endswith("-log"):
         notes.append("rates of 3 decimals, so acceptance by depth is off by up to 0.0005")
     K = len(at_least)
     missing = K * rounds - drafted
-    if not 1 <= K <= LONGEST_DRAFT or missing < 0:
+    if not 1 <= K <= LONGEST_DRAFT or missing < 0 or (stated or K) != K:
         raise ValueError(
             f"{drafted} tokens are drafted in {rounds} rounds with {K} positions, expected at most "
-            f"{K} each: the file is of two runs, or counts the bonus token"
+            f"{stated or K} each: the file is of two runs, counts the bonus token, or --drafted is "
+            "another"
         )
     if abs(int(at_least.sum()) - accepted) > slack:
         raise ValueError(
@@ -121,37 +123,11 @@ def _pooled(
             f"{missing / rounds:.4f} too low at each depth"
         )
     return _summed(
-        source, rounds, drafted, accepted, requests=requests,
-        by_depth={} if varies else {K: of_totals(rounds, at_least)},
+        source, rounds, accepted, drafted=drafted,
+        outcomes=None if varies else outcomes_of_totals(rounds, at_least),
         draft_length=None if varies else K, withheld={DEPTH: MIXED} if varies else {},
         notes=tuple(notes),
     )  # fmt: skip
-
-
-def _summed(
-    source: Source, rounds: int, drafted: int | None, accepted: int, **more: Any
-) -> Imported:
-    """Sums with the accepted length that they give."""
-    return Imported(
-        source, rounds=rounds, drafted=drafted, accepted=accepted,
-        length=mean_of(rounds, accepted), length_means=PER_ROUND, **more,
-    )  # fmt: skip
-
-
-def _to_draft_length(
-    stated: int | None, rounds: int, drafted: int, at_least: np.ndarray
-) -> tuple[np.ndarray, list[str]]:
-    """(counts of all K positions, notes): llama.cpp's end at the deepest accepted one."""
-    deepest = len(at_least)
-    K = stated or max(deepest, -(-drafted // max(rounds, 1)))
-    if not deepest <= K <= LONGEST_DRAFT or K * rounds < drafted:
-        name = "the draft length" if stated is None else "--drafted"
-        raise ValueError(
-            f"{name} is {K}, expected at most {LONGEST_DRAFT} and enough for {drafted} tokens "
-            f"drafted in {rounds} rounds, {deepest} of them deep"
-        )
-    note = f"the file gives no draft length: K = {K} is the least that it allows, state --drafted"
-    return np.pad(at_least, (0, K - deepest)), [note] if stated is None else []
 
 
 SUMS = "drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"
@@ -176,28 +152,23 @@ def _prometheus(source: Source, settings: Import) -> Imported:
         "--before"
     ]  # fmt: skip
 
-    def total(name: str) -> int:
-        if NO_POSITION not in found.get(name, {}):
+    def counts(name: str, places: Iterable[int]) -> list[int]:
+        """The counter at NO_POSITION alone, or at each of the positions."""
+        held, expected = found.get(name, {}), list(places)
+        if sorted(held) != expected or len(held) > LONGEST_DRAFT:
             raise ValueError(
-                f"{source.file}: counter {prefix}{name}_total is missing, expected the /metrics of "
-                "a server with speculative decoding"
+                f"{source.file}: counter {prefix}{name}_total is missing, or at some position of 0 "
+                f"to {LONGEST_DRAFT - 1}: expected /metrics of a server with speculative decoding"
             )
-        return found[name][NO_POSITION]
+        return [held[place] for place in expected]
 
     def by_position(name: str) -> np.ndarray:
-        counts = found.get(name, {})
-        if sorted(counts) != list(range(len(counts))) or len(counts) > LONGEST_DRAFT:
-            raise ValueError(
-                f"{source.file}: counters of some position are missing, expected {prefix}{name}"
-                f"_total at each from 0 on, at most {LONGEST_DRAFT}"
-            )
-        return np.array([counts[place] for place in range(len(counts))], np.int64)
+        return np.array(counts(name, range(len(found.get(name, {})))), np.int64)
 
     if names is SUMS:
-        rounds, drafted, accepted = map(total, names[:3])
-        return _pooled(
-            source, settings, rounds, drafted, accepted, by_position(names[3]), notes=notes
-        )
+        rounds, drafted, accepted = (counts(name, [NO_POSITION])[0] for name in names[:3])
+        at_least = by_position(names[3])
+        return _pooled(source, settings, rounds, drafted, accepted, at_least, notes=notes)
     tried, right = map(by_position, names)
     if len(tried) != len(right) or not tried.any() or (right > tried).any():
         raise ValueError(
@@ -211,120 +182,63 @@ def _prometheus(source: Source, settings: Import) -> Imported:
     return _pooled(source, settings, *sums, notes=notes)
 
 
-VLLM_LINE = re.compile(
-    r"SpecDecoding metrics: Mean acceptance length: (?P<mean>\d+\.\d+),.*?"
-    r"Accepted: (?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens, "
-    r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d+)*),? Avg Draft acceptance rate: "
-)
-LLAMACPP_REQUEST = re.compile(
-    r"draft acceptance(?: rate)? = (\d\.\d+) \(\s*(\d{1,15}) accepted /\s*(\d{1,15}) generated\)"
-)
-LLAMACPP_LINE = re.compile(
-    r"statistics\s+(?P<drafter>\S{1,80}?):.*?#gen drafts =\s*(?P<rounds>\d{1,15}), "
-    r"#acc drafts =\s*(?P<right>\d{1,15}), #gen tokens =\s*(?P<drafted>\d{1,15}), "
-    r"#acc tokens =\s*(?P<accepted>\d{1,15})(?:, #mean acc len =\s*(?P<mean>\d+\.\d+))?"
-    r"(?:, #acc rate/pos = \((?P<rates>\d\.\d+(?:, \d\.\d+)*)\))?"
-)
+LOGS = {
+    "vllm-log": ("SpecDecoding metrics:", "vllm serve", re.compile(
+        r"SpecDecoding metrics: Mean acceptance length: (?P<mean>\d+\.\d+),.*?"
+        r"Accepted: (?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens, "
+        r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d+)*),? Avg Draft acceptance "
+    )),
+    "llamacpp-log": ("#gen drafts", "llama-server", re.compile(
+        r"statistics\s+(?P<drafter>\S{1,80}?):.*?#gen drafts =\s*(?P<rounds>\d{1,15}), "
+        r"#acc drafts =\s*\d{1,15}, #gen tokens =\s*(?P<drafted>\d{1,15}), "
+        r"#acc tokens =\s*(?P<accepted>\d{1,15}), #mean acc len =\s*\d+\.\d+, "
+        r"#acc rate/pos = \((?P<rates>\d\.\d+(?:, \d\.\d+)*)\)"
+    )),
+}  # fmt: skip
+"""{format: what a line holds, who writes it, its form}."""
 
 
-def _log_lines(source: Source, *words: str) -> list[tuple[int, str]]:
-    lines = [
-        (number, line)
-        for number, line in enumerate(source.text.split("\n"), 1)
-        if any(word in line for word in words)
-    ]
-    for number, line in lines:
-        if len(line) > LONGEST_LINE:
-            raise ValueError(f"line {number} has {len(line)} characters, expected a log line")
-    return lines
+def _log(source: Source, settings: Import) -> Imported:
+    """vLLM's lines, one an interval, summed; of llama.cpp the last line, which is cumulative.
 
-
-def _vllm_log(source: Source, settings: Import) -> Imported:
-    """Log lines `SpecDecoding metrics`, one an interval, summed.
-
-    A line gives no rounds: they are drafted / positions, which holds for a constant draft length
-    only and is compared with the line's mean length.
+    A line of vLLM gives no rounds: they are drafted / positions, which holds for a constant draft
+    length only and is compared with the line's mean length.
     """
-    drafted = accepted = rounds = lines = 0
-    at_least: list[np.ndarray] = []
+    words, written_by, form = LOGS[source.format]
+    lines = [match for _, match in log_lines(source, words, form, written_by)]
+    of_vllm = source.format == "vllm-log"
+    if not of_vllm:
+        if len(names := {match["drafter"] for match in lines}) > 1:
+            raise ValueError(f"statistics of {', '.join(sorted(names))}: keep one drafter's lines")
+        lines = lines[-1:]
+    at_least, sums = list[np.ndarray](), np.zeros(3, np.int64)
     slack, varies = 0.0, False
-    for number, line in _log_lines(source, "SpecDecoding metrics:"):
-        match = VLLM_LINE.search(line)
-        if match is None:
-            raise ValueError(f"line {number}: SpecDecoding metrics in another form than vLLM's")
-        lines += 1
-        right, tried = int(match["accepted"]), int(match["drafted"])
-        rates = np.array([float(rate) for rate in match["rates"].split(",")])
-        passes = -(-tried // len(rates))
-        drafted, accepted, rounds = drafted + tried, accepted + right, rounds + passes
+    for line in lines:
+        right, tried = int(line["accepted"]), int(line["drafted"])
+        rates = np.array([float(rate) for rate in line["rates"].split(",")])
+        passes = -(-tried // len(rates)) if of_vllm else int(line["rounds"])
+        sums += passes, tried, right
         if passes:
-            varies |= abs(1 + right / passes - float(match["mean"])) > ROUNDED
+            varies |= of_vllm and abs(1 + right / passes - float(line["mean"])) > ROUNDED
             at_least.append(np.rint(rates * passes).astype(np.int64))
-            slack += rounding_slack(passes, len(rates))
-    if not lines:
-        raise ValueError("no line holds SpecDecoding metrics: expected a log of vllm serve")
-    if not drafted:
-        raise ValueError(
-            f"{lines} line{'s count' if lines > 1 else ' of SpecDecoding metrics counts'} no "
-            "drafted token: nothing can be concluded"
-        )
+            error = 0.0005 * passes  # of rates of three decimals
+            slack += len(rates) * (error + 0.5) if error >= 0.5 else 0.0
+    rounds, drafted, accepted = map(int, sums)
+    if not drafted or not rounds:
+        raise ValueError(f"lines of {words} count no drafted token: nothing can be concluded")
     if varies:
         reason = (
             "some line's mean length is not 1 + accepted / (drafted / positions): the draft "
             "length varies, and a log line gives no rounds"
         )
-        withheld = {NO_ROUNDS: reason}
-        return Imported(source, drafted=drafted, accepted=accepted, withheld=withheld)
+        return Imported(source, drafted=drafted, accepted=accepted, withheld={NO_ROUNDS: reason})
     if len({len(one) for one in at_least}) > 1:
         raise ValueError("lines have different numbers of positions: split the log by run")
-    note = f"{len(at_least)} lines"
-    sums = rounds, drafted, accepted, np.sum(at_least, axis=0)
-    return _pooled(source, settings, *sums, slack=slack, notes=(note,))
-
-
-def _llamacpp_log(source: Source, settings: Import) -> Imported:
-    """The last `statistics` line, which is cumulative; without one, sums of the requests' lines."""
-    requests, last = [], dict[str, re.Match[str]]()
-    for number, line in _log_lines(source, "statistics", "draft acceptance"):
-        if (match := LLAMACPP_LINE.search(line)) is not None:
-            last[match["drafter"]] = match
-        elif (match := LLAMACPP_REQUEST.search(line)) is not None:
-            right, tried = int(match[2]), int(match[3])
-            if tried:
-                rate = Fields({"rate": float(match[1])}, f"line {number}")
-                check_figure(rate, "rate", right / tried)
-            requests.append((right, tried))
-    if len(last) > 1:
-        raise ValueError(f"statistics of {', '.join(sorted(last))}: keep the lines of one drafter")
-    if not last and not requests:
-        raise ValueError("no line holds draft acceptance, expected a log of llama-server")
-    if not last:
-        accepted, drafted = map(sum, zip(*requests))
-        reason = "lines of requests give no rounds; the statistics line does, keep it"
-        return Imported(
-            source, requests=len(requests), drafted=drafted, accepted=accepted,
-            withheld={NO_ROUNDS: reason},
-            notes=("the rate is accepted of generated tokens, tested or not",),
-        )  # fmt: skip
-    (line_,) = last.values()
-    rounds, right, drafted, accepted = (
-        int(line_[name]) for name in ("rounds", "right", "drafted", "accepted")
-    )
-    if right > rounds:
-        raise ValueError(f"{right} drafts are accepted of {rounds} generated, expected fewer")
-    notes = (
-        "the statistics line runs since the server started; rounds without a draft are not in it",
-    )
-    if line_["rates"] is None:
-        withheld = {DEPTH: "this llama.cpp prints no rate by position"}
-        return _summed(
-            source, rounds, drafted, accepted, requests=len(requests) or None, withheld=withheld,
-            notes=notes,
-        )  # fmt: skip
-    rates = np.array([float(rate) for rate in line_["rates"].split(",")])
-    at_least = np.rint(rates * rounds).astype(np.int64)
-    slack, sums = rounding_slack(rounds, len(rates)), (rounds, drafted, accepted, at_least)
-    return _pooled(source, settings, *sums, len(requests) or None, slack, notes)
+    note = f"{len(at_least)} lines" if of_vllm else (
+        "the statistics line runs since the server started; rounds without a draft are not in it"
+    )  # fmt: skip
+    counts = np.sum(at_least, axis=0)
+    return _pooled(source, settings, rounds, drafted, accepted, counts, slack, (note,))
 
 
 def _bench_serve(source: Source, settings: Import) -> Imported:
@@ -335,12 +249,13 @@ def _bench_serve(source: Source, settings: Import) -> Imported:
             f"{len(rows)} objects hold spec_decode_num_drafts, expected one run of vllm bench serve"
         )
     (row,) = rows
-    rounds, drafted = (row.whole(f"spec_decode_{k}", 1) for k in ("num_drafts", "draft_tokens"))
-    accepted, name = row.whole("spec_decode_accepted_tokens"), "spec_decode_acceptance_rate"
-    if abs(row.number(name) - 100 * accepted / drafted) > 0.1:
-        raise row.error(name, row.number(name), f"{100 * accepted / drafted:.2f} per cent")
+    counts = (f"spec_decode_{k}" for k in ("num_drafts", "draft_tokens", "accepted_tokens"))
+    rounds, drafted, accepted = map(row.get, counts)
+    if not rounds or not drafted:
+        raise ValueError(NOTHING)
+    check_figure(row, "spec_decode_acceptance_rate", 100 * accepted / drafted, 0.1)
     check_figure(row, "spec_decode_acceptance_length", 1 + accepted / rounds)
-    rates = np.array(row.numbers("spec_decode_per_position_acceptance_rates"))
+    rates = np.array(row.get("spec_decode_per_position_acceptance_rates", list[Number]))
     at_least = np.rint(rates * rounds).astype(np.int64)
     return _pooled(source, settings, rounds, drafted, accepted, at_least)
 
@@ -353,10 +268,8 @@ def _timings(source: Source, settings: Import) -> Imported:
         raise ValueError(
             "no timings with draft_n, expected responses of llama-server with a drafter"
         )
-    drafted, accepted, tokens = (
-        sum(stats.whole(key) for stats in drafting)
-        for key in ("draft_n", "draft_n_accepted", "predicted_n")
-    )
+    names = "draft_n", "draft_n_accepted", "predicted_n"
+    drafted, accepted, tokens = (sum(stats.get(key) for stats in drafting) for key in names)
     passes = tokens - accepted
     if passes <= 0:
         raise ValueError(f"{accepted} tokens are accepted of {tokens} predicted, expected fewer")
@@ -374,62 +287,65 @@ def _timings(source: Source, settings: Import) -> Imported:
 
 
 class RowNames(NamedTuple):
-    """Names of a request's figures; of several the present one comes first.
+    """Names of a request's figures; of several the present one is read.
 
     path: keys down to the object that holds them. K: '' where the user states the draft length,
     since `drafted` is computed from it. length, rate: figures that must agree with the counts.
-    lists: accepted and drafted tokens of each round. missing: the error where no response has them.
+    by_length: histograms by draft length. lists: accepted and drafted tokens of each round.
+    missing: the error where no response has them.
     """
 
     path: tuple[str, ...]
-    rounds: str
-    drafted: tuple[str, ...]
-    accepted: tuple[str, ...]
-    histogram: tuple[str, ...]
-    K: str
-    length: str
-    rate: str
     missing: str
-    by_length: str = ""
-    lists: tuple[str, str] = ("", "")
+    rounds: str = "num_spec_steps"
+    drafted: tuple[str, ...] = ("num_draft_tokens",)
+    accepted: tuple[str, ...] = ("num_accepted_draft_tokens",)
+    histogram: tuple[str, ...] = ("acceptance_histogram",)
+    K: str = "num_spec_tokens"
+    length: str = "mean_acceptance_length"
+    rate: str = "draft_acceptance_rate"
+    by_length: str = "acceptance_histogram_by_draft_length"
+    lists: tuple[str, str] = ("per_step_accepted", "per_step_drafted")
     notes: tuple[str, ...] = ()
 
 
-VLLM_ROWS = RowNames(
-    ("metrics", "speculative_decoding"), "num_spec_steps", ("num_draft_tokens",),
-    ("num_accepted_draft_tokens",), ("acceptance_histogram",), "num_spec_tokens",
-    "mean_acceptance_length", "draft_acceptance_rate",
-    "no response has metrics.speculative_decoding: serve with --per-request-spec-decode-metrics, "
-    "n = 1, and the usage chunk of streams", "acceptance_histogram_by_draft_length",
-    ("per_step_accepted", "per_step_drafted"), (OMITTED, TRIMMED),
-)  # fmt: skip
 ROWS = {
-    "vllm-requests": VLLM_ROWS,
-    "guidellm": VLLM_ROWS._replace(
-        path=("response_metrics", "speculative_decoding"),
-        missing="no request has response_metrics.speculative_decoding, expected benchmarks.json of "
-        "guidellm and a vLLM that serves with --per-request-spec-decode-metrics",
+    "vllm-requests": RowNames(
+        ("metrics", "speculative_decoding"),
+        "no response has metrics.speculative_decoding: serve with "
+        "--per-request-spec-decode-metrics, n = 1, and the usage chunk of streams",
+        notes=(OMITTED, TRIMMED),
     ),
-    "aiperf": VLLM_ROWS._replace(
-        path=("num_spec_steps",), by_length="", notes=(),
-        missing="no record has num_spec_steps, expected AIPerf's export of records",
+    "guidellm": RowNames(
+        ("response_metrics", "speculative_decoding"),
+        "no request has response_metrics.speculative_decoding, expected benchmarks.json of "
+        "guidellm and a vLLM that serves with --per-request-spec-decode-metrics",
+        notes=(OMITTED, TRIMMED),
+    ),
+    "aiperf": RowNames(
+        ("spec_decode_acceptance",),
+        "no record has spec_decode_acceptance, expected AIPerf's export of records",
     ),
     "tensorrt-llm": RowNames(
-        ("speculative_decoding",), "num_spec_steps", ("total_draft_tokens",),
-        ("total_accepted_draft_tokens",), ("acceptance_histogram",), "num_spec_tokens", "",
-        "acceptance_rate", "no choice has speculative_decoding, expected responses of trtllm-serve "
-        "with speculative decoding",
+        ("speculative_decoding",),
+        "no choice has speculative_decoding, expected responses of trtllm-serve with speculative "
+        "decoding",
+        drafted=("total_draft_tokens",), accepted=("total_accepted_draft_tokens",),
+        rate="acceptance_rate",
     ),
     "sglang": RowNames(
-        ("spec_verify_ct",), "spec_verify_ct",
-        ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"),
-        ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
-        ("spec_correct_drafts_histogram", "spec_accept_histogram"), "", "", "spec_accept_rate",
+        ("spec_verify_ct",),
         "no object has spec_verify_ct, expected SGLang responses with meta_info of a server with "
         "speculative decoding",
+        rounds="spec_verify_ct",
+        drafted=("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"),
+        accepted=("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
+        histogram=("spec_correct_drafts_histogram", "spec_accept_histogram"), K="",
+        rate="spec_accept_rate",
     ),
 }  # fmt: skip
-"""guidellm and AIPerf store vLLM's object; SGLang's figures were renamed twice."""
+"""guidellm and AIPerf store vLLM's object; SGLang's figures were renamed twice. The bonus token is
+in no count: a file that counts it disagrees with its own sums."""
 
 
 def _rows(source: Source, settings: Import) -> Imported:
@@ -437,34 +353,45 @@ def _rows(source: Source, settings: Import) -> Imported:
     names = ROWS[source.format]
     holders = responses(json_rows(source.text), names.path[0])
     inside = () if names.path == (names.rounds,) else names.path
-    found = [(h, stats) for h in holders if (stats := _inner(h, inside)) is not None]
+    found = [stats for holder in holders if (stats := _inner(holder, inside)) is not None]
     if not found:
         raise ValueError(names.missing)
-    if source.format == "aiperf" and (derived := _derived(source, [s for _, s in found])):
-        return derived
-    started = [(holder, stats) for holder, stats in found if stats.whole(names.rounds)]
+    if any("llama" in str(stats.values.get("engine")).lower() for stats in found):
+        raise ValueError(
+            "AIPerf derives llama.cpp's rounds from predicted_n - draft_n_accepted, they were not "
+            "measured: import llama.cpp's own log or /metrics"
+        )
+    started = [stats for stats in found if stats.get(names.rounds)]
     if not started:
         raise ValueError(NOTHING)
-    left_out, absent = len(found) - len(started), len(holders) - len(found)
-    notes = list(names.notes)
-    if left_out:
-        notes.append(f"requests left out, without a verify step: {left_out}")
-    if absent:
-        notes.append(f"responses left out, without acceptance (n > 1, or no drafts): {absent}")
-    summaries = [stats for _, stats in started]
-    totals = [_totals(stats, names) for stats in summaries]
-    detailed = [names.lists[0] in stats for stats in summaries]
-    if all(detailed):
-        accepted, drafted = ([stats.wholes(k) for stats in summaries] for k in names.lists)
-        for stats, tried, right, total in zip(summaries, drafted, accepted, totals):
-            _agree(stats, "its lists", (len(right), int(tried.sum()), int(right.sum())), total)
-        return _lists(source, [holder for holder, _ in started], drafted, accepted, notes)
-    if any(detailed):
-        notes.append("some responses are summaries, so all are read as such")
-    return _requests(source, settings, summaries, totals, notes)
+    notes = [*names.notes] + [
+        f"{what}: {count}"
+        for what, count in (
+            ("requests left out, without a verify step", len(found) - len(started)),
+            ("responses left out, without acceptance (n > 1, or no drafts)",
+             len(holders) - len(found)),
+        )
+        if count
+    ]  # fmt: skip
+    totals = [_totals(stats, names) for stats in started]
+    detailed = [names.lists[0] in stats for stats in started]
+    if not all(detailed):
+        if any(detailed):
+            notes.append("some responses are summaries, so all are read as such")
+        return _requests(source, settings, started, totals, notes)
+    accepted, drafted = (
+        [np.array(stats.get(key, list[Depth]), np.int64) for stats in started]
+        for key in names.lists
+    )
+    for stats, tried, right, total in zip(started, drafted, accepted, totals):
+        if len(tried) != len(right):
+            raise ValueError(f"{stats.place}: its two lists differ in length, expected one round")
+        _agree(stats, "its lists", (len(right), int(tried.sum()), int(right.sum())), total)
+    offset = np.concatenate(([0], np.cumsum([len(right) for right in accepted]))).astype(np.int64)
+    return censored(source, offset, np.concatenate(drafted), np.concatenate(accepted), tuple(notes))
 
 
-def _inner(stats: Fields, path: Sequence[str]) -> Fields | None:
+def _inner(stats: Fields, path: Iterable[str]) -> Fields | None:
     """The object at the end of the path; None where it is null or absent."""
     for key in path:
         if key not in stats:
@@ -473,19 +400,9 @@ def _inner(stats: Fields, path: Sequence[str]) -> Fields | None:
     return stats
 
 
-def _name(stats: Fields, known: tuple[str, ...], required: bool = True) -> str:
-    """The name in use; a figure under no known name is an error, never 0."""
-    present = [name for name in known if name in stats]
-    values: list[Any] = [stats.values[name] for name in present]
-    if any(value != values[0] for value in values):
-        raise ValueError(f"{stats.place}: {' and '.join(present)} differ, expected one figure")
-    if not present and required and len(known) > 1:
-        held = sorted(key for key in stats.values if key.startswith("spec_"))
-        raise ValueError(
-            f"{stats.place}: none of {', '.join(known)} is there, only {', '.join(held)}: this "
-            "SGLang has other names"
-        )
-    return present[0] if present else known[0] if required else ""
+def _name(stats: Fields, known: tuple[str, ...]) -> str:
+    """The name in use."""
+    return next((name for name in known if name in stats), known[0])
 
 
 Totals = tuple[int, ...]
@@ -494,8 +411,8 @@ Totals = tuple[int, ...]
 
 def _totals(stats: Fields, names: RowNames) -> Totals:
     """The sums of a request, with which its own figures must agree."""
-    rounds = stats.whole(names.rounds)
-    drafted, accepted = (stats.whole(_name(stats, n)) for n in (names.drafted, names.accepted))
+    rounds = stats.get(names.rounds)
+    drafted, accepted = (stats.get(_name(stats, n)) for n in (names.drafted, names.accepted))
     check_figure(stats, names.length, 1 + accepted / rounds)
     if drafted:
         check_figure(stats, names.rate, accepted / drafted)
@@ -511,20 +428,11 @@ def _agree(stats: Fields, what: str, summed: Totals, totals: Totals) -> None:
         )
 
 
-def _histogram(stats: Fields, key: str, K: int | None = None) -> np.ndarray:
-    """int64 of a list or of an object {accepted: rounds}; K + 1 entries where K is given."""
-    most = LONGEST_DRAFT + 1 if K is None else K + 1
-    if type(stats.values.get(key)) is dict:
-        table = stats.table(key)
-        if max(table, default=0) >= most:
-            raise stats.error(key, max(table), f"at most {most - 1} accepted tokens")
-        counts = np.zeros(max(table, default=0) + 1 if K is None else most, np.int64)
-        counts[list(table)] = list(table.values())
-    else:
-        counts = stats.wholes(key)
-    if len(counts) > most or K is not None and len(counts) != most:
-        raise stats.error(key, counts.tolist(), f"{most}{' at most' if K is None else ''} counts")
-    return counts
+def _counts(histogram: Any) -> np.ndarray:
+    """int64: rounds that accepted 0, 1, .. tokens."""
+    if isinstance(histogram, dict):
+        histogram = [histogram.get(j, 0) for j in range(max(histogram, default=0) + 1)]
+    return np.array(histogram, np.int64)
 
 
 def _requests(
@@ -533,180 +441,179 @@ def _requests(
 ) -> Imported:  # fmt: skip
     """Sums of requests, by depth where each one's rounds drafted one length."""
     names, withheld = ROWS[source.format], dict[str, str]()
-    parts: list[tuple[int, int, np.ndarray]] = []  # request, K, rounds that accepted 0 to K
+    outcomes: list[tuple[int, int, int, int]] = []  # request, K, accepted, rounds
     for request, (stats, total) in enumerate(zip(summaries, totals)):
         rounds, drafted, accepted = total
-        K = stats.whole(names.K, 1) if names.K in stats else settings.drafted
-        key = _name(stats, names.histogram, required=bool(names.K))
-        counts = _histogram(stats, key) if key else np.zeros(0, np.int64)
-        weighted = int(counts @ np.arange(len(counts)))
-        if key:
-            _agree(stats, key, (int(counts.sum()), drafted, weighted), total)
-        if names.by_length and names.by_length in stats:
-            keyed = stats.inner(names.by_length)
-            held = {int(k): _histogram(keyed, k, int(k)) for k in keyed.values if k.isdigit()}
-            sums = [(c.sum(), k * c.sum(), c @ np.arange(k + 1)) for k, c in held.items()]
-            _agree(stats, names.by_length, tuple(int(sum(each)) for each in zip(*sums)), total)
-            parts += [(request, k, c) for k, c in held.items()]
-        elif not key:
-            withheld[DEPTH] = "some requests have no histogram of correct drafts"
-        elif _is_ragged(stats, K):
-            withheld[DEPTH] = RAGGED
-        elif K and drafted == K * rounds and not counts[K + 1 :].any():
-            parts.append((request, K, np.pad(counts, (0, K + 1))[: K + 1]))
-        elif names.K:
-            withheld[DEPTH] = MIXED
-        elif K is None:
-            withheld[DEPTH] = PROPOSED
-        else:
+        K = stats.get(names.K) if names.K in stats else settings.drafted
+        if not names.K and K is not None and drafted != K * rounds:
             raise ValueError(
                 f"{stats.place}: {drafted} proposed drafts in {rounds} rounds, expected {K} a "
                 "round as --drafted says"
             )
+        key, counts = _name(stats, names.histogram), np.zeros(0, np.int64)
+        if key in stats:
+            counts = _counts(stats.get(key, Histogram))
+            summed = int(counts.sum()), drafted, int(counts @ np.arange(len(counts)))
+            _agree(stats, key, summed, total)
+        if names.by_length in stats:
+            keyed = stats.get(names.by_length, dict[Depth, Histogram])
+            held = {k: _counts(found) for k, found in keyed.items()}
+            if any(len(found) != k + 1 for k, found in held.items()):
+                raise stats.error(names.by_length, "expected K + 1 counts for rounds of K drafts")
+            sums = [(c.sum(), k * c.sum(), c @ np.arange(k + 1)) for k, c in held.items()]
+            _agree(stats, names.by_length, tuple(int(sum(each)) for each in zip(*sums)), total)
+            outcomes += [
+                (request, k, j, n) for k, c in held.items() for j, n in enumerate(c.tolist())
+            ]
+        elif key not in stats:
+            withheld[DEPTH] = "some requests have no histogram of accepted drafts"
+        elif K and drafted == K * rounds and not counts[K + 1 :].any():
+            outcomes += [(request, K, j, n) for j, n in enumerate(counts.tolist())]
+        else:
+            withheld[DEPTH] = MIXED if names.K else PROPOSED
     table = np.array(totals, np.int64)
     rounds, drafted, accepted = map(int, table.sum(axis=0))
     believed = bool(names.K) or settings.drafted is not None
     if not believed:
         withheld["acceptance rate"] = PROPOSED
-    if not names.K and all("completion_tokens" in stats for stats in summaries):
-        emitted = sum(stats.whole("completion_tokens") for stats in summaries)
-        notes.append(
-            f"SGLang's own length, completion tokens / rounds, is {emitted / rounds:.4f} here: it "
-            "counts the prefill's token, and not what a stop cut off"
-        )
-    by_depth = {} if withheld else _by_length(parts, len(summaries))
-    lengths = {K for _, K, counts in parts if counts.any()}
+    found = np.array(outcomes, np.int64).reshape(-1, 4)
+    found = found[found[:, 3] > 0]
+    lengths = np.unique(found[:, 1]).tolist()
     return _summed(
-        source, rounds, drafted if believed else None, accepted, requests=len(summaries),
-        length_per_request=mean_of(table[:, 0], table[:, 2]), by_depth=by_depth,
-        draft_length=max(lengths) if by_depth and len(lengths) == 1 else None, withheld=withheld,
+        source, rounds, accepted, drafted=drafted if believed else None, requests=len(summaries),
+        length_per_request=mean_of(table[:, 0], table[:, 2]), withheld=withheld,
+        outcomes=None if withheld else found,
+        draft_length=lengths[0] if not withheld and len(lengths) == 1 else None,
         notes=tuple(notes),
     )  # fmt: skip
 
 
-def _by_length(
-    parts: Sequence[tuple[int, int, np.ndarray]], requests: int
-) -> dict[int, DepthCounts]:
-    """{K: DepthCounts} of rounds by their draft length; K = 0 tried nothing."""
-    found = {}
-    for K in sorted({K for _, K, _ in parts if K}):
-        check_size(requests, K)
-        table = np.zeros((requests, K + 1), np.int64)  # rounds that accepted 0 to K
-        for request, length, counts in parts:
-            if length == K:
-                table[request] += counts
-        at_least = table[:, ::-1].cumsum(axis=1)[:, ::-1]
-        found[K] = DepthCounts(at_least[:, :-1], at_least[:, 1:])
-    return found
+UNKNOWN = -1
+"""The token of a row whose text is not in the file."""
 
 
-def _is_ragged(stats: Fields, K: int | None) -> bool:
-    """Whether DSpark's scheduler verified drafts of several lengths, or of another than K."""
-    name = "spec_cap_lens_histogram"  # a cap counts the root of the draft
-    caps = np.flatnonzero(stats.wholes(name)) if stats.values.get(name) else np.zeros(0, int)
-    return len(caps) > 1 or K is not None and bool((caps != K + 1).any())
+def read_positions(source: Source, settings: Import) -> Imported:
+    """One recording a drafter, of `acc_NAME` with `acc_len`, or of `acc` alone.
 
+    | in the file             | in the recording                                                |
+    | ----------------------- | --------------------------------------------------------------- |
+    | acc_len[i]              | run = min(acc_len[i] - 1, rows left): emitted if a round starts |
+    |                         | after i generated tokens, bonus included                        |
+    | length of acc_len       | rows of the sequence, whatever the length of the text           |
+    | generated_token_ids     | tokens, if as many as acc_len; else unknown, -1                 |
+    | largest acc_len - 1     | K: some draft was that deep, so min(run, K) is the outcome      |
 
-def _derived(source: Source, records: list[Fields]) -> Imported | None:
-    """AIPerf's records of llama.cpp, whose rounds it derives; None of engines that count them."""
-    engines = {record.name("engine").lower().replace(".", "") for record in records}
-    if len(engines) > 1:
-        raise ValueError(f"records of {', '.join(sorted(engines))[:100]}: keep one engine's")
-    if engines != {"llamacpp"}:
-        return None
-    drafted, accepted = (
-        sum(record.whole(f"num_{key}_tokens") for record in records)
-        for key in ("draft", "accepted_draft")
-    )
-    return Imported(
-        source, requests=len(records), drafted=drafted, accepted=accepted,
-        withheld={NO_ROUNDS: INVENTED},
-    )  # fmt: skip
-
-
-def _lists(
-    source: Source, holders: Sequence[Fields], drafted: Sequence[np.ndarray],
-    accepted: Sequence[np.ndarray], notes: Sequence[str],
-) -> Imported:  # fmt: skip
-    """The rounds of requests; ValueError where a request's two lists differ in length."""
-    for holder, tried, right in zip(holders, drafted, accepted):
-        if len(tried) != len(right):
-            raise ValueError(
-                f"{holder.place}: {len(tried)} rounds are drafted and {len(right)} accepted, "
-                "expected as many"
-            )
-    offset = np.concatenate(([0], np.cumsum([len(right) for right in accepted]))).astype(np.int64)
-    columns = np.concatenate(drafted), np.concatenate(accepted)
-    return censored(source, offset, *columns, tuple(notes))
-
-
-def _sglang(source: Source, settings: Import) -> Imported:
-    """Rounds where `speculative_decoding_stats` has lists (sglang#34814); else sums of requests."""
-    name = "speculative_decoding_stats"
-    holders = responses(json_rows(source.text), name)
-    stats = [holder.inner(name) for holder in holders]
-    if not stats or not all("accept_lengths" in each for each in stats):
-        return _rows(source, settings)
-    drafted = [each.wholes("verify_lengths", 1) - 1 for each in stats]
-    lengths = [each.wholes("accept_lengths") for each in stats]
-    emitted = None
-    if all("completion_tokens" in holder for holder in holders):
-        emitted = sum(holder.whole("completion_tokens") for holder in holders)
-    accepted, note = without_bonus(lengths, emitted, "accept_lengths")
-    notes = note, "verify_lengths count the root of the draft"
-    return _lists(source, holders, drafted, accepted, notes)
-
-
-def without_bonus(
-    lengths: Sequence[np.ndarray], emitted: int | None, key: str
-) -> tuple[list[np.ndarray], str]:
-    """Accepted drafts of lists that may count the bonus token, and a note on what was found.
-
-    emitted: tokens of all requests. With the bonus the lists sum to about that; without, to that
-    less the rounds. A zero proves that it is not counted. ValueError where neither fits within a
-    quarter of the rounds.
+    Every offer is taken as K deep. The budget is the sequence's length, except where it ends with
+    one of `end_token`.
     """
-    rounds = sum(map(len, lengths))
-    total = sum(int(length.sum()) for length in lengths)
-    if any((length == 0).any() for length in lengths):
-        return list(lengths), f"{key} holds zeros: it does not count the bonus token"
-    if emitted is None:
+    rows = json_rows(source.text)
+    names = {
+        "drafter" if key == "acc" else key.removeprefix("acc_"): key
+        for row in rows for key in row.values if key == "acc" or key[:4] == "acc_" != key
+    }  # fmt: skip
+    if not names:
         raise ValueError(
-            f"whether {key} counts the bonus token is unknown: the file must give the tokens too"
+            "no object has acc_NAME with acc_len (such as acc_eagle): expected SpecDecode-Bench's "
+            "JSON lines"
         )
-    with_bonus, without = abs(total - emitted), abs(total + rounds - emitted)
-    if min(with_bonus, without) > rounds / 4:
-        raise ValueError(
-            f"{key} sums to {total} in {rounds} rounds and the tokens to {emitted}: neither with "
-            "nor without the bonus token do they agree"
+    traces, notes = {}, []
+    for name in sorted(names):
+        traces[name], remarks = _recording(source, settings, rows, name, names[name])
+        notes += [f"{name}: {note}" for note in remarks]
+    return Imported(source, "exact", traces, notes=tuple(notes))
+
+
+def _recording(
+    source: Source, settings: Import, rows: list[Fields], name: str, key: str
+) -> tuple[Trace, list[str]]:
+    ids, prompts, tokens = list[str](), list[np.ndarray](), list[np.ndarray]()
+    right, left, ended = list[np.ndarray](), list[np.ndarray](), list[bool]()
+    foreign = 0
+    for row in rows:
+        held = row if type(row.values.get(key)) is list else row.inner(key)
+        emitted = np.array(held.get(key if held is row else "acc_len", list[Whole]), np.int64)
+        if not len(emitted):
+            continue
+        if emitted.min() < 1:
+            raise ValueError(
+                f"{row.place}: {key} holds 0, expected at least 1: acc_len counts the bonus token, "
+                "add 1 to each if this file does not"
+            )
+        text, prompt = (
+            np.array(row.get(part, list[Token]), np.int32)
+            for part in ("generated_token_ids", "prompt_token_ids")
         )
-    if with_bonus < without:
-        return [length - 1 for length in lengths], f"{key} sums to the tokens: bonus counted"
-    return list(lengths), f"{key} and the rounds sum to the tokens: bonus not counted"
+        known = len(text) == len(emitted)
+        foreign += not known
+        ends = np.isin(text, settings.end_token)
+        if known and ends[:-1].any() and ends[-1]:
+            raise ValueError(f"{row.place}: an end token comes before the last one, expected none")
+        ids.append(str(row.get("id", str | int)))
+        prompts.append(prompt)
+        tokens.append(text if known else np.full(len(emitted), UNKNOWN, np.int32))
+        right.append(emitted - 1)
+        left.append(np.arange(len(emitted), 0, -1))
+        ended.append(known and bool(ends[-1]))
+    if not ids:
+        raise ValueError(f"{key} is empty in every object: there is nothing to replay")
+    accepted, remaining = np.concatenate(right), np.concatenate(left)
+    K = min(max(int(accepted.max()), 1), LONGEST_DRAFT)
+    lengths = np.array([len(part) for part in tokens])
+    run = np.minimum(np.minimum(accepted, remaining), K)
+    # where the end token itself was drafted, the draft stops there
+    stops = np.repeat(ended, lengths) & (accepted >= remaining)
+    trace = Trace(
+        offset=np.concatenate(([0], np.cumsum(lengths))),
+        budget=lengths + np.where(ended, K + 1, 0),
+        token=np.concatenate(tokens),
+        depth=np.where(stops, np.minimum(remaining, K), K).astype(np.uint8),
+        run=run.astype(np.uint8),
+        prompt_offset=np.concatenate(([0], np.cumsum([len(part) for part in prompts]))),
+        prompt=np.concatenate(prompts),
+        meta=TraceMeta(
+            rule="coupled" if settings.temperature else "greedy",
+            target=settings.target,
+            drafter=name,
+            K=K,
+            temperature=settings.temperature,
+            end_tokens=settings.end_token,
+            sources=(f"{source.format} {source.file} sha256 {source.sha256}",),
+            tasks=(source.file.partition(".")[0],) * len(ids),
+            ids=tuple(ids),
+            device="unknown",
+            dtype="unknown",
+            notes=f"imported from {source.format}: no signals of the drafter, offers taken as K "
+            "deep, rows as long as acc_len, tokens -1 where list and text differ in length",
+        ),
+    )
+    counts = {
+        "requests left out, without positions": len(rows) - len(ids),
+        "requests whose list and text differ in length (tokens unknown, -1)": foreign,
+        "accepted lengths cut, for they reach past the end of their list": int(
+            (accepted > remaining).sum()
+        ),
+    }
+    return trace, [f"{note}: {count}" for note, count in counts.items() if count]
 
 
 Reader = Callable[[Source, Import], Imported]
-BEFORE, DRAFTED = ("before",), ("drafted",)
 READERS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "vllm-requests": (_rows, ()),
-    "vllm-log": (_vllm_log, ()),
-    "vllm-prometheus": (_prometheus, BEFORE),
+    "vllm-log": (_log, ()),
+    "vllm-prometheus": (_prometheus, ("before",)),
     "vllm-bench-serve": (_bench_serve, ()),
-    "sglang": (_sglang, DRAFTED),
+    "sglang": (_rows, ("drafted",)),
     "tensorrt-llm": (_rows, ()),
-    "tensorrt-llm-prometheus": (_prometheus, BEFORE),
-    "llamacpp-log": (_llamacpp_log, DRAFTED),
+    "tensorrt-llm-prometheus": (_prometheus, ("before",)),
+    "llamacpp-log": (_log, ("drafted",)),
     "llamacpp-timings": (_timings, ()),
-    "llamacpp-prometheus": (_prometheus, BEFORE + DRAFTED),
+    "llamacpp-prometheus": (_prometheus, ("before", "drafted")),
     "guidellm": (_rows, ()),
     "aiperf": (_rows, ()),
-    "specdecode-bench": (
-        read_positions,
-        ("K", "rule", "temperature", "target", "task", "end_token", "drafter", "out"),
-    ),
+    "specdecode-bench": (read_positions, ("temperature", "target", "end_token")),
 }
 """{format: (its reader, the settings that it reads)}."""
-ANY_FORMAT = ("format", "file", "at", "level", "as_json")
+ANY_FORMAT = ("format", "file", "out", "at", "as_json")
 
 
 def read_import(settings: Import) -> Imported:
@@ -721,7 +628,7 @@ def read_import(settings: Import) -> Imported:
     reader, reads = READERS[format]
     for field in fields(settings):
         stated = getattr(settings, field.name) != field.default
-        if stated and field.name not in ANY_FORMAT + reads + ("out",):
+        if stated and field.name not in ANY_FORMAT + reads:
             raise ValueError(f"format {format} does not read {field.name}: leave that option out")
     source = read_source(format, settings.file)
     try:
@@ -745,7 +652,7 @@ def write_recordings(result: Imported, out: Path, *inputs: Path) -> list[Path]:
         if odd := [name for name in paths if not re.fullmatch(r"[\w-]{1,80}", name)]:
             raise ValueError(
                 f"drafter {odd[0][:80]!r} is no part of a file's name, expected letters, digits, _ "
-                "and -: choose one with --drafter"
+                "and -: rename it in the file"
             )
         paths = {name: out.with_name(f"{out.stem}-{name}.parquet") for name in paths}
     for path in paths.values():

@@ -1,9 +1,7 @@
 """Accepted lengths from every position: the recordings of them, against slow replays."""
 
-import json
 from dataclasses import replace
 
-import naive_engine
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +15,6 @@ from strategies import END, EXAM, traces
 import simspec.policies
 from simspec import load_trace, replay, sweep
 from simspec.engines.import_report import length_at
-from simspec.engines.ngram import ngram_rule
 
 SIGNALLESS = [policy for policy in EXAM if not policy.reads][:8]
 
@@ -150,9 +147,6 @@ def test_other_forms_of_the_list_are_read(tmp_path, form):
 def test_the_deepest_accepted_draft_is_K(tmp_path):
     path = FIXTURES / "specdecode-bench.jsonl"
     assert imported(path)["eagle"].K == 4
-    assert imported(path, K=2)["eagle"].run.max() == 2
-    with pytest.raises(ValueError, match="whether deeper drafts were tried is unknown"):
-        imported(path, K=5)
 
 
 def test_an_end_token_leaves_room_for_whole_drafts(tmp_path):
@@ -168,12 +162,12 @@ def test_an_end_token_leaves_room_for_whole_drafts(tmp_path):
     "change, words",
     [
         ({"acc_eagle": {"acc_len": [0, 1]}}, "add 1 to each"),
-        ({"acc_eagle": {"acc_len": [1.5, 1]}}, "expected a list of integers"),
-        ({"acc_eagle": {"acc_len": [True, 1]}}, "expected a list of integers"),
+        ({"acc_eagle": {"acc_len": [1.5, 1]}}, "expected `int`, got"),
+        ({"acc_eagle": {"acc_len": [True, 1]}}, "expected `int`, got"),
         ({"acc_eagle": {"acc_length": [1, 1]}}, "acc_len is missing"),
         ({"acc_eagle": {"acc_len": []}}, "empty in every object"),
-        ({"generated_token_ids": [-1, 2]}, "expected a list of integers >= 0"),
-        ({"generated_token_ids": [1 << 31, 2]}, "a token is over"),
+        ({"generated_token_ids": [-1, 2]}, "expected `int` >= 0"),
+        ({"generated_token_ids": [1 << 31, 2]}, "expected `int` <= 2147483647"),
         ({"id": None}, "id is missing"),
     ],
 )
@@ -209,65 +203,3 @@ def test_written_recording_is_swept_and_shown(tmp_path):
     policy = ("--policy", "confidence:0.5")
     words = "feature 'confidence' is not in this trace"
     refused(tmp_path, "sweep", "run-eagle.parquet", *policy, words=words)
-
-
-def ngram_file(path, rule, requests=12, seed=0):
-    """(path, rows of (prompt, text)): lengths by the slow twin's drafts, of texts that repeat."""
-    rng = np.random.default_rng(seed)
-    rows, texts = [], []
-    for _ in range(requests):
-        words = [rng.integers(0, 40, int(rng.integers(3, 12))) for _ in range(6)]
-        text = np.concatenate([words[i] for i in rng.integers(0, 6, 18)]).tolist()
-        prompt, output = text[:60], text[60:]
-        emitted = []
-        for i in range(len(output)):
-            draft = naive_engine.draft(prompt + output[:i], 20, rule)
-            agreed = next(
-                (n for n, (a, b) in enumerate(zip(draft, output[i:])) if a != b),
-                min(len(draft), len(output) - i),
-            )
-            emitted.append(agreed + 1)
-        rows.append((prompt, output, emitted))
-        texts.append((prompt, output))
-    return written(path, positions(rows, "ngram")), texts
-
-
-@pytest.mark.parametrize("text", ["vllm:3,7", "vllm:5", "vllm_v2:3", "prompt_lookup:1,3"])
-def test_the_rule_of_an_ngram_drafter_comes_out_of_its_tokens(tmp_path, text):
-    rule = replace(ngram_rule(text), pads=False)
-    path, texts = ngram_file(tmp_path / "ngram.jsonl", rule)
-    result = read("specdecode-bench", path)
-    trace = result.traces["ngram"]
-    sizes = f" to {rule.least} tokens, the {rule.match} match"
-    assert any(note.endswith(sizes) for note in result.notes)
-    for s, (prompt, output) in enumerate(texts):
-        depth = [
-            len(naive_engine.draft(prompt + output[:i], trace.K, rule)) for i in range(len(output))
-        ]
-        rows = slice(trace.offset[s], trace.offset[s + 1])
-        assert trace.depth[rows].tolist() == depth
-    assert (trace.depth == 0).any()
-    rounds = replay(trace, simspec.policies.fixed(3))
-    assert (rounds.drafted == 0).any()
-
-
-def test_control_lengths_of_no_rule_keep_whole_drafts(tmp_path):
-    path, _ = ngram_file(tmp_path / "ngram.jsonl", ngram_rule("vllm:3,7"))
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
-        row["acc_ngram"]["acc_len"][5:9] = [4, 3, 2, 1]
-    result = read("specdecode-bench", written(path, rows))
-    assert (result.traces["ngram"].depth == result.traces["ngram"].K).all()
-    assert any("no n-gram rule" in note for note in result.notes)
-
-
-def test_one_length_in_a_thousand_may_be_another(tmp_path):
-    """SpecDecode-Bench's ShareGPT has one such row; its draft is as deep as what was accepted."""
-    path, _ = ngram_file(tmp_path / "ngram.jsonl", ngram_rule("vllm:3,7"), requests=40)
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    place = next(i for i, n in enumerate(rows[0]["acc_ngram"]["acc_len"][:-9]) if n == 1)
-    rows[0]["acc_ngram"]["acc_len"][place] = 3
-    trace = read("specdecode-bench", written(path, rows)).traces["ngram"]
-    assert trace.run[place] == 2
-    assert trace.depth[place] >= 2
-    assert (trace.depth == 0).mean() > 0.2
