@@ -41,12 +41,9 @@ from simspec.trace.quantization import decode_margin, encode_margin
 from simspec.trace.recordings import CHECKOUT as TRACES
 
 RULES = [
-    Rule(),
-    Rule("coupled", 0.8, 5),
-    Rule("coupled", 0.8, 5, 6, 0.9),
-    SAMPLED,
+    Rule(), Rule("coupled", 0.8, 5), Rule("coupled", 0.8, 5, 6, 0.9), SAMPLED,
     Rule("rejection", 1.0, 3, 6, 0.9),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)

@@ -216,15 +216,11 @@ def ran(rounds):
         part, token = rounds.select([s]), TRACE.token[TRACE.offset[s] : TRACE.offset[s + 1]]
         results.append(
             DecodeResult(
-                token=token,
-                position=part.row - TRACE.offset[s],
-                computed=part.computed,
-                drafted=part.drafted,
-                accepted=part.accepted,
-                seconds=np.zeros((len(part), 4)),
-                gap=np.full(len(part), np.inf),
+                token=token, position=part.row - TRACE.offset[s], computed=part.computed,
+                drafted=part.drafted, accepted=part.accepted, seconds=np.zeros((len(part), 4)),
+                gap=np.full(len(part), np.inf)
             )
-        )
+        )  # fmt: skip
     return results
 
 

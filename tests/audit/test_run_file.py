@@ -57,15 +57,11 @@ HEADERS = st.one_of(
         policy=st.text(max_size=5),
     ),
     st.builds(
-        RunHeader,
-        st.sampled_from(["coupled", "rejection"]),
-        st.floats(0.1, 3),
-        st.integers(0, 50),
-        st.floats(0.01, 1),
-        st.integers(0, 2**64 - 1),
-        drafter=st.text(max_size=5),
+        RunHeader, st.sampled_from(["coupled", "rejection"]), st.floats(0.1, 3),
+        st.integers(0, 50), st.floats(0.01, 1), st.integers(0, 2**64 - 1),
+        drafter=st.text(max_size=5)
     ),
-)
+)  # fmt: skip
 
 
 @HELD

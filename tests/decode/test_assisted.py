@@ -36,20 +36,11 @@ SLOW = os.environ.get("SIMSPEC_SLOW")
 
 def _llama(layers):
     config = LlamaConfig(
-        vocab_size=VOCAB,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        initializer_range=0.2,
-        tie_word_embeddings=True,
-        max_position_embeddings=256,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=layers,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, initializer_range=0.2,
+        tie_word_embeddings=True, max_position_embeddings=256, bos_token_id=None,
+        eos_token_id=None, pad_token_id=None
+    )  # fmt: skip
     return LlamaForCausalLM(config).double().eval()
 
 

@@ -32,15 +32,12 @@ def recording(name, rule, tree=(3, 4), K=5, budget=16):
     ]
     return (
         assemble(
-            rows,
-            prompts,
-            0,
-            record_settings,
-            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
+            rows, prompts, 0, record_settings,
+            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
         ),
         target,
         drafter,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
@@ -50,17 +47,11 @@ def test_replayed_beams_equal_the_engine(name, rule, tmp_path):
     rule_, prompts = rule_of(trace), prompts_of(trace)
     ran = [
         decode(
-            target,
-            drafter,
-            BeamSearch(3, 4),
-            rule_,
-            p,
-            int(trace.budget[s]),
-            END,
-            int(trace.sequence[s]),
+            target, drafter, BeamSearch(3, 4), rule_, p, int(trace.budget[s]), END,
+            int(trace.sequence[s])
         )
         for s, p in enumerate(prompts)
-    ]
+    ]  # fmt: skip
     replayed = replay_tree(trace, dynamic_tree("beams"))
     assert rounds_of(trace, ran) == replayed
     assert compare(trace, dynamic_tree("beams"), replayed, ran).exact

@@ -26,13 +26,9 @@ RULES = RULES | {
 
 @settings(deadline=None, max_examples=90)
 @given(
-    st.sampled_from(DRAFTERS),
-    st.sampled_from(list(RULES)),
-    st.integers(0, 200),
-    st.floats(0, 0.95),
-    st.floats(0, 1),
-    st.integers(1, 16),
-)
+    st.sampled_from(DRAFTERS), st.sampled_from(list(RULES)), st.integers(0, 200),
+    st.floats(0, 0.95), st.floats(0, 1), st.integers(1, 16)
+)  # fmt: skip
 def test_any_draft_length_commits_the_targets_sequence(drafter, rule, seed, go, keep, budget):
     target, model = PAIRS[drafter]
     prompt = toy_prompts(1, seed)[0]

@@ -120,17 +120,10 @@ def test_real_decoders_with_caches_follow_the_target():
         drive = chain_plan(parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
         return tuple(
             decode(
-                Target(decoder, (), 16),
-                ModelDrafter(small),
-                drive,
-                rule,
-                [0, 1],
-                3,
-                ends,
-                0,
-                draws=draws,
+                Target(decoder, (), 16), ModelDrafter(small), drive, rule, [0, 1], 3, ends, 0,
+                draws=draws
             ).token.tolist()
-        )
+        )  # fmt: skip
 
     true = {}
     for text in product(range(3), repeat=3):

@@ -68,12 +68,9 @@ def test_picks_at_different_addresses_are_independent():
 
 @HELD
 @given(
-    st.lists(st.floats(-6, 6), min_size=2, max_size=9),
-    st.floats(0.2, 3),
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 50),
-    st.integers(0, 50),
-)
+    st.lists(st.floats(-6, 6), min_size=2, max_size=9), st.floats(0.2, 3),
+    st.integers(0, 2**64 - 1), st.integers(0, 50), st.integers(0, 50)
+)  # fmt: skip
 def test_coupled_pick_wins_an_exponential_race(values, temperature, seed, sequence, position):
     """The smallest -log(u) / p is a token's with its probability p: the pick's distribution."""
     logits = torch.tensor(values, dtype=torch.float64)
@@ -128,12 +125,9 @@ def test_truncation_equals_its_definition(values, temperature, cut):
 
 @HELD
 @given(
-    st.lists(st.floats(-6, 6), min_size=2, max_size=9),
-    st.floats(0.2, 3),
-    CUTS,
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 50),
-)
+    st.lists(st.floats(-6, 6), min_size=2, max_size=9), st.floats(0.2, 3), CUTS,
+    st.integers(0, 2**64 - 1), st.integers(0, 50)
+)  # fmt: skip
 def test_coupled_pick_is_among_the_kept_tokens(values, temperature, cut, seed, position):
     """The coupled pick under top-k and top-p: first of the clocks -log(u) / p of the processed
     p, so it is drawn from that p, exactly."""
@@ -221,24 +215,13 @@ def test_margin_is_best_minus_second(rows):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("nucleus",),
-        ("greedy", 0.7),
-        ("coupled", 0.0),
-        ("coupled", -1.0),
-        ("coupled", math.nan),
-        ("greedy", math.nan),
-        ("rejection", 0.0),
-        ("rejection", -0.5),
-        ("rejection", math.inf),
-        ("rejection", 1.0, 0, -1),
-        ("rejection", 1.0, 0, 2.0),
-        ("rejection", 1.0, 0, 0, 0.0),
-        ("rejection", 1.0, 0, 0, 1.01),
-        ("coupled", 1.0, 0, 0, math.nan),
-        ("greedy", 1.0, 0, 5),
+        ("nucleus",), ("greedy", 0.7), ("coupled", 0.0), ("coupled", -1.0), ("coupled", math.nan),
+        ("greedy", math.nan), ("rejection", 0.0), ("rejection", -0.5), ("rejection", math.inf),
+        ("rejection", 1.0, 0, -1), ("rejection", 1.0, 0, 2.0), ("rejection", 1.0, 0, 0, 0.0),
+        ("rejection", 1.0, 0, 0, 1.01), ("coupled", 1.0, 0, 0, math.nan), ("greedy", 1.0, 0, 5),
         ("greedy", 1.0, 0, 0, 0.9),
     ],
-)
+)  # fmt: skip
 def test_invalid_rules_are_refused(arguments):
     with pytest.raises(ValueError, match="expected") as caught:
         Rule(*arguments)

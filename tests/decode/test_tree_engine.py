@@ -32,15 +32,10 @@ def test_cape_and_set_runs_equal_their_replays(drafter, rule):
     saved = 0
     for i, text in enumerate(
         [
-            "cape:section",
-            "cape:appendix",
-            "cape:section,k=3",
-            "cape:0",
-            "cape:2",
-            "cape:7,k=5",
+            "cape:section", "cape:appendix", "cape:section,k=3", "cape:0", "cape:2", "cape:7,k=5",
             "cape:20,k=4",
         ]
-    ):
+    ):  # fmt: skip
         rounds, _ = examined(
             trace.select([i % 4, (i + 1) % 4]), target, model, policies.parse(text)
         )
@@ -55,14 +50,8 @@ def test_dynamic_tree_runs_equal_their_replays(drafter, rule):
     assert (trace.order[:, 0] < 255).any()
     assert (trace.order == 255).any()
     budgets = [
-        *(range(MAX_NODES + 1) if SLOW else range(0, 31, 4)),
-        1,
-        3,
-        29,
-        30,
-        31,
-        MAX_NODES,
-    ]  # 3 + 3 * 9 = 30 are offered
+        *(range(MAX_NODES + 1) if SLOW else range(0, 31, 4)), 1, 3, 29, 30, 31, MAX_NODES,
+    ]  # 3 + 3 * 9 = 30 are offered  # fmt: skip
     for i, nodes in enumerate(budgets):
         part = trace if SLOW else trace.select([i % 4])
         rounds, _ = examined(part, target, model, policies.parse(f"dynamic_tree:{nodes}"))

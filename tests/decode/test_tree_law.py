@@ -89,13 +89,9 @@ def output_distribution(make, seed, rule, length, outcome=lambda text, accepted:
             paths.append((*paths[parent], token))
         logits = torch.stack([table(seed + 1, path) for path in paths])
         verified = rejection_sample(
-            rule,
-            logits,
-            draft.__class__(**{**vars(draft), "q": {**drawn, **draft.q}}),
-            draws,
-            0,
-            (),
-        )
+            rule, logits, draft.__class__(**{**vars(draft), "q": {**drawn, **draft.q}}), draws, 0,
+            ()
+        )  # fmt: skip
         waiting += draws.others
         for text, odds in target_distribution(
             seed + 1, rule, length, tuple(verified.token[:length])

@@ -14,47 +14,20 @@ __all__ = ["quick"]
 def test_rejection_recordings_from_the_command_line(model_folder, quick):
     """Rejection recordings are swept and described; what cannot replay them fails in one line."""
     drawn = (
-        "prompts.jsonl",
-        "--models",
-        "models",
-        "--drafter",
-        "model",
-        "--longest",
-        400,
-        "--rule",
-        "rejection",
-        "-k",
-        3,
-        "--budget",
-        8,
-    )
+        "prompts.jsonl", "--models", "models", "--drafter", "model", "--longest", 400, "--rule",
+        "rejection", "-k", 3, "--budget", 8
+    )  # fmt: skip
     out, _ = simspec(
-        "record",
-        *drawn,
-        "--temperature",
-        1,
-        "--top-p",
-        0.9,
-        "--out",
-        "drawn.parquet",
-        "--json",
-        cwd=model_folder,
-    )
+        "record", *drawn, "--temperature", 1, "--top-p", 0.9, "--out", "drawn.parquet", "--json",
+        cwd=model_folder
+    )  # fmt: skip
     assert json.loads(out)["rule"] == "rejection"
     assert json.loads(out)["mean_accepted_length"] > 0
     assert json.loads(out)["drafter_sha256"] == sha256(model_folder / "models" / "model")
     out, _ = simspec(
-        "sweep",
-        "drawn.parquet",
-        "--cost",
-        0.1,
-        "--policy",
-        "fixed:2",
-        "--replicates",
-        3,
-        "--json",
-        cwd=model_folder,
-    )
+        "sweep", "drawn.parquet", "--cost", 0.1, "--policy", "fixed:2", "--replicates", 3,
+        "--json", cwd=model_folder
+    )  # fmt: skip
     assert [row["policy"] for row in json.loads(out)["rows"]] == ["fixed:2"]
     out, _ = simspec(
         "sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=model_folder
@@ -69,40 +42,20 @@ def test_rejection_recordings_from_the_command_line(model_folder, quick):
     assert json.loads(out)["rows"][0]["rule"] == "rejection"
     assert json.loads(out)["rows"][0]["speedup"]["value"] > 0
     price = (
-        "--models",
-        "models",
-        "-k",
-        2,
-        "--seconds",
-        0,
-        "--rule",
-        "rejection",
-        "--temperature",
-        1,
-        "--top-k",
-        5,
-    )
+        "--models", "models", "-k", 2, "--seconds", 0, "--rule", "rejection", "--temperature", 1,
+        "--top-k", 5
+    )  # fmt: skip
     out, _ = simspec("measure", *price, "--out", "drawn.cost.json", "--json", cwd=model_folder)
     assert json.loads(out)["name"] == "model-rejection"
     assert len(json.loads(out)["draft"]) == 3
     for words, *arguments in (
         (
-            "replays in distribution only",
-            "sweep",
-            "drawn.parquet",
-            "--policy",
-            "confidence:0.5",
-            "--cost",
-            0.1,
+            "replays in distribution only", "sweep", "drawn.parquet", "--policy",
+            "confidence:0.5", "--cost", 0.1,
         ),
         ("nobody can know it", "sweep", "drawn.parquet", "--policy", "oracle", "--cost", 0.1),
         (
-            "of the rejection rule",
-            "sweep",
-            "drawn.parquet",
-            "--policy",
-            "static:2x1",
-            "--cost",
+            "of the rejection rule", "sweep", "drawn.parquet", "--policy", "static:2x1", "--cost",
             0.1,
         ),
         (
@@ -127,42 +80,22 @@ def test_rejection_recordings_from_the_command_line(model_folder, quick):
             "x.json",
         ),
         (
-            "top_k and top_p change nothing",
-            "measure",
-            "--rule",
-            "greedy",
-            "--top-p",
-            0.5,
-            "--out",
-            "x.json",
+            "top_k and top_p change nothing", "measure", "--rule", "greedy", "--top-p", 0.5,
+            "--out", "x.json",
         ),
         ("6 prompts are too few", "sweep", "--report", "oracle", "drawn.parquet", "--cost", 0.1),
         ("top_p is 0.0", "record", *drawn, "--top-p", 0, "--out", "x.parquet"),
         ("top_p is 1.5", "record", *drawn, "--top-p", 1.5, "--out", "x.parquet"),
         ("--top-k is -1", "record", *drawn, "--top-k", -1, "--out", "x.parquet"),
         (
-            "expected WIDTHxLEVELS",
-            "record",
-            *drawn[:-6],
-            "-k",
-            3,
-            "--tree",
-            "2by2",
-            "--out",
+            "expected WIDTHxLEVELS", "record", *drawn[:-6], "-k", 3, "--tree", "2by2", "--out",
             "x.parquet",
         ),
         (
-            "levels from 1 to K",
-            "record",
-            *drawn[:-6],
-            "-k",
-            3,
-            "--tree",
-            "2x9",
-            "--out",
+            "levels from 1 to K", "record", *drawn[:-6], "-k", 3, "--tree", "2x9", "--out",
             "x.parquet",
         ),
-    ):
+    ):  # fmt: skip
         refused(model_folder, *arguments, words=words)
 
 

@@ -33,16 +33,11 @@ def generate(folder, value):
 @pytest.mark.parametrize(
     "config, generation, ends",
     [
-        (3, None, (3,)),
-        (3, 3, (3,)),
-        (3, 5, (3, 5)),
-        (3, [5, 3, 4], (3, 5, 4)),
-        ([7, 3], [3, 8], (7, 3, 8)),
-        (None, [4, 4], (4,)),
-        (None, None, ()),
+        (3, None, (3,)), (3, 3, (3,)), (3, 5, (3, 5)), (3, [5, 3, 4], (3, 5, 4)),
+        ([7, 3], [3, 8], (7, 3, 8)), (None, [4, 4], (4,)), (None, None, ()),
         (None, VOCAB - 1, (VOCAB - 1,)),
     ],
-)
+)  # fmt: skip
 def test_end_tokens_are_those_of_both_files(folder, config, generation, ends):
     configure(folder, config)
     generate(folder, generation)

@@ -85,12 +85,9 @@ def both(pair, record_settings, seed, fast=record_parallel):
 @pytest.mark.parametrize("name", FORKED)
 @settings(deadline=None, max_examples=8)
 @given(
-    st.sampled_from(list(ALL_RULES)),
-    st.integers(0, 500),
-    st.integers(1, 7),
-    st.integers(1, 14),
-    st.sampled_from([END, EARLY, ()]),
-)
+    st.sampled_from(list(ALL_RULES)), st.integers(0, 500), st.integers(1, 7), st.integers(1, 14),
+    st.sampled_from([END, EARLY, ()])
+)  # fmt: skip
 def test_parallel_rows_equal_stepwise_rows(name, rule, seed, K, budget, ends):
     features = (*drafter_features(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
     same(
@@ -209,12 +206,9 @@ def test_control_features_of_the_next_row_are_caught(name, monkeypatch):
 @pytest.mark.parametrize("name", FORKED)
 @settings(deadline=None, max_examples=4)
 @given(
-    st.sampled_from(list(ALL_RULES)),
-    st.integers(0, 500),
-    st.integers(1, 4),
-    st.integers(1, 6),
-    st.integers(1, 18),
-)
+    st.sampled_from(list(ALL_RULES)), st.integers(0, 500), st.integers(1, 4), st.integers(1, 6),
+    st.integers(1, 18)
+)  # fmt: skip
 def test_parallel_tree_orders_equal_stepwise_ones(name, rule, seed, levels, width, budget):
     target, drafter = PAIRS[name]
     record_settings = Settings(5, budget, ALL_RULES[rule], END, (), (width, levels))
@@ -305,12 +299,9 @@ def test_prefetched_noise_is_that_of_its_position():
 
 @settings(deadline=None)
 @given(
-    st.integers(0, 2**64 - 1),
-    st.integers(0, 2**32 - 1),
-    st.integers(0, 2**31),
-    st.integers(1, 5),
-    st.integers(1, 13),
-)
+    st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**31),
+    st.integers(1, 5), st.integers(1, 13)
+)  # fmt: skip
 def test_noise_is_equal_on_host_and_device(seed, sequence, first, count, vocab):
     host = rng.gumbel_rows(seed, sequence, np.arange(first, first + count), vocab)
     np.testing.assert_array_equal(gumbel(seed, sequence, first, count, vocab, "cpu").numpy(), host)

@@ -27,12 +27,9 @@ PAIRS = ToyPairs()
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.sampled_from(PREFIX),
-    st.sampled_from(list(RULES)),
-    st.integers(0, 500),
-    st.integers(1, 7),
-    st.integers(1, 14),
-)
+    st.sampled_from(PREFIX), st.sampled_from(list(RULES)), st.integers(0, 500), st.integers(1, 7),
+    st.integers(1, 14)
+)  # fmt: skip
 def test_prefix_only_recording_equals_the_definition(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]
@@ -282,13 +279,9 @@ def test_drafter_with_history_is_refused():
 def test_silent_drafter_has_depth_zero():
     target, _ = PAIRS["model"]
     rows = record_sequence(
-        target,
-        Silent(),
-        Settings(4, 8, RULES["greedy"], END, features=()),
-        [5, 6],
-        0,
-        stepwise=True,
-    )
+        target, Silent(), Settings(4, 8, RULES["greedy"], END, features=()), [5, 6], 0,
+        stepwise=True
+    )  # fmt: skip
     assert (rows.depth == 0).all()
     assert (rows.run == 0).all()
 

@@ -160,15 +160,9 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
 
         distribution = output_distribution(first_round)
         meta = TraceMeta(
-            "rejection",
-            "t",
-            "q",
-            3,
-            temperature=rule.temperature,
-            tasks=("x",),
-            ids=("x",),
-            top_p=rule.top_p,
-        )
+            "rejection", "t", "q", 3, temperature=rule.temperature, tasks=("x",), ids=("x",),
+            top_p=rule.top_p
+        )  # fmt: skip
         mean = 0.0
         for text, odds in world.true(rule, budget).items():
             if odds:
@@ -177,14 +171,9 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
                     np.full(budget, 3, np.uint8),
                 )
                 trace = Trace(
-                    np.array([0, budget]),
-                    np.array([budget]),
-                    np.array(text, np.int32),
-                    n,
-                    0 * n,
-                    meta,
-                    ratio=ratio,
-                )
+                    np.array([0, budget]), np.array([budget]), np.array(text, np.int32), n, 0 * n,
+                    meta, ratio=ratio
+                )  # fmt: skip
                 mean += odds * expected_accepted(trace, K)[0]
         assert mean == pytest.approx(
             sum(accepted * odds for accepted, odds in distribution.items()), rel=1e-6
@@ -294,12 +283,9 @@ def recording():
         record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
     ]
     return assemble(
-        rows,
-        prompts,
-        0,
-        record_settings,
-        describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
-    )
+        rows, prompts, 0, record_settings,
+        describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
+    )  # fmt: skip
 
 
 def test_recording_round_trips(recording, tmp_path):

@@ -98,16 +98,10 @@ def test_damaged_cache_is_refused(tmp_path, harm):
 @pytest.mark.parametrize(
     "text",
     [
-        [[1, VOCAB], [0, 0]],
-        [[1], [0, 0]],
-        [[], []],
-        [[3, 1], [0, 0]],
-        [[1.0], [0]],
-        [[True], [0]],
-        [[1] * 9, [0] * 9],
-        5,
+        [[1, VOCAB], [0, 0]], [[1], [0, 0]], [[], []], [[3, 1], [0, 0]], [[1.0], [0]],
+        [[True], [0]], [[1] * 9, [0] * 9], 5,
     ],
-)
+)  # fmt: skip
 def test_invalid_sequence_is_refused_despite_its_checksum(tmp_path, text):
     cache = tmp_path / "cache.json"
     recorded(tmp_path / "a.parquet", cache=cache)

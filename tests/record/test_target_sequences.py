@@ -47,13 +47,9 @@ def assert_equal(found, wanted):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.sampled_from(list(ALL_RULES)),
-    st.integers(0, 500),
-    st.integers(1, 7),
-    st.integers(2, 5),
-    st.integers(1, 12),
-    st.lists(st.integers(3, VOCAB - 1), max_size=4).map(tuple),
-)
+    st.sampled_from(list(ALL_RULES)), st.integers(0, 500), st.integers(1, 7), st.integers(2, 5),
+    st.integers(1, 12), st.lists(st.integers(3, VOCAB - 1), max_size=4).map(tuple)
+)  # fmt: skip
 def test_sequences_equal_those_written_singly(rule, seed, count, batch, budget, ends):
     target = Target(toy_target(), capacity=32)
     record_settings = Settings(4, budget, ALL_RULES[rule], ends, (), (), batch)
@@ -147,12 +143,9 @@ def test_progress_counts_every_sequence():
     seen = []
     record_settings = Settings(4, 6, RULES["coupled"], ENDS, (), (), 3)
     target_sequences(
-        Target(toy_target()),
-        record_settings,
-        toy_prompts(7),
-        range(7),
-        lambda *step: seen.append(step[:3]),
-    )
+        Target(toy_target()), record_settings, toy_prompts(7), range(7),
+        lambda *step: seen.append(step[:3])
+    )  # fmt: skip
     assert seen == [("writing", i + 1, 7) for i in range(7)]
 
 

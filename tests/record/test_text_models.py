@@ -66,12 +66,9 @@ def test_texts_give_the_ordinary_recording_of_their_target():
 
 @settings(deadline=None, max_examples=15)
 @given(
-    st.integers(0, 500),
-    st.integers(1, 7),
-    st.integers(1, 20),
-    st.sampled_from([END, (3, 5, 7, 9, 11, 20), ()]),
-    st.booleans(),
-)
+    st.integers(0, 500), st.integers(1, 7), st.integers(1, 20),
+    st.sampled_from([END, (3, 5, 7, 9, 11, 20), ()]), st.booleans()
+)  # fmt: skip
 def test_texts_equal_ordinary_recordings_for_all_settings(seed, K, budget, ends, restricted):
     """With a draft vocabulary too, which the drafter's folder may hold."""
     target = toy_target()
