@@ -1,17 +1,28 @@
-"""The decode loop's own rules: caps, end tokens, and whose distributions verification receives."""
+"""The decode loop: plans, features along a text, engines."""
+
+import inspect
+import json
+from contextlib import redirect_stdout, suppress
+from copy import deepcopy
+from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 import torch
-from toy_lm import VOCAB, toy_cost, toy_target
+import toy_lm
+from toy_lm import TOYS, VOCAB, toy_cost, toy_pair, toy_target
 
 from real.decode import loop
-from real.decode.loop import decode
-from real.decode.plans import chain_plan
+from real.decode.engine import ENGINES, attach_engine, engines_of, make_passes
+from real.decode.loop import along, decode, start
+from real.decode.plans import BeamSearch, Cape, DynamicTree, Plan, StaticTree, chain_plan, make_plan
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
+from real.measure.blocks import undrafted_chain, undrafted_tree
+from real.measure.timing import PLAIN, Job, JobPlan
 from real.model.target import Target
 from real.sampling import Rule
-from simspec import Policy, policies
+from simspec import Policy, cli, policies
 
 LOGITS = torch.linspace(0, 1, VOCAB, dtype=torch.float64)
 PROMPT = [5, 6]
@@ -114,3 +125,106 @@ def test_a_dropped_token_is_computed_and_not_submitted(plain):
     assert result.token.tolist() == plain[:9]
     assert result.computed.tolist()[:2] == [2, 2]
     assert result.drafted.tolist()[:2] == result.accepted.tolist()[:2] == [1, 1]
+
+
+ALONG, TOKENS = [5, 9, 2, 11], [7, 7, 1, 20, 4]
+
+
+@pytest.mark.parametrize("name", ["model", "early_exit", "eagle", "prompt_lookup"])
+def test_drafter_proposes_what_it_would_after_that_prefix(name):
+    decoder, make = toy_lm.toy_target(), toy_lm.TOYS[name]
+    drafter = make(decoder, 0)
+    walk = along(Target(decoder, drafter.taps), drafter, ALONG, TOKENS)
+    for t, last, _ in walk:
+        fresh = make(decoder, 0)
+        prefix = [*ALONG, *TOKENS[:t]]
+        start(Target(decoder, fresh.taps), fresh, prefix)
+        assert last == prefix[-1]
+        for _ in range(2):
+            here, there = drafter.next(), fresh.next()
+            assert (here and here.token) == (there and there.token)
+    assert t == len(TOKENS) - 1
+
+
+def test_output_is_the_pass_before_the_last_token():
+    decoder = toy_lm.toy_target()
+    drafter = toy_lm.TOYS["model"](decoder, 0)
+    hidden = [output.hidden[-1] for _, _, output in along(Target(decoder), drafter, ALONG, TOKENS)]
+    whole = Target(decoder).prefill([*ALONG, *TOKENS[:-1]]).hidden[len(ALONG) - 2 : -1]
+    assert len(hidden) == len(whole)
+    for one, other in zip(hidden, whole):
+        assert (one - other).abs().max() < 1e-9
+
+
+PLANS = {
+    "chain": lambda: chain_plan(policies.parse("fixed:2"), 4, 0, toy_cost()),
+    "cape": lambda: Cape(1, 3),
+    "static": lambda: make_plan(policies.parse("static:2x2"), 4, 0, toy_cost()),
+    "dynamic": lambda: DynamicTree(2, 3, 4),
+    "beam": lambda: BeamSearch(2, 3),
+    "undrafted chain": lambda: undrafted_chain(6, 24),
+    "undrafted tree": lambda: undrafted_tree(6, 24),
+    "jobs": lambda: JobPlan({Job(PLAIN): undrafted_tree(6, 24)}, [[Job(PLAIN)]], 8),
+}
+MEMBERS = {"K", "reader", "begin", "draft", "end"}
+
+
+def test_protocol_declares_what_the_loop_uses():
+    assert {name for name in vars(Plan) if not name.startswith("_")} == MEMBERS
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plan_has_every_member(name):
+    plan = PLANS[name]()
+    assert isinstance(plan.K, int)
+    assert "reader" in {*dir(type(plan)), *getattr(type(plan), "__annotations__", {})}
+    for method in ("begin", "draft", "end"):
+        wanted = list(inspect.signature(getattr(Plan, method)).parameters)
+        assert list(inspect.signature(getattr(type(plan), method)).parameters) == wanted
+
+
+def test_static_policy_has_a_static_tree():
+    assert isinstance(PLANS["static"](), StaticTree)
+
+
+NOT_CAPTURED = ("hydra", "glide", "self_skip", "prompt_lookup")
+
+
+def pair_on(passes, drafter_name):
+    """A toy pair on these passes."""
+    target, drafter = deepcopy(toy_pair(drafter_name))
+    target = Target(target.decoder, drafter.taps, 64, passes)
+    attach_engine(passes, target.decoder, drafter)
+    return target, drafter
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("drafter_name", sorted(set(TOYS) - {"glide2"}))
+def test_results_report_the_engine_of_each_model(drafter_name, engine):
+    target, drafter = pair_on(make_passes(engine, 4, 40), drafter_name)
+    captured = drafter_name not in NOT_CAPTURED
+    expected = engine if captured else "eager"
+    assert drafter.engine == expected
+    assert engines_of(target, drafter) == {"target": engine, "drafter": expected}
+
+
+@pytest.mark.parametrize(
+    ("drafter_name", "expected"),
+    [("hydra", "eager"), ("glide", "eager"), ("self_skip", "eager"), ("model", "fast")],
+)
+def test_measure_prints_the_engine_of_each_model(
+    tmp_path, monkeypatch, few_replicates, drafter_name, expected
+):
+    def load(folder, name, *rest):
+        return SimpleNamespace(**dict(zip(("target", "drafter"), pair_on(rest[-1], name))))
+
+    monkeypatch.setattr("real.pair.load_pair", load)
+    arguments = ["-k", 1, "--seconds", 0, "--context", 8, "--engine", "fast", "--json"]
+    arguments += ["--drafter", drafter_name, "--out", tmp_path / "c.json"]
+    out = StringIO()
+    with redirect_stdout(out), suppress(SystemExit):
+        cli.main(["measure", *map(str, arguments)])
+    assert json.loads(out.getvalue())["origin"]["engines"] == {
+        "target": "fast",
+        "drafter": expected,
+    }

@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_eagle import part_of
 from test_medusa import shaken
-from toy_lm import DRAFTERS, END, RULES, VOCAB, ToyPairs, toy_prompts, toy_target
+from toy_lm import (
+    DRAFTERS,
+    END,
+    PREFIX,
+    RULES,
+    TOYS,
+    VOCAB,
+    ToyPairs,
+    toy_pair,
+    toy_prompts,
+    toy_target,
+)
 
 from real import sampling
 from real.decode.features import AcceptancePredictor, drafter_features
@@ -31,8 +42,10 @@ from real.record.recorder import record_sequence
 from real.record.rows import (
     RecordedRows,
     SequenceScores,
+    _stepwise,
     record_parallel,
     record_prefix_only,
+    record_rejection,
     record_stepwise,
 )
 from real.record.sequences import target_sequence
@@ -334,3 +347,19 @@ def test_scores_draw_noise_once(rule, monkeypatch):
 def test_parallel_recordings_agree_on_long_sequences(name):
     fast = record_prefix_only if name == "model" else record_parallel
     assert same(*both(PAIRS[name], Settings(4, 150, RULES["coupled"], ()), 21, fast))
+
+
+RULE = Rule("rejection", 0.8, 5)
+
+
+@pytest.mark.parametrize("name", sorted(set(TOYS) - {"prompt_lookup", *PREFIX}))
+@settings(deadline=None, max_examples=8)
+@given(st.integers(0, 500), st.integers(1, 7), st.integers(1, 14))
+def test_ratios_of_all_positions_at_once_equal_the_definition(name, seed, K, budget):
+    target, drafter = toy_pair(name)
+    record_settings, prompt = Settings(K, budget, RULE, END, ()), toy_prompts(1, seed)[0]
+    written = target_sequence(target, record_settings, prompt, seed)
+    quick = record_rejection(target, drafter, record_settings, prompt, written)
+    ratio, depth = _stepwise(target, drafter, record_settings, prompt, *written)
+    assert np.allclose(ratio, quick.ratio, rtol=1e-6, atol=1e-9)
+    assert depth.tolist() == quick.depth.tolist()

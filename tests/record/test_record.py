@@ -1,5 +1,7 @@
 """Recordings equal their definition, and a killed one continues."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -7,10 +9,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import DRAFTERS, END, PREFIX, RULES, ToyPairs, toy_pair, toy_prompts
+from shell import refused
+from toy_lm import DRAFTERS, END, PREFIX, RULES, ToyPairs, toy_pair, toy_prompts, toy_recording
 
 from real.decode.features import drafter_features, read_features
 from real.draft import Silent
+from real.drafters import BUILTIN
+from real.measure import MeasureSettings
+from real.measure.price import measure
+from real.pair import TINY
 from real.prompts import Prompt
 from real.record import RecordError, RecordingFiles, Settings, record
 from real.record import recorder as module
@@ -18,7 +25,7 @@ from real.record.recorder import record_sequence
 from real.record.rows import RecordedRows, record_prefix_only, record_stepwise
 from real.record.sequences import target_sequence
 from real.record.settings import describe
-from real.sampling import margin
+from real.sampling import Rule, margin
 from simspec import load_trace
 from simspec.trace.quantization import encode_margin
 
@@ -290,3 +297,65 @@ def test_silent_drafter_has_depth_zero():
 def test_invalid_settings_are_refused(K, budget):
     with pytest.raises(RecordError, match="expected"):
         Settings(K, budget, RULES["greedy"], END)
+
+
+@pytest.mark.parametrize("name", ["model", "eagle", "prompt_lookup"])
+def test_margins_are_those_of_the_target_along_its_own_text(name):
+    trace, target, _ = toy_recording(name, "greedy", 3)
+    decoder = target.decoder
+    for s, prompt in enumerate(toy_prompts(3)):
+        part = slice(trace.offset[s], trace.offset[s + 1])
+        text = torch.tensor([[*prompt, *trace.token[part][:-1].tolist()]])
+        with torch.inference_mode():
+            expected = encode_margin(margin(decoder(text)[0, len(prompt) - 1 :]).numpy())
+        recorded = trace.margin[part].astype(int)
+        assert np.abs(recorded - expected.astype(int)).max() <= 1
+    assert trace.margin.min() < trace.margin.max()
+
+
+def must_not_run(*_, **__):
+    raise AssertionError("models were loaded")
+
+
+@pytest.fixture
+def unloadable(monkeypatch):
+    monkeypatch.setattr("real.pair.load_pair", must_not_run)
+
+
+MOST = {"medusa": 4, "hydra": 4, "lookahead": 4}
+
+
+@pytest.mark.parametrize("drafter", MOST)
+@pytest.mark.parametrize("depth", [5, 255])
+def test_longer_drafts_than_declared_are_refused_unloaded(tmp_path, unloadable, drafter, depth):
+    words = f"at most {MOST[drafter]} tokens a round, asked for {depth}: measure it with --depth 4"
+    refused(tmp_path, "measure", "-k", depth, "--drafter", drafter, "--out", "x.json", words=words)
+
+
+def test_weights_of_another_folder_declare_their_own_depth(tmp_path, unloadable):
+    shutil.copytree(TINY / "hydra", tmp_path / "heads")
+    stored = json.loads((tmp_path / "heads" / "hydra.json").read_text())
+    stored["settings"]["heads"] = 7
+    (tmp_path / "heads" / "hydra.json").write_text(json.dumps(stored))
+    command = ["measure", "--drafter", "hydra", "--weights", "heads", "--out", "x.json"]
+    refused(tmp_path, *command, "-k", 8, words="at most 7 tokens")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"settings": {"heads": "4"}}', '{"settings": {"heads": -1}}']
+)
+def test_files_that_declare_nothing_are_left_to_the_loader(tmp_path, text):
+    (tmp_path / "medusa.json").write_text(text)
+    assert BUILTIN["medusa"].declared(tmp_path) is None
+
+
+def test_a_loaded_drafter_is_asked_too(monkeypatch):
+    target, drafter = toy_pair("medusa")
+    monkeypatch.setattr(type(drafter), "begin", must_not_run)
+    with pytest.raises(ValueError, match="drafts at most . tokens a round, asked for 255"):
+        measure(target, drafter, Rule(), 255, MeasureSettings())
+
+
+@pytest.mark.parametrize("drafter", ["model", "eagle", "prompt_lookup", "early_exit"])
+def test_control_drafters_without_a_limit_declare_none(drafter):
+    assert BUILTIN[drafter].declared(TINY / drafter) is None
