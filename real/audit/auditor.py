@@ -275,13 +275,9 @@ Place = tuple[int, int, int, int]
 
 
 def audit(
-    target: Target,
-    run: EmittedRun,
-    recording: Trace | None = None,
-    drafter: Drafter | None = None,
-    risk: float = 1e-4,
-    progress: Progress = quiet,
-) -> AuditResult:
+    target: Target, run: EmittedRun, recording: Trace | None = None,
+    drafter: Drafter | None = None, risk: float = 1e-4, progress: Progress = quiet
+) -> AuditResult:  # fmt: skip
     """Teacher-forces each sequence of `run` through `target` and checks every token.
 
     | rule | check |
@@ -355,18 +351,10 @@ def audit(
         compared = comparison.sequences + comparison.rounds, allowed.share, risk
         alarms += excess_alarms(mismatches, *compared, "differences from the recording")
     return AuditResult(
-        rule=rule.name,
-        sequences=len(run.sequences),
-        tokens=len(places),
-        tolerance=tolerance,
-        near_ties=near_ties,
-        ties=ties,
-        divergences=divergences,
-        impossible=impossible,
-        sampling=sampling,
-        recording=comparison,
-        alarms=tuple(alarms),
-    )
+        rule=rule.name, sequences=len(run.sequences), tokens=len(places), tolerance=tolerance,
+        near_ties=near_ties, ties=ties, divergences=divergences, impossible=impossible,
+        sampling=sampling, recording=comparison, alarms=tuple(alarms)
+    )  # fmt: skip
 
 
 def _divergences(
@@ -376,25 +364,19 @@ def _divergences(
     gaps = _concatenated(ScoreGaps, parts)
     divergences = tuple(
         Divergence(
-            *places[n],
-            best=int(gaps.best[n]),
-            gap=float(gaps.gap[n]),
-            ulps=float(gaps.ulps[n]),
+            *places[n], best=int(gaps.best[n]), gap=float(gaps.gap[n]), ulps=float(gaps.ulps[n]),
             margin=float(gaps.margin[n]),
-            excused=bool(gaps.least_gap[n] <= tolerance.nats or gaps.ulps[n] <= tolerance.ulps),
+            excused=bool(gaps.least_gap[n] <= tolerance.nats or gaps.ulps[n] <= tolerance.ulps)
         )
         for n in np.flatnonzero(gaps.best != [token for *_, token in places])
-    )
+    )  # fmt: skip
     return divergences, int((gaps.margin <= tolerance.nats).sum()), int((gaps.margin == 0).sum())
 
 
 def _sampling(
-    parts: list[SamplingStatistics],
-    biases: list[DrafterBias],
-    acceptances: list[AcceptanceBias],
-    places: list[Place],
-    risk: float,
-) -> tuple[tuple[ImpossibleToken, ...], SamplingTests | None]:
+    parts: list[SamplingStatistics], biases: list[DrafterBias], acceptances: list[AcceptanceBias],
+    places: list[Place], risk: float
+) -> tuple[tuple[ImpossibleToken, ...], SamplingTests | None]:  # fmt: skip
     """(tokens of probability 0, tests of the others); no tests where none is left."""
     statistics = _concatenated(SamplingStatistics, parts)
     possible = np.isfinite(statistics.surprisal)

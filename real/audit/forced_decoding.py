@@ -193,13 +193,10 @@ def compare_forced(
             margin = float(decode_margin(trace.draft_margin[row, slot]))
         flips.append(DraftFlip(row, slot, int(expected[r]), int(rounds.accepted[r]), margin))
     return ForcedComparison(
-        rounds=len(rounds),
-        equal=len(rounds) - len(flips),
-        replayed=len(rounds.as_set() & replayed.as_set()),
-        tokens=trace.rows,
-        draft_flips=tuple(flips),
-        divergences=tuple(divergences),
-    )
+        rounds=len(rounds), equal=len(rounds) - len(flips),
+        replayed=len(rounds.as_set() & replayed.as_set()), tokens=trace.rows,
+        draft_flips=tuple(flips), divergences=tuple(divergences)
+    )  # fmt: skip
 
 
 _STORED = 2.0**-24
@@ -299,13 +296,8 @@ def compare_forced_sampled(
     limit = tolerance_of(dtype, trace.meta.dtype).nats / recorded_rule(trace).temperature + _STORED
     gap = np.abs(tested.chance - tested.recorded)
     return SampledForcedComparison(
-        rounds=len(rounds),
-        equal=int((rounds.accepted == np.minimum(rounds.drafted, run)).sum()),
-        replayed=len(rounds.as_set() & replayed.as_set()),
-        tokens=trace.rows,
-        tested=len(gap),
-        largest_gap=float(gap.max(initial=0.0)),
-        mean_gap=float(gap.mean()) if len(gap) else 0.0,
-        differing=int((gap > limit).sum()),
-        tolerance=limit,
-    )
+        rounds=len(rounds), equal=int((rounds.accepted == np.minimum(rounds.drafted, run)).sum()),
+        replayed=len(rounds.as_set() & replayed.as_set()), tokens=trace.rows, tested=len(gap),
+        largest_gap=float(gap.max(initial=0.0)), mean_gap=float(gap.mean()) if len(gap) else 0.0,
+        differing=int((gap > limit).sum()), tolerance=limit
+    )  # fmt: skip

@@ -152,18 +152,11 @@ def run_header(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -
     """The header of a run of `pair` on this machine."""
     decoder = pair.target.decoder
     return RunHeader(
-        rule=rule.name,
-        temperature=rule.temperature,
-        top_k=rule.top_k,
-        top_p=rule.top_p,
-        seed=rule.seed,
-        dtype=str(decoder.dtype).removeprefix("torch."),
-        device=device_name(decoder.device),
-        target=pair.name,
-        drafter=pair.drafter.name,
-        policy=policy,
-        end_tokens=tuple(end_tokens),
-    )
+        rule=rule.name, temperature=rule.temperature, top_k=rule.top_k, top_p=rule.top_p,
+        seed=rule.seed, dtype=str(decoder.dtype).removeprefix("torch."),
+        device=device_name(decoder.device), target=pair.name, drafter=pair.drafter.name,
+        policy=policy, end_tokens=tuple(end_tokens)
+    )  # fmt: skip
 
 
 def emitted_sequences(trace: Trace, results: Sequence[DecodeResult]) -> tuple[EmittedSequence, ...]:
@@ -184,17 +177,10 @@ def recorded_run(trace: Trace) -> EmittedRun:
     """A recording as a run without rounds; RunError for a synthetic one."""
     meta, cuts, rows = trace.meta, trace.prompt_offset, trace.offset
     header = RunHeader(
-        rule=meta.rule,
-        temperature=meta.temperature or 1.0,
-        top_k=getattr(meta, "top_k", 0),
-        top_p=getattr(meta, "top_p", 1.0),
-        seed=meta.seed,
-        dtype=meta.dtype,
-        device=meta.device,
-        target=meta.target,
-        drafter=meta.drafter,
-        end_tokens=meta.end_tokens,
-    )
+        rule=meta.rule, temperature=meta.temperature or 1.0, top_k=getattr(meta, "top_k", 0),
+        top_p=getattr(meta, "top_p", 1.0), seed=meta.seed, dtype=meta.dtype, device=meta.device,
+        target=meta.target, drafter=meta.drafter, end_tokens=meta.end_tokens
+    )  # fmt: skip
     sequences = (
         EmittedSequence(
             trace.prompt[cuts[s] : cuts[s + 1]].tolist(),

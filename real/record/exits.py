@@ -27,12 +27,9 @@ MAX_NODES = 1 << 22
 class Node:
     """A draft after a position of the sequence that some thresholds reach.
 
-    | field | meaning |
-    | --- | --- |
-    | position | of the row that the draft misses at |
-    | number | among the recording's nodes |
-    | low, high | least confidence codes of each exit but the last that lead here |
-    | row | its place among the position's nodes of its depth |
+    position: of the row that the draft misses at; number: among the recording's nodes; low, high:
+    least confidence codes of each exit but the last that lead here; row: its place among the
+    position's nodes of its depth.
     """
 
     position: int

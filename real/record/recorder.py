@@ -129,13 +129,9 @@ class Shards:
     """
 
     def __init__(
-        self,
-        files: RecordingFiles,
-        settings: Settings,
-        meta: TraceMeta,
-        prompts: Sequence[Prompt],
-        processes: Processes = ALONE,
-    ):
+        self, files: RecordingFiles, settings: Settings, meta: TraceMeta,
+        prompts: Sequence[Prompt], processes: Processes = ALONE
+    ):  # fmt: skip
         self.files, self.settings, self.folder = files, settings, files.shards
         manifest = {
             "settings": asdict(settings),
@@ -279,14 +275,9 @@ def check_shared(recordings: Sequence[Recording]) -> None:
 
 
 def record(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompts: Sequence[Prompt],
-    files: RecordingFiles,
-    meta: TraceMeta,
-    progress: Progress = quiet,
-) -> Trace:
+    target: Target, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt],
+    files: RecordingFiles, meta: TraceMeta, progress: Progress = quiet
+) -> Trace:  # fmt: skip
     """Records all prompts into `files.trace`; a killed recording continues at its last whole shard.
 
     RecordError for shards with other settings or of another process, a damaged shard, or a sequence
@@ -344,13 +335,9 @@ def record_all(
 
 
 def _write_missing(
-    first: Recording,
-    shards: Sequence[Shards],
-    prompts: Sequence[Prompt],
-    cache: SequenceCache,
-    progress: Progress,
-    processes: Processes,
-) -> None:
+    first: Recording, shards: Sequence[Shards], prompts: Sequence[Prompt], cache: SequenceCache,
+    progress: Progress, processes: Processes
+) -> None:  # fmt: skip
     """The target writes the blocks that shards are missing of; each process knows all of them."""
     size = first.files.shard_size
     for i, block in enumerate(blocks_of(first.settings, size, len(prompts))):
@@ -362,13 +349,9 @@ def _write_missing(
 
 
 def _record_missing(
-    recordings: Sequence[Recording],
-    shards: Sequence[Shards],
-    prompts: Sequence[Prompt],
-    groups: Sequence[range],
-    cache: SequenceCache | None,
-    progress: Progress,
-) -> None:
+    recordings: Sequence[Recording], shards: Sequence[Shards], prompts: Sequence[Prompt],
+    groups: Sequence[range], cache: SequenceCache | None, progress: Progress
+) -> None:  # fmt: skip
     """Records the shards of these groups that are missing."""
     for group in groups:
         paths = [own.path(group.start) for own in shards]
@@ -392,12 +375,9 @@ def _label(recording: Recording) -> str:
 
 
 def _record_shards(
-    missing: Sequence[tuple[Recording, Shards]],
-    prompts: Sequence[Prompt],
-    group: range,
-    cache: SequenceCache | None,
-    progress: Progress,
-) -> None:
+    missing: Sequence[tuple[Recording, Shards]], prompts: Sequence[Prompt], group: range,
+    cache: SequenceCache | None, progress: Progress
+) -> None:  # fmt: skip
     """Records the sequences of `group` with every drafter that misses their shard."""
     rows: list[list[RecordedRows]] = [[] for _ in missing]
     for sequence in group:
@@ -422,15 +402,9 @@ def _record_shards(
 
 
 def record_sequence(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    sequence: int,
-    cache: SequenceCache | None = None,
-    shared: SharedPass | None = None,
-    stepwise: bool = False,
-) -> RecordedRows:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], sequence: int,
+    cache: SequenceCache | None = None, shared: SharedPass | None = None, stepwise: bool = False
+) -> RecordedRows:  # fmt: skip
     """The rows of the target's sequence after `prompt`, whose draw address is `sequence`.
 
     A cached sequence is read, another one is added to `cache`. `shared` keeps what recorders of
@@ -478,38 +452,25 @@ def complete_settings(settings: Settings, pair: Pair, batch: int | None) -> Sett
 
 
 def make_recording(
-    pair: Pair,
-    settings: Settings,
-    prompts: Sequence[Prompt],
-    files: RecordingFiles,
-    origin: PromptOrigin,
-) -> Recording:
+    pair: Pair, settings: Settings, prompts: Sequence[Prompt], files: RecordingFiles,
+    origin: PromptOrigin
+) -> Recording:  # fmt: skip
     """The drafter's part of a recording job; ValueError for sequences beyond a model's window."""
     pair.check_length(max(len(p.token) for p in prompts) + settings.budget)
     decoder = pair.target.decoder
     meta = describe(
-        pair.name,
-        pair.drafter,
-        settings,
-        prompts,
-        pair.tokenizer_sha256,
-        decoder.device,
-        decoder.dtype,
-    )
+        pair.name, pair.drafter, settings, prompts, pair.tokenizer_sha256, decoder.device,
+        decoder.dtype
+    )  # fmt: skip
     meta = replace(meta, chat=dict(origin.chat), drafter_sha256=pair.drafter_sha256)
     return Recording(pair.target, pair.drafter, settings, files, meta)
 
 
 def record_to(
-    out: Path,
-    pair: Pair,
-    prompts: Sequence[Prompt],
-    settings: Settings,
-    progress: Progress = quiet,
-    sequence_cache: Path | None = None,
-    origin: PromptOrigin = UNKNOWN_ORIGIN,
-    processes: Processes = ALONE,
-) -> dict:
+    out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settings,
+    progress: Progress = quiet, sequence_cache: Path | None = None,
+    origin: PromptOrigin = UNKNOWN_ORIGIN, processes: Processes = ALONE
+) -> dict:  # fmt: skip
     """Records a trace with its data card next to it (`<out>.json`), and returns the card.
 
     sequence_cache: a file that keeps the target's sequences for further recordings. `origin` is
@@ -536,13 +497,9 @@ def is_finished(recording: Recording, prompts: Sequence[Prompt]) -> bool:
         return False
     trace = load_trace(recording.files.trace)
     wanted = replace(
-        recording.meta,
-        tasks=tuple(p.task for p in prompts),
-        ids=tuple(p.id for p in prompts),
-        argv=trace.meta.argv,
-        git=trace.meta.git,
-        notes=trace.meta.notes,
-    )
+        recording.meta, tasks=tuple(p.task for p in prompts), ids=tuple(p.id for p in prompts),
+        argv=trace.meta.argv, git=trace.meta.git, notes=trace.meta.notes
+    )  # fmt: skip
     cuts = zip(trace.prompt_offset, trace.prompt_offset[1:])
     return (
         trace.meta == wanted

@@ -9,7 +9,7 @@ import torch
 
 from real.decode.features import FeatureReader, encode_features, feature_values, required_predictors
 from real.decode.loop import along
-from real.draft import Drafter
+from real.draft import Drafter, ParallelDrafter
 from real.draft.kind import DraftedLogits, position_batches, rank_of
 from real.drafters import parallel_form
 from real.model.decoder import Decoder
@@ -44,13 +44,9 @@ class RecordedRows:
 class FullDrafts:
     """Drafts from all positions, none stopped early; input of `rows_of`.
 
-    | field | shape, dtype | meaning |
-    | --- | --- | --- |
-    | offered | int64 `[n]` | tokens that the drafter offers at each position |
-    | chain | int64 `[n, K]` | its free draft |
-    | margin | float64 `[n, K]` | best minus second score of each draft token |
-    | feature | float64 `[n, K, F]` | values of the features |
-    | rank | int64 `[n, K]` | rank of the recorded token in a draft along the sequence |
+    offered int64 `[n]`: tokens that the drafter offers; chain int64, margin float64 `[n, K]`: its
+    free draft, best minus second score of each token; feature float64 `[n, K, F]`: values; rank
+    int64 `[n, K]`: of the recorded token in a draft along the sequence.
     """
 
     offered: np.ndarray
@@ -80,15 +76,21 @@ def rows_of(settings: Settings, tokens: np.ndarray, drafts: FullDrafts) -> Recor
         feature[drafted], distance = encode_features(names, drafts.feature[drafted])
         feature_margin[drafted] = encode_margin(distance.min(-1))
     return RecordedRows(
-        token=tokens,
-        depth=depth,
-        run=accepted_lengths(np.where(drafted, drafts.chain, -1), tokens, depth),
-        feature=feature,
-        rank=np.where(inside, rank, 0).astype(np.uint8),
-        margin=np.zeros(n, np.uint8),
-        draft_margin=draft_margin,
-        feature_margin=feature_margin,
-    )
+        token=tokens, depth=depth,
+        run=accepted_lengths(np.where(drafted, drafts.chain, -1), tokens, depth), feature=feature,
+        rank=np.where(inside, rank, 0).astype(np.uint8), margin=np.zeros(n, np.uint8),
+        draft_margin=draft_margin, feature_margin=feature_margin
+    )  # fmt: skip
+
+
+def _rows(
+    settings: Settings, tokens: np.ndarray, offered: np.ndarray, columns: torch.Tensor
+) -> RecordedRows:
+    """The rows of `columns [3 + F, n, K]`: chain, margin, rank and features."""
+    chain, margins, rank, *feature = columns.cpu().numpy()
+    values = np.stack(feature, -1) if feature else np.zeros((*chain.shape, 0))
+    drafts = FullDrafts(offered, chain.astype(np.int64), margins, values, rank.astype(np.int64))
+    return rows_of(settings, tokens, drafts)
 
 
 def accepted_lengths(chain: np.ndarray, tokens: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -101,13 +103,9 @@ def accepted_lengths(chain: np.ndarray, tokens: np.ndarray, depth: np.ndarray) -
 
 
 def assemble(
-    rows: Sequence[RecordedRows],
-    prompts: Sequence[Prompt],
-    first: int,
-    settings: Settings,
-    meta: TraceMeta,
-    budgets: Sequence[int] | None = None,
-) -> Trace:
+    rows: Sequence[RecordedRows], prompts: Sequence[Prompt], first: int, settings: Settings,
+    meta: TraceMeta, budgets: Sequence[int] | None = None
+) -> Trace:  # fmt: skip
     """One trace of recorded sequences, whose draw addresses are `first`, `first + 1`, ...
 
     `budgets` replace that of `settings`, one for each sequence.
@@ -146,32 +144,22 @@ def _offsets(lengths) -> np.ndarray:
 
 def _concatenated(parts: Sequence) -> dict[str, Any]:
     """The columns of `RecordedRows`, each concatenated over `parts`; None where it is absent."""
-    columns = {
-        name: [getattr(p, name) for p in parts] for name in RecordedRows.__dataclass_fields__
-    }
-    return {
-        name: None if column[0] is None else np.concatenate(column)
-        for name, column in columns.items()
-    }
+    names = RecordedRows.__dataclass_fields__
+    columns = {name: [getattr(p, name) for p in parts] for name in names}
+    return {name: None if c[0] is None else np.concatenate(c) for name, c in columns.items()}
 
 
 def check_history_free(drafter: Drafter | type[Drafter]) -> None:
     """RecordError for a drafter whose proposals depend on earlier rounds."""
     if not drafter.history_free:
-        raise RecordError(
-            f"drafter {drafter.name!r} depends on earlier rounds, so its recording would not "
-            "replay exactly; expected a history-free drafter"
-        )
+        why = "depends on earlier rounds, so its recording would not replay exactly"
+        raise RecordError(f"drafter {drafter.name!r} {why}; expected a history-free drafter")
 
 
 def record_stepwise(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    tokens: np.ndarray,
-    sequence: int,
-) -> RecordedRows:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], tokens: np.ndarray,
+    sequence: int
+) -> RecordedRows:  # fmt: skip
     """Rows of `tokens`: at each position a free draft, then one along the sequence for the ranks.
 
     | slot | rank | draft margin |
@@ -229,15 +217,10 @@ def record_stepwise(
         drafter.rollback(0)
         forced = None
     return RecordedRows(
-        token=tokens,
-        depth=depth,
-        run=accepted_lengths(chain, tokens, depth),
-        feature=feature,
-        rank=rank,
-        margin=np.zeros(n, np.uint8),
-        draft_margin=draft_margin,
-        feature_margin=feature_margin,
-    )
+        token=tokens, depth=depth, run=accepted_lengths(chain, tokens, depth), feature=feature,
+        rank=rank, margin=np.zeros(n, np.uint8), draft_margin=draft_margin,
+        feature_margin=feature_margin
+    )  # fmt: skip
 
 
 CACHED_BYTES = 1 << 21
@@ -338,16 +321,36 @@ class IdleTarget:
         """Does nothing: there are no rows to keep."""
 
 
+def parallel_batches(
+    drafter: Drafter, full: TargetPass, n: int, width: int, drafts: int = 1
+) -> tuple[int, Iterator[tuple[ParallelDrafter, torch.Tensor]]]:
+    """(first of n positions that it drafts from, its parallel form with positions to draft from at
+    a time)."""
+    factory = parallel_form(drafter)
+    assert factory is not None
+    first = min(n, max(0, factory.min_context - full.prompt_length))
+
+    def batches() -> Iterator[tuple[ParallelDrafter, torch.Tensor]]:
+        if first < n:
+            parallel = factory(drafter, full)
+            positions = torch.arange(first, n, device=full.token.device)
+            for batch in position_batches(positions, width, full, parallel, drafts):
+                yield parallel, batch
+
+    return first, batches()
+
+
+def _padded(tokens: np.ndarray, K: int, device: torch.device) -> torch.Tensor:
+    """The tokens, the last of them K times more: int64 `[n + K]`."""
+    padded = np.concatenate((tokens, np.repeat(tokens[-1:], K))).astype(np.int64)
+    return torch.from_numpy(padded).to(device)
+
+
 @torch.inference_mode()
 def record_parallel(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    tokens: np.ndarray,
-    sequence: int,
-    shared: SharedPass | None = None,
-) -> RecordedRows:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], tokens: np.ndarray,
+    sequence: int, shared: SharedPass | None = None
+) -> RecordedRows:  # fmt: skip
     """Rows of `tokens`; equal to `record_stepwise`.
 
     Each position drafts twice side by side: freely, and along the sequence for the ranks.
@@ -357,81 +360,59 @@ def record_parallel(
     full = shared.target_pass(target.decoder, prompt, tokens.tolist())
     device = full.token.device
     depth = drafter.longest(K)
-    predictors = {
-        name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
-    }
+    predictors = {name: p.folded() for name, p in required_predictors(names, drafter).items()}
     sequence_scores = shared.scores(rule, sequence, n + K)
-    padded = np.concatenate((tokens, np.repeat(tokens[-1:], K))).astype(np.int64)
-    expected = torch.from_numpy(padded).to(device)
+    expected = _padded(tokens, K, device)
     # chain, margin, rank and features of every position and slot
     columns = torch.zeros(3 + len(names), n, K, dtype=torch.float64, device=device)
-    factory = parallel_form(drafter)
-    assert factory is not None
-    first = max(0, factory.min_context - len(prompt))
-    if first < n and depth:
-        parallel = factory(drafter, full)
-        positions = torch.arange(first, n, device=device)
-        for batch in position_batches(positions, 1, full, parallel, 2):
-            m, both = len(batch), torch.cat((batch, batch))
-            target_odds = {
-                name: folded.of_target(full.before(batch)) for name, folded in predictors.items()
+    first, batches = parallel_batches(drafter, full, n, 1, 2)
+    for parallel, batch in batches if depth else ():
+        m, both = len(batch), torch.cat((batch, batch))
+        target_odds = {
+            name: folded.of_target(full.before(batch)) for name, folded in predictors.items()
+        }
+        root = torch.zeros_like(both)[:, None]
+        step = parallel.start(both)
+        for slot in range(depth):
+            drafted, hidden = DraftedLogits.of(step[0])[:, 0], step[1][:, 0]
+            token = torch.cat((expected[batch + slot], expected[batch + slot]))
+            odds = {
+                name: each[:, min(slot, each.shape[1] - 1)]
+                + predictors[name].of_drafter(hidden[:m])
+                for name, each in target_odds.items()
             }
-            root = torch.zeros_like(both)[:, None]
-            step = parallel.start(both)
-            for slot in range(depth):
-                drafted, hidden = DraftedLogits.of(step[0])[:, 0], step[1][:, 0]
-                token = torch.cat((expected[batch + slot], expected[batch + slot]))
-                odds = {
-                    name: each[:, min(slot, each.shape[1] - 1)]
-                    + predictors[name].of_drafter(hidden[:m])
-                    for name, each in target_odds.items()
-                }
-                for part in row_chunks(m, drafted.logits.shape[-1], device):
-                    rows, own = batch[part], drafted[part]
-                    free = sequence_scores(own, rows + slot)
-                    token[part], columns[1, rows, slot] = picks(own, free)
-                    columns[0, rows, slot] = token[part].double()
-                    along = drafted[m + part.start : m + part.stop]
-                    scores = sequence_scores(along, rows + slot)
-                    columns[2, rows, slot] = along.rank(scores, token[m:][part]).double()
-                    if names:
-                        columns[3:, rows, slot] = feature_values(
-                            names,
-                            own.logits,
-                            rule.temperature,
-                            {name: value[part] for name, value in odds.items()},
-                            own.place(token[part])[0],
-                        ).T
-                if slot + 1 < depth:
-                    step = parallel.extend(root, token[:, None])
-    chain, draft_margin, rank, *feature = columns.cpu().numpy()
-    drafts = FullDrafts(
-        offered=np.where(np.arange(n) < first, 0, depth),
-        chain=chain.astype(np.int64),
-        margin=draft_margin,
-        feature=np.stack(feature, -1) if names else np.zeros((n, K, 0)),
-        rank=rank.astype(np.int64),
-    )
-    return rows_of(settings, tokens, drafts)
+            for part in row_chunks(m, drafted.logits.shape[-1], device):
+                rows, own = batch[part], drafted[part]
+                free = sequence_scores(own, rows + slot)
+                token[part], columns[1, rows, slot] = picks(own, free)
+                columns[0, rows, slot] = token[part].double()
+                along = drafted[m + part.start : m + part.stop]
+                scores = sequence_scores(along, rows + slot)
+                columns[2, rows, slot] = along.rank(scores, token[m:][part]).double()
+                if names:
+                    columns[3:, rows, slot] = feature_values(
+                        names,
+                        own.logits,
+                        rule.temperature,
+                        {name: value[part] for name, value in odds.items()},
+                        own.place(token[part])[0],
+                    ).T
+            if slot + 1 < depth:
+                step = parallel.extend(root, token[:, None])
+    offered = np.where(np.arange(n) < first, 0, depth)
+    return _rows(settings, tokens, offered, columns)
 
 
 @torch.inference_mode()
 def record_prefix_only(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    tokens: np.ndarray,
-    sequence: int,
-    shared: SharedPass | None = None,
-) -> RecordedRows:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], tokens: np.ndarray,
+    sequence: int, shared: SharedPass | None = None
+) -> RecordedRows:  # fmt: skip
     """Rows of `tokens` for a drafter that is a language model; equal to `record_stepwise`."""
     lm = drafter.lm
     assert lm is not None
     n, K, names, device = len(tokens), settings.K, settings.features, lm.device
-    predictors = {
-        name: predictor.folded() for name, predictor in required_predictors(names, drafter).items()
-    }
+    predictors = {name: p.folded() for name, p in required_predictors(names, drafter).items()}
     logit_features = tuple(name for name in names if name not in predictors)
     shared = shared or SharedPass()
     sequence_scores = shared.scores(settings.rule, sequence, n + K)
@@ -511,15 +492,7 @@ def record_prefix_only(
         prefix_rank[reached.clamp(max=n - 1)].double(),
         *(feature[name] for name in names),
     ]
-    chain, draft_margin, rank, *recorded = torch.stack(columns).cpu().numpy()
-    drafts = FullDrafts(
-        offered=np.full(n, K),
-        chain=chain.astype(np.int64),
-        margin=draft_margin,
-        feature=np.stack(recorded, -1) if names else np.zeros((n, K, 0)),
-        rank=rank.astype(np.int64),
-    )
-    return rows_of(settings, tokens, drafts)
+    return _rows(settings, tokens, np.full(n, K), torch.stack(columns))
 
 
 @torch.inference_mode()
@@ -531,28 +504,22 @@ def parallel_ratios(
     `p [n]` is the target's probability of each of `tokens [n]`.
     """
     n, K, device = len(tokens), settings.K, full.token.device
-    factory = parallel_form(drafter)
-    assert factory is not None
     offered = drafter.longest(K)
-    first = min(n, max(0, factory.min_context - full.prompt_length))
-    padded = np.concatenate((tokens, np.repeat(tokens[-1:], K))).astype(np.int64)
-    expected = torch.from_numpy(padded).to(device)
+    first, batches = parallel_batches(drafter, full, n, 1)
+    expected = _padded(tokens, K, device)
     q = torch.zeros(n, K, dtype=torch.float64, device=device)
-    if first < n and offered:
-        parallel = factory(drafter, full)
-        positions = torch.arange(first, n, device=device)
-        for batch in position_batches(positions, 1, full, parallel):
-            step = parallel.start(batch)
-            for slot in range(offered):
-                drafted = DraftedLogits.of(step[0])[:, 0]
-                token = expected[batch + slot][:, None]
-                for part in row_chunks(len(batch), drafted.logits.shape[-1], device):
-                    probabilities = settings.rule.probs(drafted.logits[part])
-                    column, inside = drafted.place(token[part][:, 0])
-                    found = probabilities.gather(-1, column[:, None])[:, 0]
-                    q[batch[part], slot] = found.where(inside, 0.0)
-                if slot + 1 < offered:
-                    step = parallel.extend(torch.zeros_like(token), token)
+    for parallel, batch in batches if offered else ():
+        step = parallel.start(batch)
+        for slot in range(offered):
+            drafted = DraftedLogits.of(step[0])[:, 0]
+            token = expected[batch + slot][:, None]
+            for part in row_chunks(len(batch), drafted.logits.shape[-1], device):
+                probabilities = settings.rule.probs(drafted.logits[part])
+                column, inside = drafted.place(token[part][:, 0])
+                found = probabilities.gather(-1, column[:, None])[:, 0]
+                q[batch[part], slot] = found.where(inside, 0.0)
+            if slot + 1 < offered:
+                step = parallel.extend(torch.zeros_like(token), token)
     position = np.arange(n)[:, None] + np.arange(K)
     ratio = np.minimum(1.0, q.cpu().numpy() / p[np.minimum(position, n - 1)])
     offers = np.where(np.arange(n) < first, 0, offered)
@@ -561,13 +528,9 @@ def parallel_ratios(
 
 
 def record_rejection(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    written: TargetSequence,
-    shared: SharedPass | None = None,
-) -> RecordedRows:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int],
+    written: TargetSequence, shared: SharedPass | None = None
+) -> RecordedRows:  # fmt: skip
     """The acceptance ratios of a sequence drawn from the target, which brings its p of each token.
 
     ratio[t, j] = min(1, q(y) / p(y)) with y = token[t + j], and 0 past the sequence's end. p is the
@@ -590,12 +553,9 @@ def record_rejection(
     else:
         ratio, depth = _stepwise(target, drafter, settings, prompt, tokens, p)
     return RecordedRows(
-        token=tokens,
-        depth=depth,
-        run=np.zeros(n, np.uint8),
-        feature=np.zeros((n, K, 0), np.uint8),
-        ratio=ratio.astype(np.float32),
-    )
+        token=tokens, depth=depth, run=np.zeros(n, np.uint8),
+        feature=np.zeros((n, K, 0), np.uint8), ratio=ratio.astype(np.float32)
+    )  # fmt: skip
 
 
 def _prefix_only(drafter, settings: Settings, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
@@ -606,13 +566,9 @@ def _prefix_only(drafter, settings: Settings, prompt: list[int], tokens: np.ndar
 
 
 def _stepwise(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    tokens: np.ndarray,
-    p: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], tokens: np.ndarray,
+    p: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """(ratio, depth) through the protocol: at each position a draft along the sequence."""
     n, K, rule = len(tokens), settings.K, settings.rule
     ratio, depth, t = np.zeros((n, K)), np.full(n, K, np.uint8), 0
@@ -663,14 +619,9 @@ def record_emitted(
 
 
 def emitted_rows(
-    target: Target,
-    drafter: Drafter,
-    rule: Rule,
-    prompt: list[int],
-    tokens: np.ndarray,
-    K: int,
-    budget: int,
-) -> RecordedRows:
+    target: Target, drafter: Drafter, rule: Rule, prompt: list[int], tokens: np.ndarray, K: int,
+    budget: int
+) -> RecordedRows:  # fmt: skip
     """The rows of `tokens [n]` emitted after `prompt`, with drafts of up to K tokens.
 
     RecordError for a drafter that is not history-free.

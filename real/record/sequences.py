@@ -41,12 +41,9 @@ OnSequence = Callable[[int, list[int], list[float]], None]
 
 @torch.inference_mode()
 def write_batch(
-    decoder: Decoder,
-    settings: Settings,
-    requests: Mapping[int, tuple[list[int], int]],
-    batch: int,
-    on_sequence: OnSequence,
-) -> None:
+    decoder: Decoder, settings: Settings, requests: Mapping[int, tuple[list[int], int]],
+    batch: int, on_sequence: OnSequence
+) -> None:  # fmt: skip
     """Writes the sequences of some (prompt, draw address), `batch` at a time, one row each a pass.
 
     Sequences that end give their places to the next prompts, once they are `LEAST_FREE` of the
@@ -171,12 +168,9 @@ def default_batch(target: Target) -> int:
 
 
 def target_sequences(
-    target: Target,
-    settings: Settings,
-    prompts: Sequence[list[int]],
-    addresses: Sequence[int],
-    progress: Progress = quiet,
-) -> list[TargetSequence]:
+    target: Target, settings: Settings, prompts: Sequence[list[int]], addresses: Sequence[int],
+    progress: Progress = quiet
+) -> list[TargetSequence]:  # fmt: skip
     """The target's sequences after all `prompts`, whose draw addresses are `addresses`.
 
     `settings.batch` are written at a time; 1: each through the decode loop, on the target's engine.
@@ -248,16 +242,9 @@ def target_sequence(
 
     cost = CostModel.from_ratio(0.0, settings.K)
     result = decode(
-        target,
-        Silent(),
-        chain_plan(fixed(0), settings.K, 0, cost),
-        settings.rule,
-        prompt,
-        settings.budget,
-        settings.end_tokens,
-        sequence,
-        listen,
-    )
+        target, Silent(), chain_plan(fixed(0), settings.K, 0, cost), settings.rule, prompt,
+        settings.budget, settings.end_tokens, sequence, listen
+    )  # fmt: skip
     return result.token, _encoded(evidence, settings)
 
 
@@ -267,17 +254,9 @@ def _encoded(evidence: list[float], settings: Settings) -> np.ndarray:
 
 
 MADE_WITH = (
-    "target",
-    "tokenizer_sha256",
-    "rule",
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-    "device",
-    "dtype",
-    "versions",
-)
+    "target", "tokenizer_sha256", "rule", "temperature", "top_k", "top_p", "seed", "device",
+    "dtype", "versions"
+)  # fmt: skip
 """Fields of the metadata that the sequences depend on."""
 
 
@@ -292,13 +271,9 @@ class SequenceCache:
     """
 
     def __init__(
-        self,
-        path: str | Path,
-        settings: Settings,
-        meta: TraceMeta,
-        target: Target,
-        processes: Processes = ALONE,
-    ):
+        self, path: str | Path, settings: Settings, meta: TraceMeta, target: Target,
+        processes: Processes = ALONE
+    ):  # fmt: skip
         self.sampled = settings.rule.sampled
         self.path, self.budget, self.end_tokens = Path(path), settings.budget, settings.end_tokens
         name = self.path.name
@@ -446,13 +421,9 @@ def groups_of(size: int, sequences: int) -> list[range]:
 
 
 def write_block(
-    target: Target,
-    settings: Settings,
-    prompts: Sequence[Prompt],
-    block: range,
-    cache: SequenceCache,
-    progress: Progress = quiet,
-) -> None:
+    target: Target, settings: Settings, prompts: Sequence[Prompt], block: range,
+    cache: SequenceCache, progress: Progress = quiet
+) -> None:  # fmt: skip
     """Writes and saves the sequences of a block of the prompts that are not in the cache.
 
     RecordError naming the prompt of a sequence that cannot be written.
@@ -482,14 +453,9 @@ SAVED_BATCHES = 4
 
 
 def add_later_turns(
-    target: Target,
-    settings: Settings,
-    prompts: Sequence[Prompt],
-    conversation: Conversation,
-    cache: SequenceCache,
-    progress: Progress = quiet,
-    processes: Processes = ALONE,
-) -> tuple[list[Prompt], LeftOut]:
+    target: Target, settings: Settings, prompts: Sequence[Prompt], conversation: Conversation,
+    cache: SequenceCache, progress: Progress = quiet, processes: Processes = ALONE
+) -> tuple[list[Prompt], LeftOut]:  # fmt: skip
     """All prompts with those of later turns after them, turn by turn: (prompts, left out).
 
     The answers are the sequences that the recording of these prompts holds: they are written into
@@ -523,12 +489,9 @@ def add_later_turns(
 
 
 def _write(
-    target: Target,
-    settings: Settings,
-    prompts: Sequence[Prompt],
-    places: Sequence[int],
-    cache: SequenceCache,
-) -> None:
+    target: Target, settings: Settings, prompts: Sequence[Prompt], places: Sequence[int],
+    cache: SequenceCache
+) -> None:  # fmt: skip
     """Writes the missing ones of the sequences at these places, and saves them."""
     missing = [i for i in places if cache.find(i, prompts[i].token) is None]
     tokens = [prompts[i].token for i in missing]

@@ -82,14 +82,9 @@ def _is_tree(tree, K: int) -> bool:
 
 
 def describe(
-    target: str,
-    drafter: Drafter,
-    settings: Settings,
-    prompts: Sequence[Prompt],
-    tokenizer_sha256: str,
-    device: torch.device | str,
-    dtype: torch.dtype,
-) -> TraceMeta:
+    target: str, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt],
+    tokenizer_sha256: str, device: torch.device | str, dtype: torch.dtype
+) -> TraceMeta:  # fmt: skip
     """The metadata of a recording made by this process on this machine."""
     rule = settings.rule
     return TraceMeta(

@@ -28,14 +28,10 @@ from simspec.engines.text import WrittenText, read_texts, record_texts, text_bud
 
 
 def record_texts_by_model(
-    texts: Sequence[WrittenText],
-    drafter: ModelDrafter,
-    K: int = 16,
-    end_tokens: Sequence[int] = (),
-    sampled: bool = False,
-    source: str = "",
-    progress: Progress = quiet,
-) -> Trace:
+    texts: Sequence[WrittenText], drafter: ModelDrafter, K: int = 16,
+    end_tokens: Sequence[int] = (), sampled: bool = False, source: str = "",
+    progress: Progress = quiet
+) -> Trace:  # fmt: skip
     """A recording of this model's greedy drafts along these texts.
 
     Equal to an ordinary recording of a target that writes them, without the target's margins and
@@ -101,12 +97,9 @@ def text_recorder(drafters: Sequence[str], device: str, dtype: torch.dtype) -> C
     rule = None if name in ("model", "suffix") else ngram_rule(drafters[0])
 
     def recorder(
-        texts: Sequence[WrittenText],
-        k: int,
-        end_tokens: Sequence[int],
-        source: str,
-        progress: Progress,
-    ) -> Trace:
+        texts: Sequence[WrittenText], k: int, end_tokens: Sequence[int], source: str,
+        progress: Progress
+    ) -> Trace:  # fmt: skip
         if name == "model":
             model = ModelDrafter.load_alone(Path(folder), dtype, device)
             return record_texts_by_model(texts, model, k, end_tokens, True, source, progress)

@@ -10,10 +10,9 @@ from torch import Tensor
 from real.decode.loop import along
 from real.decode.plans import CandidateTree, search_tree, top_tokens
 from real.draft import Drafter, ParallelDrafter, check_grows
-from real.draft.kind import DraftedLogits, position_batches
-from real.drafters import parallel_form
+from real.draft.kind import DraftedLogits
 from real.model.target import Target
-from real.record.rows import SequenceScores, SharedPass, check_history_free
+from real.record.rows import SequenceScores, SharedPass, check_history_free, parallel_batches
 from real.record.settings import RecordError, Settings
 
 NOT_IN_TREE = 255
@@ -24,13 +23,9 @@ TreeOrder = tuple[np.ndarray, np.ndarray]
 
 
 def tree_order_stepwise(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    tokens: np.ndarray,
-    sequence: int,
-) -> TreeOrder:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], tokens: np.ndarray,
+    sequence: int
+) -> TreeOrder:  # fmt: skip
     """Order and beam of the dynamic tree of `settings.tree` at every position.
 
     | array | value at row t |
@@ -88,13 +83,9 @@ A = TypeVar("A", Tensor, np.ndarray)
 
 
 class Level(NamedTuple, Generic[A]):
-    """One level of the trees of m positions, c nodes each; tensors or arrays.
+    """One level of the trees of m positions, c nodes each; tensors or arrays `[m, c]`.
 
-    | field | shape | meaning |
-    | --- | --- | --- |
-    | token, score | `[m, c]` | of each node |
-    | parent | `[m, c]` | number of its parent in the level above |
-    | expanded | `[m, width]` | numbers of the nodes that the next level grows from |
+    parent: number in the level above; expanded `[m, width]`: nodes that the next level grows from.
     """
 
     token: A
@@ -105,32 +96,22 @@ class Level(NamedTuple, Generic[A]):
 
 @torch.inference_mode()
 def tree_order_parallel(
-    target: Target,
-    drafter: Drafter,
-    settings: Settings,
-    prompt: list[int],
-    tokens: np.ndarray,
-    sequence: int,
-    shared: SharedPass | None = None,
-) -> TreeOrder:
+    target: Target, drafter: Drafter, settings: Settings, prompt: list[int], tokens: np.ndarray,
+    sequence: int, shared: SharedPass | None = None
+) -> TreeOrder:  # fmt: skip
     """Computes `tree_order_stepwise` for all positions at once."""
     width, levels = tree_shape(drafter, settings)
     n = len(tokens)
     order, beam = np.full((n, settings.K), NOT_IN_TREE, np.uint8), np.zeros((n, 2), np.uint8)
-    shared, factory = shared or SharedPass(), parallel_form(drafter)
+    shared = shared or SharedPass()
     full = shared.target_pass(target.decoder, prompt, tokens.tolist())
-    assert factory is not None
-    first = max(0, factory.min_context - len(prompt))
     scores = shared.scores(settings.rule, sequence, n + levels)
-    if first < n:
-        parallel = factory(drafter, full)
-        positions = torch.arange(first, n, device=full.token.device)
-        for batch in position_batches(positions, width, full, parallel):
-            grown = _grow(parallel, scores, batch, width, levels)
-            trees = [Level(*(field.cpu().numpy() for field in level)) for level in grown]
-            position = batch.cpu().numpy()
-            depth = np.minimum(levels, settings.budget - position - 1)
-            order[position, :levels], beam[position] = _order(trees, position, depth, tokens)
+    for parallel, batch in parallel_batches(drafter, full, n, width)[1]:
+        grown = _grow(parallel, scores, batch, width, levels)
+        trees = [Level(*(field.cpu().numpy() for field in level)) for level in grown]
+        position = batch.cpu().numpy()
+        depth = np.minimum(levels, settings.budget - position - 1)
+        order[position, :levels], beam[position] = _order(trees, position, depth, tokens)
     return order, beam
 
 
