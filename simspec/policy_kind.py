@@ -19,17 +19,10 @@ from simspec.tree.tree import TreePolicy
 
 @dataclass(frozen=True)
 class DeferredPolicy:
-    """A policy that needs the trace and the costs before it can run.
+    """A policy that needs the trace and the costs before it can run; calling it resolves it.
 
-    | field       | type     | meaning                                                            |
-    | ----------- | -------- | ------------------------------------------------------------------ |
-    | name        | str      | label in tables                                                    |
-    | make        | function | (trace, cost) -> Policy or TreePolicy                              |
-    | reads       | (str,)   | names of the features that the policy reads                        |
-    | submits     | int      | most tree nodes that a round submits; 0 for chains                 |
-    | clairvoyant | bool     | it knows the recorded tokens, so that it is replayed and never run |
-
-    Calling it is the same as `resolve`.
+    reads are features, submits the most tree nodes of a round (0 for chains); a clairvoyant one
+    knows the recorded tokens, so that it is replayed and never run.
     """
 
     name: str
@@ -38,12 +31,11 @@ class DeferredPolicy:
     submits: int = 0
     clairvoyant: bool = False
 
-    def __call__(self, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
-        return self.resolve(trace, cost)
-
     def resolve(self, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
         """The policy for this trace at these costs; whatever `make` raises."""
         return self.make(trace, cost)
+
+    __call__ = resolve
 
     def submitted(self, K: int) -> int:
         """Tree nodes that costs must price where drafts reach K: 0 for chains."""

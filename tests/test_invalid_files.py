@@ -10,7 +10,7 @@ from inputs import COSTS, PROMPT_LINE, RECORD_COMMAND, with_fields
 from shell import command, refused
 
 from simspec import TraceMeta, load_trace, synthetic
-from simspec.trace.meta import TraceError
+from simspec.trace.file import TraceError
 
 VALID_COST = {
     "draft": [0, 1],

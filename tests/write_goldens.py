@@ -14,7 +14,7 @@ from cost_replicates import replicated
 from simspec import CostModel, Trace, replay, synthetic
 from simspec.cost.table import CostTable
 from simspec.policies import parse
-from simspec.trace.meta import ARRAYS, SCHEMA
+from simspec.trace.file import ARRAYS, SCHEMA
 
 GOLDENS = Path(__file__).parent / "goldens"
 POLICIES = ("fixed:2", "beta_ts", "hf_heuristic:1")

@@ -37,7 +37,7 @@ from simspec.engines.import_report import (
     outcomes_of_totals,
 )
 from simspec.output.files import LONGEST_REASON, check_output
-from simspec.trace.meta import TraceMeta
+from simspec.trace.file import TraceMeta
 from simspec.trace.trace import Trace
 
 ROUNDED = 0.0051

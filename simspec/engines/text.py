@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from simspec.engines.ngram import FEATURES, NgramRule, SuffixRule, drafted_text, suffix_text
-from simspec.trace.meta import TraceMeta
+from simspec.trace.file import TraceMeta
 from simspec.trace.trace import Trace
 
 MOST_BYTES = 1 << 30

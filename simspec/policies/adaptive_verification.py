@@ -138,8 +138,7 @@ def adaptive_verification(
     R requests. The budget reads each request's acceptances of `lag` drafts ago (as released 1), 1
     for a request's first; the allocation reads today's. draft and verify are tables of seconds, as
     profiled; `overhead` adds the rest of a step, which is not profiled there. k: default the
-    recording's. The limit of one chunk of logits and requests in prefill are left out. PolicyError
-    for values outside their ranges.
+    recording's. The limit of one chunk of logits and requests in prefill are left out.
 
     Source: vLLM 0.32, v1/worker/gpu/spec_decode/adaptive_verification.py, pull requests 47808 and
     52228, `enable_adaptive_verification`. Compared by execution: tests/engines.

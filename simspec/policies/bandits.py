@@ -10,13 +10,13 @@ from simspec.policy.policy import (
     Array,
     Go,
     Policy,
+    PolicyError,
     check_lengths,
     check_number,
     check_option,
     check_scope,
     planned_seconds,
     policy_name,
-    within_depth,
 )  # fmt: skip
 from simspec.policy_kind import LENGTHS, SCOPE, DeferredPolicy, PolicyKind, Real
 from simspec.trace.trace import Trace
@@ -53,14 +53,9 @@ def _ucb_more(params: Array, state: Array, slot: int, features: Array, u: float)
 
 
 def _ucb_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     at = _UCB_SUMS + 2 * int(state[0])
     most = (accepted + 1) * params[2]
     state[1] += 1.0
@@ -76,16 +71,11 @@ def ucb(
     The reward of a round is (accepted + 1) / seconds, divided by the largest that an arm could
     have, max (k + 1) / (overhead + draft[k] + verify[k]), so that it lies in [0, 1].
 
-    | variant  | arm of round t + 1                                                            |
-    | -------- | ----------------------------------------------------------------------------- |
-    | ucb1     | argmax mean + sqrt(exploration ln t / pulls), each arm once first             |
-    | released | all arms in turn for 2 n - 1 rounds, then argmax mean                         |
-
-    As released, the bonus is sqrt(6 ln t / t) for every arm alike: it never decides, and the rule
-    is greedy. ucb1 is that of Auer, Cesa-Bianchi and Fischer (2002). seconds are the modelled ones
-    of each round. Arms deeper than the recording are dropped. As released, each
-    generation starts anew. PolicyError for values outside their ranges, and when resolved if no
-    arm is left.
+    `ucb1`: each arm once, then argmax mean + sqrt(exploration ln t / pulls) (Auer, Cesa-Bianchi and
+    Fischer, 2002). `released`: all arms in turn for 2 n - 1 rounds, then argmax mean: its bonus,
+    sqrt(6 ln t / t), is the same for every arm and never decides. seconds are the modelled ones of
+    each round. Arms deeper than the recording are dropped; PolicyError when resolved if none is
+    left. As released, each generation starts anew.
 
     Source: Hou et al., arXiv 2505.15141; sail-sg/BanditSpec, generate_utils.py at a30f56d.
     """
@@ -98,13 +88,24 @@ def ucb(
     return DeferredPolicy(name, partial(_planned_ucb, name, lengths, settings))
 
 
+def _priced_arms(
+    policy: str, lengths: tuple[int, ...], K: int, cost: CostModel
+) -> tuple[list[int], float]:
+    """(the lengths that drafts reach, seconds per token of the best possible round)."""
+    arms = [length for length in lengths if length <= K]
+    if not arms:
+        raise PolicyError(
+            f"{policy} drafts {lengths[0]} tokens or more, here drafts reach {K}: "
+            "take shorter lengths"
+        )
+    seconds = planned_seconds(policy, cost, arms[-1])
+    return arms, min(seconds[k] / (k + 1) for k in arms)
+
+
 def _planned_ucb(
     name: str, lengths: tuple[int, ...], settings: dict[str, Any], trace: Trace, cost: CostModel
 ) -> Policy:
-    """The policy with the scale of its rewards among its parameters."""
-    arms = within_depth(name, lengths, trace.K)
-    seconds = planned_seconds(name, cost, arms[-1])
-    scale = min(seconds[k] / (k + 1) for k in arms)
+    arms, scale = _priced_arms(name, lengths, trace.K, cost)
     params = (settings["variant"] == "released", settings["exploration"], scale, *arms)
     state0 = (0.0,) * (_UCB_SUMS + 2 * len(arms))
     return Policy(name, _ucb_more, _ucb_observe, params, state0, scope=settings["scope"])
@@ -150,14 +151,9 @@ def _exp3_more(params: Array, state: Array, slot: int, features: Array, u: float
 
 
 def _exp3_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     most = (accepted + 1) * params[1]
     loss = 1.0 - most / cost if most < cost else 0.0
     state[_EXP3_LOSSES + int(state[0])] += loss / state[1]
@@ -168,9 +164,7 @@ def exp3(arms: str = "1/2/3/4", rate: float = 1.0, scope: str = "sequence") -> D
     """EXP3Spec: a draft length drawn with weights exponential in its estimated losses.
 
     P(arm i) ~ exp(-eta L_i) in round t, eta = rate sqrt(ln n / (n t)) for n arms. L_i sums (1 -
-    reward) / P(i) over the rounds that drew i. The reward is that of `ucb`: throughput at modelled
-    seconds over the largest possible. Arms deeper than the recording are dropped. PolicyError for
-    values outside their ranges, and when resolved if no arm is left.
+    reward) / P(i) over the rounds that drew i. Rewards and arms are those of `ucb`.
 
     The released code of BanditSpec has no EXP3Spec, and the paper's rate is unverified: this is
     Exp3 with the anytime rate of Bubeck and Cesa-Bianchi (2012), section 3.1.
@@ -188,10 +182,7 @@ def exp3(arms: str = "1/2/3/4", rate: float = 1.0, scope: str = "sequence") -> D
 def _planned_exp3(
     name: str, lengths: tuple[int, ...], settings: dict[str, Any], trace: Trace, cost: CostModel
 ) -> Policy:
-    """The policy with the scale of its rewards among its parameters."""
-    arms = within_depth(name, lengths, trace.K)
-    seconds = planned_seconds(name, cost, arms[-1])
-    scale = min(seconds[k] / (k + 1) for k in arms)
+    arms, scale = _priced_arms(name, lengths, trace.K, cost)
     params = (settings["rate"], scale, *arms)
     state0 = (0.0, 1.0, 0.0, *(0.0,) * len(arms))
     return Policy(

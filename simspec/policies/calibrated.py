@@ -83,14 +83,9 @@ def _draft_more_by_sample(params: Array, state: Array, slot: int, features: Arra
 
 
 def _observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     if drafted > 0:
         state[2] += 1.0
     trials = accepted
@@ -148,28 +143,28 @@ def cali_ts(
     anew where costs differ: `draft_share` wins
     where a draft step costs a third of a target step.
 
-    | side | EESD Table 4 | continues with probability |
-    | --- | --- | --- |
-    | both | Cali-TS | theta |
-    | model | without the sampling side | theta_M |
-    | sampling | without the predictor | theta ~ N(theta-hat, sigma_S^2 / n), clipped |
-
-    `sampling` is the limit sigma_M -> infinity, which has no mean before the first round: n = 1 is
-    used there, around theta_0.
+    side is of EESD Table 4: `model`, without the sampling side, continues with probability theta_M;
+    `sampling`, without the predictor, with theta ~ N(theta-hat, sigma_S^2 / n), clipped: the limit
+    sigma_M -> infinity, where n = 1 is used before the first round, around theta_0.
 
     predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, its JSON file, or
     its weights as 'scalar/bias/confidence/entropy/depth'; a scalar predictor reads 'confidence' and
-    'entropy'. PolicyError for an unknown reading or side, a sigma outside [1e-6, 1e6], theta0
-    outside [0, 1], or a file that holds no predictor.
+    'entropy'.
     """
     check_option("cali_ts", "side", side, tuple(SIDES))
+    check_option("cali_ts", "reading", reading, READINGS)
     label, reads, weights = head_arguments("cali_ts", predictor)
     defaults = _SCALAR if weights[0] else _RECORDED
     constants = [
         default if value is None else value
         for value, default in zip((sigma_m, sigma_s, theta0), defaults)
     ]
-    params = (*_posterior("cali_ts", reading, *constants), *weights)
+    for key, value, low, high in zip(
+        ("sigma_m", "sigma_s", "theta0"), constants, (1e-6, 1e-6, 0), (1e6, 1e6, 1)
+    ):
+        check_number("cali_ts", key, value, low, high)
+    m, s, prior = constants
+    params = (READINGS.index(reading), m * m, s * s, prior, *weights)
     settings = {
         "reading": reading, "predictor": label, "sigma_m": sigma_m, "sigma_s": sigma_s,
         "theta0": theta0, "scope": scope, "K": K, "side": side,
@@ -179,16 +174,6 @@ def cali_ts(
         name, SIDES[side], observe_nothing if side == "model" else _observe, params, (0.0,) * 3, K,
         () if side == "sampling" else reads, scope, random=True,
     )  # fmt: skip
-
-
-def _posterior(
-    policy: str, reading: str, sigma_m: float, sigma_s: float, theta0: float
-) -> tuple[float, float, float, float]:
-    check_option(policy, "reading", reading, READINGS)
-    check_number(policy, "sigma_m", sigma_m, 1e-6, 1e6)
-    check_number(policy, "sigma_s", sigma_s, 1e-6, 1e6)
-    check_number(policy, "theta0", theta0, 0, 1)
-    return READINGS.index(reading), sigma_m * sigma_m, sigma_s * sigma_s, theta0
 
 
 POLICIES = (

@@ -34,19 +34,14 @@ from simspec.policy_kind import (
 from simspec.trace.trace import Trace
 
 
-def _heuristic_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
+def _draft_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
     return slot < state[0], True
 
 
 def _heuristic_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     state[0] = state[0] + 2.0 if accepted == drafted else max(1.0, state[0] - 1.0)
 
 
@@ -55,34 +50,23 @@ def hf_heuristic(start: int = 5, transient: bool = False) -> Policy:
 
     As released, 'all' means all submitted tokens, even where something else cut the draft short,
     and an empty draft counts. n has no upper bound. `heuristic` carries n across prompts,
-    `heuristic_transient` starts anew. start is 5 in older releases, 20 in newer ones. PolicyError
-    unless start is an integer >= 1.
+    `heuristic_transient` starts anew. start is 5 in older releases, 20 in newer ones.
     """
-    if not isinstance(start, int) or isinstance(start, bool) or start < 1:
-        raise PolicyError(f"hf_heuristic: start is {start!r}, expected an integer >= 1")
+    check_integer("hf_heuristic", "start", start, 1, 10**6)
     check_flag("hf_heuristic", "transient", transient)
     name = f"hf_heuristic:{start}" + (",transient=true" if transient else "")
     scope = "sequence" if transient else "stream"
-    return Policy(name, _heuristic_more, _heuristic_observe, state0=(start,), scope=scope)
+    return Policy(name, _draft_more, _heuristic_observe, state0=(start,), scope=scope)
 
 
 # params: low, high, attempts, shortest, longest.
 # state: length, drafts, drafted and accepted tokens since the last decision.
 
 
-def _threshold_more(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
-    return slot < state[0], True
-
-
 def _threshold_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     if drafted == 0:
         return
     state[1] += 1.0
@@ -111,7 +95,7 @@ def two_thresholds(
 
     Every `attempts` drafts, by accepted / drafted tokens since the last decision: above `high` k +
     1, below `low` k - 1, in shortest..longest and the recording. Rounds without a draft are no
-    attempts. PolicyError for values outside their ranges.
+    attempts.
 
     Source: servers' own rules with these three numbers, no reference implementation: unverified
     are that tokens are counted, that counts start anew at each decision, and `start`.
@@ -134,7 +118,7 @@ def two_thresholds(
     name = policy_name("two_thresholds", settings, two_thresholds)
     params = (low, high, attempts, shortest, longest)
     return Policy(
-        name, _threshold_more, _threshold_observe, params, (start, 0.0, 0.0, 0.0), scope=scope
+        name, _draft_more, _threshold_observe, params, (start, 0.0, 0.0, 0.0), scope=scope
     )
 
 
@@ -174,14 +158,9 @@ def _tier_more(params: Array, state: Array, slot: int, features: Array, u: float
 
 
 def _tier_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     if params[6] > 0.0:
         # The next draft was launched before this outcome was known.
         state[3] = state[0]
@@ -210,13 +189,9 @@ def ema_tiers(
     """SGLang's adaptive steps: a draft length out of tiers, by an average of accepted tokens.
 
     After a round with a accepted tokens e = (1 - weight) e + weight a, except at tier 0. Then,
-    every `interval` rounds after `warmup`:
-
-    | tier             | next                                                                  |
-    | ---------------- | --------------------------------------------------------------------- |
-    | 0                | one up, always; e = tier - 1 if e < 0                                 |
-    | others, downward | while e <= below - 0.5 + down (0.5 + down if the tier below is 0)     |
-    | else upward      | while e > tier - 0.5 + up                                             |
+    every `interval` rounds after `warmup`: from tier 0 one up, always, with e = tier - 1 if e < 0;
+    from others down while e <= below - 0.5 + down (0.5 + down if the tier below is 0), or else up
+    while e > tier - 0.5 + up.
 
     e starts at `start` - 1, start (default: the middle tier) is a tier. A tier deeper than the
     recording drafts as deep as it goes. As released: the defaults are those of batch size 1; one
@@ -225,7 +200,7 @@ def ema_tiers(
     `ceiling` is ceiling_coeff, 0 (off) as released: a tier that is no step up goes down to at most
     max(1, ceil(ceiling e)). `lag`: a decision takes effect one round later, as under SGLang's
     overlap scheduler (on unless --disable-overlap-schedule), which launches a batch before the
-    outcome of the one before is processed. PolicyError for values outside their ranges.
+    outcome of the one before is processed.
 
     Source: sgl-project/sglang, srt/speculative/adaptive_spec_params.py at 015c872.
     """
@@ -289,14 +264,9 @@ def _goodput_more(params: Array, state: Array, slot: int, features: Array, u: fl
 
 
 def _goodput_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     if drafted == 0:
         return
     for j in range(min(accepted + 1, drafted)):
@@ -334,16 +304,13 @@ def goodput(
     to the longer draft; without a gain k is `shortest`. A change of k by more than 1 holds for
     `cooldown` rounds. At k = 0 nothing is learned, so it stays there: take `shortest` 1 to probe.
 
-    | price    | price[k]                                                                    |
-    | -------- | --------------------------------------------------------------------------- |
-    | measured | overhead + draft[k] + verify[k] of (trace, cost), over that at k = 0: ours  |
-    | released | c k + 1 + 0.002; c of a 0.5B drafter on an RTX 4050                         |
+    price[k] is overhead + draft[k] + verify[k] of (trace, cost), over that at k = 0 (`measured`,
+    ours), or c k + 1 + 0.002, c of a 0.5B drafter on an RTX 4050 (`released`).
 
     Source: vllm-project/vllm, pull requests 44336 (closed) and 47111 (open), `_compute_adaptive_k`
     in v1/core/sched/scheduler.py; rules at cfee1b19, the length that a cooldown compares with at
     fc46777. One state for all requests (scope 'stream'). The engine applies k one step later, which
-    is left out. PolicyError for values outside their ranges, and when resolved for a cost model
-    shorter than the trace's K.
+    is left out. PolicyError when resolved for a cost model shorter than the trace's K.
     """
     check_option("goodput", "price", price, ("measured", "released"))
     for key, value, high in (("weight", weight, 1), ("prior", prior, 1), ("c", c, 1000)):

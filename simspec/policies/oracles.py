@@ -5,7 +5,7 @@ import numpy as np
 from simspec.cost.model import CostModel
 from simspec.cost.rounds import CostTables, next_backlog
 from simspec.numerics.compile import cached_njit
-from simspec.policy.policy import Array, Go, Policy, PolicyError
+from simspec.policy.policy import Array, Go, Policy, PolicyError, check_priced
 from simspec.policy_kind import DeferredPolicy, PolicyKind
 from simspec.trace.trace import Trace
 
@@ -22,14 +22,9 @@ def _draft_more(params: Array, state: Array, slot: int, features: Array, u: floa
 
 
 def _observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     width, rows, row = int(params[0]), int(params[1]), int(state[0])
     if row >= rows:
         return
@@ -48,11 +43,7 @@ def empty_schedule(trace: Trace, cost: CostModel) -> np.ndarray:
             "under the rejection rule each replay draws its future, nobody can know it: "
             "take a greedy or coupled recording"
         )
-    if cost.K < trace.K:
-        raise PolicyError(
-            f"cost {cost.name!r} prices drafts up to {cost.K}, "
-            f"the trace reaches {trace.K}: measure further"
-        )
+    check_priced("the oracle", cost, trace.K)
     return np.zeros((trace.rows, len(cost.catch_up)))
 
 
@@ -64,12 +55,7 @@ def scheduled_policy(name: str, trace: Trace, plan: np.ndarray) -> Policy:
     as any policy. It is valid for this trace's sequences in file order only.
     """
     ends = np.repeat(trace.offset[1:], np.diff(trace.offset))
-    params = (
-        float(plan.shape[1]),
-        float(trace.rows),
-        *plan.ravel().tolist(),
-        *ends.astype(float).tolist(),
-    )
+    params = (plan.shape[1], trace.rows, *plan.ravel().tolist(), *ends.tolist())
     return Policy(name, _draft_more, _observe, params, (0.0, 0.0), scope="stream")
 
 

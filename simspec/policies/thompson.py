@@ -16,6 +16,7 @@ from simspec.policy.policy import (
     check_integer,
     check_number,
     check_option,
+    check_priced,
     check_scope,
     policy_name,
 )  # fmt: skip
@@ -33,14 +34,9 @@ def _draft_more(params: Array, state: Array, slot: int, features: Array, u: floa
 
 
 def _observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     if params[0] == 0.0:
         successes, trials = accepted, min(accepted + 1, drafted)
     elif params[0] == 1.0:
@@ -81,8 +77,7 @@ def beta_ts(
     iff token j + 1 was accepted; a stop of the policy's own is no trial. The default won on one
     half of the bundled recordings' prompts, over three prices: mean
     speedup 1.317 against 1.310 of `censored`. On the other half it leads by up to 0.023 on sampled
-    text; on greedy text the difference is within noise. PolicyError for an unknown reading, or
-    alpha0 or beta0 not > 0.
+    text; on greedy text the difference is within noise.
     """
     check_option("beta_ts", "reading", reading, READINGS)
     for name, value in (("alpha0", alpha0), ("beta0", beta0)):
@@ -133,14 +128,9 @@ def _planned_more(params: Array, state: Array, slot: int, features: Array, u: fl
 
 
 def _planned_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     # The backlog, as in simspec.cost.rounds.next_backlog.
     if computed == 0:
         state[1] += 1.0
@@ -171,18 +161,13 @@ def cost_ts(
     committed = 1 + alpha + ... + alpha^k = (1 - alpha^(k+1)) / (1 - alpha) (Leviathan et al., GLIDE
     5.1) seconds = overhead + draft[k] + verify[k] + catch_up[backlog] (the last for k >= 1)
 
-    | variant | one posterior, or one per depth                                                 |
-    | ------- | ------------------------------------------------------------------------------- |
-    | shared  | accepted += a, trials += min(a + 1, k)                                          |
-    | depth   | committed = 1 + sum_j prod_{i<=j} alpha_i, depth j tried iff j <= min(k, a + 1) |
-
-    Nothing is counted after the first rejected token. The samples of `depth` come from one draw,
-    see `beta_draw`. A round of k = 0 updates nothing, so a rule that uses a mean could stay at 0.
-    Sampling leaves it, since the posterior keeps all of (0, 1) in its support. decay < 1 multiplies
-    the counts at every round, so that it leaves 0 sooner. greedy uses the posterior mean (the
-    goodput rule of serving engines; it needs decay < 1 to leave k = 0). With scope 'stream' the
-    backlog carries over to the next sequence. PolicyError for values outside their ranges, and when
-    resolved for a cost model shorter than K (default: the trace's).
+    `shared` has one posterior: accepted += a, trials += min(a + 1, k). `depth` has one a depth:
+    committed = 1 + sum_j prod_{i<=j} alpha_i, depth j is tried iff j <= min(k, a + 1); its samples
+    come from one draw, see `beta_draw`. A round of k = 0 updates nothing; sampling leaves it, since
+    the posterior keeps all of (0, 1) in its support. decay < 1 multiplies the counts at every
+    round, so that it leaves 0 sooner. greedy uses the posterior mean (the goodput rule of serving
+    engines; it needs decay < 1 to leave k = 0). With scope 'stream' the backlog carries over to the
+    next sequence. PolicyError when resolved for costs shorter than K (default: the trace's).
     """
     check_option("cost_ts", "variant", variant, VARIANTS)
     check_number("cost_ts", "alpha0", alpha0, 1e-3, 1e6)
@@ -194,14 +179,9 @@ def cost_ts(
         check_integer("cost_ts", "K", K, 0, 255)
     check_scope("cost_ts", scope)
     settings = {
-        "variant": variant,
-        "alpha0": alpha0,
-        "beta0": beta0,
-        "decay": decay,
-        "greedy": greedy,
-        "scope": scope,
-        "K": K,
-    }
+        "variant": variant, "alpha0": alpha0, "beta0": beta0, "decay": decay, "greedy": greedy,
+        "scope": scope, "K": K,
+    }  # fmt: skip
     name = policy_name("cost_ts", settings, cost_ts)
     return DeferredPolicy(name, partial(_plan, name, settings))
 
@@ -210,11 +190,7 @@ def _plan(name: str, settings: dict[str, Any], trace: Trace, cost: CostModel) ->
     """The policy with the costs among its parameters."""
     variant, greedy, K = settings["variant"], settings["greedy"], settings["K"]
     longest = trace.K if K is None else K
-    if longest > cost.K:
-        raise PolicyError(
-            f"cost {cost.name!r} prices drafts up to {cost.K}, cost_ts plans up to {longest}: "
-            "measure further"
-        )
+    check_priced("cost_ts", cost, longest)
     params = (
         variant == "depth", greedy, settings["decay"], settings["alpha0"], settings["beta0"],
         longest, len(cost.catch_up), cost.overhead,

@@ -46,18 +46,14 @@ def confidence(
 
     inclusive submits that token too (the assistant threshold of HuggingFace transformers, S2D's
     last exit). Otherwise it is dropped: computed but wasted, as in llama.cpp. Dropping depends on q
-    alone and stays lossless. PolicyError for a threshold outside [0, 1] or an unknown signal.
+    alone and stays lossless.
 
     llama.cpp's p_min compares max q over the sum of the ten largest q, which recordings do not
     hold: p_min up to 0.1 never stops there, and at one number it drafts at least as long as here.
 
-    | signal      | reads                                                                      |
-    | ----------- | -------------------------------------------------------------------------- |
-    | confidence  | max q                                                                      |
-    | probability | q of the drafted token: as released in transformers, where drafts are drawn |
-
-    Both are the same where drafts are greedy. `probability` is refused for drawn drafts where it
-    drops the token, see `Policy`. Source: ConfidenceCriteria, transformers,
+    `signal=probability` reads q of the drafted token in place of max q, as released in transformers
+    where drafts are drawn; it is refused for drawn drafts where it drops the token, see `Policy`.
+    Source: ConfidenceCriteria, transformers,
     generation/stopping_criteria.py at 5.23.
     """
     check_number("confidence", "threshold", threshold, 0, 1)
@@ -82,7 +78,7 @@ def entropy(threshold: float = 0.6, inclusive: bool = True, K: int | None = None
     """SVIP: stop after a token at which q's entropy H, in nats, is above the threshold.
 
     Published as sqrt(0.15 H) > 0.3, that is H > 0.6, with a cap of 40; the token is submitted
-    (inclusive). Reads 'entropy'. PolicyError for a threshold outside [0, 100].
+    (inclusive).
     """
     check_number("entropy", "threshold", threshold, 0, 100)
     check_flag("entropy", "inclusive", inclusive)
@@ -120,8 +116,7 @@ def product(
     P_i is a recorded probability of acceptance: the drafter's confidence in place of the paper's
     trained head, or another feature by name, such as 'theta'. Published: threshold 0.3 (0.7
     elsewhere), 2 to 20 tokens. At least `shortest` tokens are drafted. The running product is kept
-    in the state, and set to 1 at slot 0. PolicyError for a threshold outside [0, 1] or shortest or
-    K outside 1..255.
+    in the state, and set to 1 at slot 0.
     """
     check_number("product", "threshold", threshold, 0, 1)
     check_integer("product", "shortest", shortest, 1, 255)
@@ -166,24 +161,12 @@ def specdec_pp(
 ) -> DeferredPolicy:
     """SpecDec++ (arXiv 2405.19715): stop once 1 - P_1 ... P_i > threshold, P_i of a trained head.
 
-    | variant | tokens judged before token i + 1 is drafted |
-    | --- | --- |
-    | paper | 1 .. i |
-    | released | 1 .. i - 1: the head reads the state after a token, known one token later |
-
-    The token that triggers the stop is submitted. Published: threshold 0.3 (0.7 elsewhere), 2 to 20
-    tokens. The published head reads the drafter's hidden state, which recordings do not hold.
-
-    | predictor | P_i |
-    | --- | --- |
-    | theta, or another feature | a recorded probability, such as that of a trained head |
-    | fitted | a `ScalarPredictor` of confidence, entropy and depth, see below |
-    | as in `cali_ts` | a scalar predictor, its JSON file or its weights |
-
-    `fitted` learns from every second prompt of each task of the recording that is replayed.
-    `product` takes the drafter's confidence for P_i. PolicyError for a threshold outside [0, 1], an
-    unknown variant, or lengths outside 1..255; when resolved, ValueError where nothing can be
-    fitted.
+    Before token i + 1 is drafted `paper` judges tokens 1 .. i and `released` 1 .. i - 1: its head
+    reads the state after a token, known one token later. The token that triggers the stop is
+    submitted. Published: threshold 0.3 (0.7 elsewhere), 2 to 20 tokens. The published head reads a
+    drafter's hidden state, which recordings do not hold: predictor is a recorded probability such
+    as theta, a scalar predictor as in `cali_ts`, or `fitted`, a `ScalarPredictor` of every second
+    prompt of each task of the replayed recording (ValueError where nothing can be fitted).
     """
     check_number("specdec_pp", "threshold", threshold, 0, 1)
     check_option("specdec_pp", "variant", variant, VARIANTS)
@@ -228,14 +211,9 @@ def _bound_more(params: Array, state: Array, slot: int, features: Array, u: floa
 
 
 def _bound_observe(
-    params: Array,
-    state: Array,
-    computed: int,
-    drafted: int,
-    accepted: int,
-    features: Array,
+    params: Array, state: Array, computed: int, drafted: int, accepted: int, features: Array,
     cost: float,
-) -> None:
+) -> None:  # fmt: skip
     if drafted == 0:
         return
     state[1] = (1.0 - 0.5) * state[1] + 0.5 * (accepted / drafted)
@@ -262,8 +240,7 @@ def adaedl(
     lambda + step if m < target, else lambda - step, else lambda where the draft was K long; lambda
     = 0.9 lambda + 0.1 lambda', the rule of Draft & Verify (Zhang et al., arXiv 2309.08168). A round
     without a draft changes nothing. The paper is reported to use g = 0.2; its first lambda and its
-    target were unavailable, so those of Draft & Verify are used, unverified. Reads 'entropy'.
-    PolicyError for a threshold, target or step outside [0, 1] or g outside [1e-6, 10].
+    target were unavailable, so those of Draft & Verify are used, unverified.
     """
     check_number("adaedl", "g", g, 1e-6, 10)
     settings = {"threshold": threshold, "target": target, "step": step, "scope": scope, "K": K}

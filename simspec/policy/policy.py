@@ -64,8 +64,7 @@ def compile_policy(
             reason = next((line for line in lines if line), str(error))
             raise PolicyError(
                 f"policy {policy!r}: {name} does not compile under numba ({reason}): expected "
-                "plain "
-                f"arithmetic with the signature of simspec.policy.{name.upper()}"
+                f"plain arithmetic with the signature of simspec.policy.{name.upper()}"
             ) from None
     return compiled[0], compiled[1]
 
@@ -191,28 +190,18 @@ class Policy:
             raise PolicyError(f"a policy's name is {self.name!r}, expected text")
         for name in ("params", "state0"):
             object.__setattr__(self, name, self._floats(name))
-        if self.K is not None and not (isinstance(self.K, int) and 0 <= self.K <= 255):
-            raise PolicyError(
-                f"{self._label}: K is {self.K!r}, expected None or an integer in 0..255"
-            )
-        reads = tuple(self.reads) if not isinstance(self.reads, str) else (self.reads,)
-        if not all(isinstance(name, str) for name in reads) or len(set(reads)) < len(reads):
-            raise PolicyError(
-                f"{self._label}: reads is {self.reads!r}, expected different feature names"
-            )
+        if self.K is not None:
+            check_integer(self._label, "K", self.K, 0, 255)
+        reads = (self.reads,) if isinstance(self.reads, str) else tuple(self.reads)
         object.__setattr__(self, "reads", reads)
-        if self.scope not in ("sequence", "stream"):
-            raise PolicyError(
-                f"{self._label}: scope is {self.scope!r}, expected 'sequence' or 'stream'"
-            )
+        if not all(isinstance(name, str) for name in reads) or len(set(reads)) < len(reads):
+            raise PolicyError(f"{self._label}: reads is {reads!r}, expected different names")
+        check_scope(self._label, self.scope)
         for name in ("random", "anticipates"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise PolicyError(f"{self._label}: {name} is {value!r}, expected True or False")
+            check_flag(self._label, name, getattr(self, name))
         for name in ("draft_more", "observe"):
-            value = getattr(self, name)
-            if not callable(value):
-                raise PolicyError(f"{self._label}: {name} is {value!r}, expected a function")
+            if not callable(getattr(self, name)):
+                raise PolicyError(f"{self._label}: {name} is {getattr(self, name)!r}, no function")
 
     def _floats(self, name: str) -> tuple[float, ...]:
         value = getattr(self, name)
@@ -336,17 +325,22 @@ def threshold_name(policy: str, threshold: float, changed: Sequence[str]) -> str
     return ",".join([f"{policy}:{short}", *changed])
 
 
+def check_priced(policy: str, cost: CostModel, K: int) -> None:
+    """PolicyError, one line, where the costs end before drafts of K tokens."""
+    if K > cost.K:
+        raise PolicyError(
+            f"cost {cost.name!r} prices drafts up to {cost.K}, {policy} plans up to {K}: "
+            "measure further"
+        )
+
+
 def planned_seconds(policy: str, cost: CostModel, K: int) -> list[float]:
     """Seconds of a round that drafts 0..K tokens, without a backlog: a table of one cost a length.
 
     seconds[k] = overhead + draft[k] + verify[k]. PolicyError where the costs end before K or a
     round is free.
     """
-    if K > cost.K:
-        raise PolicyError(
-            f"cost {cost.name!r} prices drafts up to {cost.K}, {policy} plans up to {K}: "
-            "measure further"
-        )
+    check_priced(policy, cost, K)
     seconds = [cost.overhead + float(cost.draft[k] + cost.verify[k]) for k in range(K + 1)]
     if min(seconds) <= 0:
         raise PolicyError(
@@ -354,14 +348,3 @@ def planned_seconds(policy: str, cost: CostModel, K: int) -> list[float]:
             f"{policy} divides by its seconds: measure verification"
         )
     return seconds
-
-
-def within_depth(policy: str, lengths: Sequence[int], K: int) -> list[int]:
-    """The lengths that drafts reach; PolicyError if none is left."""
-    kept = [length for length in lengths if length <= K]
-    if not kept:
-        raise PolicyError(
-            f"{policy} drafts {lengths[0]} tokens or more, here drafts reach {K}: "
-            "take shorter lengths"
-        )
-    return kept

@@ -67,15 +67,8 @@ class ScalarPredictor:
     """sigmoid(bias + confidence * logit(c) + entropy * H + depth * min(i, 10)), a small theta_M of
     EESD Eq. 5.
 
-    | field      | type  | meaning                                                                 |
-    | ---------- | ----- | ----------------------------------------------------------------------- |
-    | bias       | float | the constant                                                            |
-    | confidence | float | weight of logit(c), c the drafter's top probability in the grid's range |
-    | entropy    | float | weight of H, the entropy of q in nats                                   |
-    | depth      | float | weight of the slot, counted from 0, at most 10                          |
-    | source     | str   | the data it was fitted on                                               |
-
-    ValueError for a weight that is not finite.
+    c is the drafter's top probability in the grid's range, H the entropy of q in nats, i the slot
+    from 0; source names the data it was fitted on. ValueError for a weight that is not finite.
     """
 
     bias: float
@@ -87,11 +80,8 @@ class ScalarPredictor:
     def __post_init__(self) -> None:
         for name in ("bias", *READS, "depth"):
             value = getattr(self, name)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, (int, float))
-                or not math.isfinite(value)
-            ):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not math.isfinite(value):
                 raise ValueError(f"predictor: {name} is {value!r}, expected a finite number")
             object.__setattr__(self, name, float(value))
         if not isinstance(self.source, str):

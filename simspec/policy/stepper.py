@@ -87,8 +87,7 @@ class Stepper:
     def _refuse(self) -> None:
         raise PolicyError(
             f"policy {self.policy.name!r} drops a drawn token by which token it is, and the text "
-            "would "
-            "no longer follow the target: let it submit what it stops at (inclusive), "
+            "would no longer follow the target: let it submit what it stops at (inclusive), "
             "or use the greedy or coupled rule"
         )
 

@@ -67,15 +67,6 @@ class ExitDrafts:
         return int(self.token.shape[1])
 
 
-def least_codes(threshold: Sequence[float]) -> np.ndarray:
-    """int64: the least confidence code that reaches each threshold, 256 for none; ValueError
-    outside [0, 1]."""
-    values = np.asarray(threshold, np.float64)
-    if not ((values >= 0) & (values <= 1)).all():
-        raise ValueError(f"thresholds are {tuple(threshold)}; expected numbers in [0, 1]")
-    return np.searchsorted(LOG_ODDS, values)
-
-
 def cascade(
     trace: Trace, drafts: ExitDrafts, threshold: Sequence[float]
 ) -> tuple[Trace, np.ndarray]:
@@ -87,14 +78,14 @@ def cascade(
     recording.
     """
     K, n = trace.K, trace.rows
-    if len(threshold) != drafts.exits - 1:
-        raise ValueError(
-            f"{len(threshold)} thresholds for {drafts.exits} exits; "
-            f"expected {drafts.exits - 1}, one for each but the last"
-        )
+    values, most = np.asarray(threshold, np.float64), drafts.exits - 1
+    if len(values) != most:
+        raise ValueError(f"{len(values)} thresholds; expected {most}, one an exit but the last")
+    if not ((values >= 0) & (values <= 1)).all():
+        raise ValueError(f"thresholds are {tuple(threshold)}; expected numbers in [0, 1]")
     if len(drafts.token) < n or drafts.feature.shape[2] != len(trace.meta.features):
         raise ValueError("the exits are those of another recording; record them again")
-    reaches = drafts.confidence[:, :-1] >= least_codes(threshold)
+    reaches = drafts.confidence[:, :-1] >= np.searchsorted(LOG_ODDS, values)
     exit_of = np.where(reaches.any(1), reaches.argmax(1), drafts.exits - 1)
     lengths = np.diff(trace.offset)
     position = np.arange(n) - np.repeat(trace.offset[:-1], lengths)
@@ -124,16 +115,9 @@ def cascade(
         depth[at[ends]], going[at[ends]] = slot + 1, False
         node[at] = drafts.child[own, exit]
     derived = replace(
-        trace,
-        depth=depth,
-        run=run,
-        rank=rank,
-        feature=feature,
-        draft_margin=draft_margin,
-        feature_margin=feature_margin,
-        order=None,
-        beam=None,
-    )
+        trace, depth=depth, run=run, rank=rank, feature=feature, draft_margin=draft_margin,
+        feature_margin=feature_margin, order=None, beam=None,
+    )  # fmt: skip
     return derived, exits
 
 

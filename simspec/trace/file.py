@@ -1,18 +1,173 @@
-"""The Parquet file of a trace: one row group, page checksums, and a hash of everything."""
+"""The Parquet file of a trace: its arrays, its metadata with their strict JSON form, page checksums
+and a hash of everything."""
 
 import base64
 import hashlib
 import json
+import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from simspec.output.files import replacing
-from simspec.trace.meta import ARRAYS, BY_ROW, BY_SEQUENCE, TraceError, TraceMeta
+
+ARRAYS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "offset": ("int64", ("S+1",)),
+    "budget": ("int64", ("S",)),
+    "prompt_offset": ("int64", ("S+1",)),
+    "prompt": ("int32", ("P",)),
+    "sequence": ("int64", ("S",)),
+    "token": ("int32", ("N",)),
+    "depth": ("uint8", ("N",)),
+    "run": ("uint8", ("N",)),
+    "feature": ("uint8", ("N", "K", "F")),
+    "rank": ("uint8", ("N", "K")),
+    "margin": ("uint8", ("N",)),
+    "draft_margin": ("uint8", ("N", "K")),
+    "feature_margin": ("uint8", ("N", "K")),
+    "ratio": ("float32", ("N", "K")),
+    "order": ("uint8", ("N", "K")),
+    "beam": ("uint8", ("N", "2")),
+}
+"""Name: (dtype, axes). S sequences, N rows, P prompt tokens, K draft slots, F features."""
+
+OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order", "beam")
+BY_SEQUENCE = tuple(name for name, (_, axes) in ARRAYS.items() if "N" not in axes)
+BY_ROW = tuple(name for name, (_, axes) in ARRAYS.items() if "N" in axes)
+
+RULES = ("greedy", "coupled", "rejection", "synthetic")
+SCHEMA = 2
+OMITTED: dict[str, Any] = {
+    "tree": (), "top_k": 0, "top_p": 1.0, "batch": 1, "chat": {}, "drafter_sha256": ""
+}  # fmt: skip
+"""Keys that the file omits where they have these values, so that older files keep their bytes."""
+SHA256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
+class TraceError(ValueError):
+    """A trace, or a file of one, that breaks its own invariants."""
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """Origin of a trace; TraceError for a value of the wrong type or outside its range.
+
+    | field        | meaning                                                             |
+    | ------------ | ------------------------------------------------------------------- |
+    | drafter      | its name with its settings                                          |
+    | K            | deepest draft recorded                                              |
+    | features     | (name, grid) after each slot, in the order of Trace.feature         |
+    | seed         | < 2**64; of the noise that coupled rules share, or of the generator |
+    | prefix_only  | the drafter reads the token prefix and nothing else                 |
+    | sources      | sources of the prompts, with their licenses                         |
+    | tasks, ids   | of each sequence: task or category, prompt id                       |
+    | predictors   | feature -> SHA-256 of its predictor, in hex                         |
+    | tree         | () or width and levels of the dynamic trees of Trace.order          |
+    | top_k, top_p | truncation of both distributions; 0 and 1.0: none                   |
+    | batch        | sequences written at a time; passes differ in rounding              |
+    | chat         | template, its sha256 and system prompt; {}: none                    |
+
+    Hashes are of a tokenizer's files and a drafter's weights; '' where unknown or there is none.
+    """
+
+    rule: Annotated[str, Meta(pattern=rf"\A({'|'.join(RULES)})\Z")]
+    target: str
+    drafter: str
+    K: Annotated[int, Meta(ge=1, le=255)]
+    tokenizer_sha256: str = ""
+    features: tuple[tuple[str, str], ...] = ()
+    temperature: Annotated[float, Meta(ge=0)] = 0.0
+    seed: int = 0
+    end_tokens: tuple[int, ...] = ()
+    prefix_only: bool = False
+    sources: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    device: str = "cpu"
+    dtype: str = "float32"
+    predictors: dict[str, SHA256] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    git: str = ""
+    argv: tuple[str, ...] = ()
+    notes: str = ""
+    schema: Literal[2] = 2
+    tree: tuple[int, int] | tuple[()] = ()
+    top_k: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    batch: Annotated[int, Meta(ge=1, lt=1 << 31)] = 1
+    chat: dict[str, str] = field(default_factory=dict)
+    drafter_sha256: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")] = ""
+
+    def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            try:
+                object.__setattr__(self, name, msgspec.convert(getattr(self, name), kind))
+            except msgspec.ValidationError as error:
+                reason = str(error).replace("`", "").replace("Expected", "expected")
+                raise TraceError(f"meta.{name} is {getattr(self, name)!r}, {reason}") from None
+        cut, drawn = (self.top_k, self.top_p) != (0, 1.0), self.rule in ("coupled", "rejection")
+        known = [name for name, _ in self.features]
+        for name, fits, expected in (
+            ("features", len(set(known)) == len(known), "different names"),
+            ("seed", 0 <= self.seed < 1 << 64, "an integer in [0, 2**64)"),
+            ("temperature", math.isfinite(self.temperature), "a finite number"),
+            ("temperature", self.temperature or self.rule != "rejection", "more than 0 there"),
+            ("top_p", drawn or not cut, f"top_k 0 and top_p 1.0 under rule {self.rule!r}"),
+            ("predictors", set(self.predictors) <= set(known), f"some of the features {known}"),
+            ("tree", not self.tree or (len(self.tree) == 2 and self.tree[0] <= 32),
+             "nothing, or a width in 1..32 and a number of levels"),
+            ("chat", not self.chat or _is_chat(self.chat), "template, sha256 and system"),
+        ):  # fmt: skip
+            if not fits:
+                raise TraceError(f"meta.{name} is {getattr(self, name)!r}, expected {expected}")
+
+    def to_json(self) -> str:
+        """One JSON object, keys in the order of the fields; those of OMITTED only where they
+        differ."""
+        data = asdict(self).items()
+        return json.dumps({k: v for k, v in data if k not in OMITTED or v != OMITTED[k]})
+
+    @classmethod
+    def from_json(cls, text: str) -> "TraceMeta":
+        """Reads `to_json`'s text; TraceError for anything else: not JSON, a missing or unknown key,
+        a wrong type.
+        """
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"meta is not JSON ({error})") from None
+        if not isinstance(data, dict):
+            raise TraceError(f"meta is a {type(data).__name__}, expected one JSON object")
+        if data.get("schema") != SCHEMA:
+            raise TraceError(
+                f"meta.schema is {data.get('schema')!r}, this version reads {SCHEMA}: install the "
+                "simspec that wrote it"
+            )
+        expected = {f.name for f in fields(cls)} - (set(OMITTED) - set(data))
+        if set(data) != expected:
+            missing, unknown = sorted(expected - set(data)), sorted(set(data) - expected)
+            raise TraceError(f"meta lacks {missing} and has unknown {unknown}")
+        return cls(**data)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    level = Annotated[int, Meta(ge=1, le=255)]  # msgspec knows no union of two tuples
+    return get_type_hints(TraceMeta, include_extras=True) | {"tree": tuple[level, ...]}
+
+
+def _is_chat(chat: dict[str, str]) -> bool:
+    hashed = len(chat.get("sha256", "")) == 64 and set(chat["sha256"]) <= set("0123456789abcdef")
+    return hashed and set(chat) == {"template", "sha256", "system"}
+
 
 T = TypeVar("T")
 
@@ -34,10 +189,7 @@ def parquet_options(small: bool) -> dict[str, Any]:
 
 
 def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> None:
-    """Writes the trace to one Parquet file, completely or not at all.
-
-    `small` saves 6% of the size and takes 5 times as long.
-    """
+    """Writes the trace, see `Trace.save`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -61,15 +213,19 @@ def read_trace(path: str | PathLike[str], make: Callable[..., T]) -> T:
     TraceError, one line with the path, whatever is wrong with the file; nothing in it is executed.
     """
     with opened(path) as (file, extra):
-        meta = TraceMeta.from_json(extra["meta"])
-        rows = row_arrays(file.read(use_threads=False), meta)
-        trace = make(meta=meta, **sequence_arrays(extra), **rows)
-        check_digest(digest(trace), extra)
+        meta, table = TraceMeta.from_json(extra["meta"]), file.read(use_threads=False)
+        arrays = {name: _unpack(extra[name], ARRAYS[name][0]) for name in BY_SEQUENCE}
+        arrays |= {name: _read_column(table, name, meta) for name in table.column_names}
+        trace = make(meta=meta, **arrays)
+        if digest(trace) != extra["sha256"]:
+            raise TraceError(
+                "its content does not match its hash: the file is damaged, fetch it again"
+            )
         return trace
 
 
 @contextmanager
-def opened(path: str | PathLike[str], **options: Any) -> Iterator[tuple[Any, Any]]:
+def opened(path: str | PathLike[str]) -> Iterator[tuple[Any, Any]]:
     """(pyarrow's file, the metadata of its footer) of a recording whose declared sizes are sane.
 
     Whatever is wrong with the file in the body is a TraceError, one line with the path.
@@ -78,7 +234,7 @@ def opened(path: str | PathLike[str], **options: Any) -> Iterator[tuple[Any, Any
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True, **options) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             metadata = file.metadata.metadata or {}
             if b"simspec" not in metadata:
                 raise TraceError(
@@ -105,42 +261,14 @@ def stored_meta(path: str | PathLike[str]) -> TraceMeta:
 
 def digest(trace: Any) -> str:
     """SHA-256 of the metadata and every array: page checksums do not cover the file's footer."""
-    arrays = {name: getattr(trace, name) for name in ARRAYS}
-    shapes = {name: None if array is None else array.shape for name, array in arrays.items()}
-    return digest_of_blocks(trace.meta, shapes, lambda name: [arrays[name]])
-
-
-def digest_of_blocks(
-    meta: TraceMeta,
-    shapes: Mapping[str, tuple[int, ...] | None],
-    blocks: Callable[[str], Iterable[np.ndarray]],
-) -> str:
-    """`digest` where an array of a shape comes in consecutive blocks."""
-    sha256 = hashlib.sha256(meta.to_json().encode())
+    sha256 = hashlib.sha256(trace.meta.to_json().encode())
     for name in ARRAYS:
-        shape = shapes[name]
-        if name in ("order", "beam") and shape is None:
+        array = getattr(trace, name)
+        if name in ("order", "beam") and array is None:
             continue  # recordings made before there were trees keep their hash
-        sha256.update(f"{name}:{'-' if shape is None else shape}".encode())
-        for block in () if shape is None else blocks(name):
-            sha256.update(block.tobytes())
+        sha256.update(f"{name}:{'-' if array is None else array.shape}".encode())
+        sha256.update(b"" if array is None else array.tobytes())
     return sha256.hexdigest()
-
-
-def check_digest(found: str, extra: Any) -> None:
-    """TraceError where a recording's content has another hash than its file says."""
-    if found != extra["sha256"]:
-        raise TraceError("its content does not match its hash: the file is damaged, fetch it again")
-
-
-def sequence_arrays(extra: Any) -> dict[str, np.ndarray]:
-    """The arrays of a recording that have no row for each token."""
-    return {name: _unpack(extra[name], ARRAYS[name][0]) for name in BY_SEQUENCE}
-
-
-def row_arrays(table: Any, meta: TraceMeta) -> dict[str, np.ndarray]:
-    """The arrays of these rows of a file, or some of its columns."""
-    return {name: _read_column(table, name, meta) for name in table.column_names}
 
 
 def check_size(file: Any, size: int, names: Collection[str]) -> None:

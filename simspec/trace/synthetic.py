@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.trace.meta import TraceMeta
+from simspec.trace.file import TraceMeta
 from simspec.trace.quantization import LOG_ODDS, encode
 from simspec.trace.trace import Trace
 
@@ -66,7 +66,12 @@ def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed:
             f"alphas are {alphas}, switch {switch}, expected two acceptances in [0, 1] and two "
             "numbers in (0, 1]"
         )
-    random = _generator(sequences, rows, K, seed)
+    if sequences < 1 or rows < 1 or not 1 <= K <= 255:
+        raise ValueError(
+            f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of "
+            "each, K up to 255"
+        )
+    random = np.random.default_rng(seed)
     state = np.empty((rows + K, sequences), np.int64)
     state[0] = random.random(sequences) < switch[0] / switch.sum()
     draws = random.random((rows + K, sequences))
@@ -81,24 +86,10 @@ def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed:
     )
 
 
-def _generator(sequences: Any, rows: Any, K: Any, seed: Any) -> Any:
-    if sequences < 1 or rows < 1 or not 1 <= K <= 255:
-        raise ValueError(
-            f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of "
-            "each, K up to 255"
-        )
-    return np.random.default_rng(seed)
-
-
 def _trace(
-    acceptance: Any,
-    label: Any,
-    sequences: Any,
-    rows: Any,
-    seed: Any,
-    random: Any,
+    acceptance: Any, label: str, sequences: int, rows: int, seed: int, random: Any,
     feature: Any = None,
-) -> Any:
+) -> Trace:  # fmt: skip
     N, K = acceptance.shape
     left = np.tile(np.arange(rows, 0, -1), sequences)
     # u < 1 always, so a certain token is always accepted and an impossible one never.

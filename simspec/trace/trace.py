@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from simspec.trace.file import read_trace, write_trace
-from simspec.trace.meta import ARRAYS, BY_ROW, OPTIONAL, TraceError, TraceMeta
+from simspec.trace.file import (
+    ARRAYS,
+    BY_ROW,
+    OPTIONAL,
+    TraceError,
+    TraceMeta,
+    read_trace,
+    write_trace,
+)
 from simspec.trace.quantization import TABLES
 
 __all__ = ["OPTIONAL", "Trace", "TraceError", "TraceMeta", "load_trace"]
@@ -132,10 +139,7 @@ class Trace:
                 f"select was given indices {indices.min()}..{indices.max()}, "
                 f"the trace has {self.sequences} sequences"
             )
-        rows, prompt = _ranges(self.offset, indices), _ranges(self.prompt_offset, indices)
-        by_row: dict[str, Any] = {
-            name: None if (array := getattr(self, name)) is None else array[rows] for name in BY_ROW
-        }
+        prompt = _ranges(self.prompt_offset, indices)
         return Trace(
             offset=_offsets(np.diff(self.offset)[indices]),
             budget=self.budget[indices],
@@ -147,20 +151,20 @@ class Trace:
                 tasks=tuple(self.meta.tasks[s] for s in indices),
                 ids=tuple(self.meta.ids[s] for s in indices),
             ),
-            **by_row,
+            **self._rows(_ranges(self.offset, indices)),
         )
+
+    def _rows(self, rows: np.ndarray) -> dict[str, Any]:
+        arrays = {name: getattr(self, name) for name in BY_ROW}
+        return {name: None if array is None else array[rows] for name, array in arrays.items()}
 
     def shorten(self, budget: int) -> "Trace":
         """The first tokens of each sequence, as if no more were allowed; TraceError below 1."""
         if budget < 1:
             raise TraceError(f"budget is {budget}, expected at least one new token")
         lengths = np.minimum(np.diff(self.offset), budget)
-        rows = np.concatenate(
-            [np.arange(start, start + length) for start, length in zip(self.offset, lengths)]
-        )
-        by_row: dict[str, Any] = {
-            name: None if (array := getattr(self, name)) is None else array[rows] for name in BY_ROW
-        }
+        starts = zip(self.offset, lengths)
+        by_row = self._rows(np.concatenate([np.arange(a, a + length) for a, length in starts]))
         left = np.concatenate([np.arange(length, 0, -1) for length in lengths])
         by_row["run"] = np.minimum(by_row["run"], left).astype(self.run.dtype)
         if self.beam is not None:
@@ -172,7 +176,18 @@ class Trace:
 
     def validate(self) -> "Trace":
         """Checks every line of the class's table; returns the trace, raises TraceError."""
-        _check(self)
+        _check_shapes(self)
+        _check_meta(self)
+        _check_sequences(self)
+        left = np.repeat(self.offset[1:], np.diff(self.offset)) - np.arange(self.rows)
+        reach = np.minimum(self.depth, left)
+        _refuse("depth", self.depth > self.K, self.depth, f"at most K = {self.K}")
+        expected = "at most depth and the rows left in the sequence"
+        _refuse("run", self.run > reach, self.run, expected)
+        _check_ratio(self)
+        _check_rank(self, reach)
+        _check_prefix(self, left)
+        _check_order(self, left)
         return self
 
     def save(self, path: str | PathLike[str], small: bool = False) -> None:
@@ -198,21 +213,6 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
 
 
-def _check(trace: Trace) -> None:
-    _check_shapes(trace)
-    _check_meta(trace)
-    _check_sequences(trace)
-    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    reach = np.minimum(trace.depth, left)
-    _refuse("depth", trace.depth > trace.K, trace.depth, f"at most K = {trace.K}")
-    expected = "at most depth and the rows left in the sequence"
-    _refuse("run", trace.run > reach, trace.run, expected)
-    _check_ratio(trace)
-    _check_rank(trace, reach)
-    _check_prefix(trace, left)
-    _check_order(trace, left)
-
-
 def _check_shapes(trace: Trace) -> None:
     count, K = len(trace.offset) - 1, trace.meta.K
     sizes = {
@@ -234,16 +234,12 @@ def _check_shapes(trace: Trace) -> None:
 
 def _check_meta(trace: Trace) -> None:
     for name in ("tasks", "ids"):
-        entries = len(getattr(trace.meta, name))
-        if entries != trace.sequences:
-            raise TraceError(
-                f"meta.{name} has {entries} entries, expected one per sequence ({trace.sequences})"
-            )
+        entries, count = len(getattr(trace.meta, name)), trace.sequences
+        if entries != count:
+            raise TraceError(f"meta.{name} has {entries} entries, expected one for each of {count}")
     for name, grid in trace.meta.features:
         if grid not in TABLES:
-            raise TraceError(
-                f"meta.features: {name!r} lies on grid {grid!r}, expected one of {sorted(TABLES)}"
-            )
+            raise TraceError(f"meta.features: {name!r} lies on grid {grid!r}, of no known table")
 
 
 def _check_sequences(trace: Trace) -> None:
@@ -432,14 +428,9 @@ def committed(rounds: Rounds, trace: Trace) -> np.ndarray:
 
 
 def broken_rounds(trace: Trace, rounds: Rounds, K: int) -> int:
-    """Rounds that break a rule.
-
-    | rule |
-    | --- |
-    | accepted = min(drafted, run[row]) |
-    | 0 <= drafted, computed <= min(K, budget left - 1, depth[row]) |
-    | drafted is computed, or one less: a token that was dropped |
-    | the next round begins after the accepted tokens and the bonus token |
+    """Rounds that break a rule: accepted = min(drafted, run[row]); 0 <= drafted, computed <= min(K,
+    budget left - 1, depth[row]); drafted is computed, or one less; the next round begins after the
+    accepted tokens and the bonus token.
     """
     first, last = rounds.offset[:-1], rounds.offset[1:] - 1
     sequence = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))

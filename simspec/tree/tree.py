@@ -34,8 +34,8 @@ class Tree:
     | parent | (int,) [n]  | the ROW of node i's parent: 0, or an earlier node's              |
     | rank   | (int,) [n]  | the node's place among the drafter's continuations of its parent |
 
-    Rank 0 is the best. TreeError, one line, for a cycle, a parent that is not earlier, two nodes of
-    one rank under one parent, a rank of 32 or more, and for more than 63 nodes.
+    Rank 0 is the best. TreeError, one line, for a parent that is not earlier, two nodes of one rank
+    under one parent, a rank of 32 or more, and for more than 63 nodes.
     """
 
     parent: tuple[int, ...] = ()
@@ -57,40 +57,17 @@ class Tree:
             raise TreeError(
                 f"tree: {n} nodes are over budget, expected at most {MAX_NODES}: cut it"
             )
-        self._check_nodes()
-        self._check_siblings()
-
-    def _check_nodes(self) -> None:
-        n = len(self.parent)
+        first: dict[tuple[int, int], int] = {}
         for i, (parent, rank) in enumerate(zip(self.parent, self.rank)):
-            if parent > n:
-                raise TreeError(
-                    f"tree: node {i} has its parent in row {parent}, the last row is {n}"
-                )
             if parent > i:
-                self._check_cycle(i)
                 raise TreeError(
-                    f"tree: node {i} has its parent in row {parent}, which comes later: "
+                    f"tree: node {i} has its parent in row {parent}, expected an earlier row: "
                     "put parents before their children"
                 )
             if rank >= MAX_RANKS:
                 raise TreeError(
                     f"tree: node {i} has rank {rank}, too wide: expected a rank below {MAX_RANKS}"
                 )
-
-    def _check_cycle(self, i: int) -> None:
-        row, steps = i + 1, 0
-        while 0 < row <= len(self.parent) and steps <= len(self.parent):
-            row, steps = self.parent[row - 1], steps + 1
-        if steps > len(self.parent):
-            raise TreeError(
-                f"tree: node {i} is in a cycle, or hangs on one: expected parents that lead to row "
-                "0"
-            )
-
-    def _check_siblings(self) -> None:
-        first: dict[tuple[int, int], int] = {}
-        for i, (parent, rank) in enumerate(zip(self.parent, self.rank)):
             if (parent, rank) in first:
                 raise TreeError(
                     f"tree: nodes {first[parent, rank]} and {i} both have rank {rank} "

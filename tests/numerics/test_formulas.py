@@ -121,11 +121,6 @@ def test_optimal_k_is_the_smallest_maximiser(alpha, c, k_max):
     assert best == values.index(max(values))
 
 
-def test_optimal_k_vectorised():
-    assert formulas.optimal_k(np.array([0.0, 0.5, 1.0]), 0.1, 10).tolist() == [0, 2, 10]
-    assert formulas.optimal_k(0.9, np.array([[0.01], [2.0]]), 5).tolist() == [[5], [0]]
-
-
 def test_roofline():
     assert formulas.roofline(4, 2).tolist() == [1, 1, 1, 1.5, 2]
 
@@ -169,14 +164,6 @@ def test_geometric_stop_equals_enumeration(alpha, stay, K, c):
     assert formulas.geometric_speedup(alpha, 1.0, K, c) == pytest.approx(
         formulas.expected_speedup(alpha, K, c), rel=1e-12
     )
-
-
-def test_geometric_forms_broadcast():
-    shape = formulas.geometric_speedup(np.full((3, 1), 0.5), np.full(4, 0.7), 5, 0.1).shape
-    assert shape == (3, 4)
-    assert isinstance(formulas.geometric_accepted(0.5, 0.5, 3), float)
-    with pytest.raises(ValueError, match="K"):
-        formulas.geometric_drafted(0.5, 0)
 
 
 @settings(deadline=None, max_examples=40)

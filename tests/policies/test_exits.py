@@ -11,7 +11,7 @@ from strategies import EXAM, traces
 
 from simspec import replay, synthetic
 from simspec.policies import adaedl, confidence, entropy, product
-from simspec.trace.quantization import ENTROPY, LOG_ODDS, TABLES
+from simspec.trace.quantization import ENTROPY, TABLES
 
 UNIT = st.floats(0, 1)
 
@@ -200,9 +200,3 @@ def test_control_learning_policies_depend_on_acceptance():
     assert any(drafts[0][row] != drafts[1][row] for row in drafts[0].keys() & drafts[1].keys())
     exclusive = {policy.name for policy in EXAM if policy.name.endswith("inclusive=false")}
     assert exclusive >= {"confidence:0.7,inclusive=false", "entropy:2,inclusive=false"}
-
-
-def test_names_keep_every_digit():
-    assert confidence(0.123456789).name == "confidence:0.123456789"
-    assert confidence(0.5).name == "confidence:0.5"
-    assert confidence(float(LOG_ODDS[100])).params[0] == LOG_ODDS[100]

@@ -4,7 +4,7 @@ import naive
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import EXAM, costs, traces
+from strategies import costs, traces
 
 from simspec import CostModel, PolicyError, replay, synthetic
 from simspec.policies import greedy_oracle, oracle
@@ -18,15 +18,6 @@ def test_oracle_equals_brute_force_over_every_schedule(trace, cost):
     for s in range(trace.sequences):
         total = seconds[rounds.offset[s] : rounds.offset[s + 1]].sum()
         assert total == pytest.approx(naive.best_time(trace, cost, s), abs=1e-12)
-
-
-@settings(deadline=None, max_examples=25)
-@given(traces(optional=False), costs(), st.integers(0, 2**32))
-def test_no_policy_beats_the_oracle(trace, cost, seed):
-    best = cost.seconds(replay(trace, oracle(trace, cost), cost=cost)).sum()
-    for policy in EXAM:
-        seconds = cost.seconds(replay(trace, policy, seed, cost)).sum()
-        assert seconds >= best - 1e-9, policy.name
 
 
 def test_oracle_drops_a_token_where_catching_up_is_expensive():
@@ -48,7 +39,7 @@ def test_oracle_breaks_ties_towards_the_shorter_draft():
 
 
 def test_oracle_refuses_a_cost_model_that_is_too_short():
-    with pytest.raises(PolicyError, match="prices drafts up to 2, the trace reaches 4"):
+    with pytest.raises(PolicyError, match="prices drafts up to 2, the oracle plans up to 4"):
         oracle(synthetic.iid(0.5, 1, 4, 4), CostModel.from_ratio(0.1, 2))
 
 

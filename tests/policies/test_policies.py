@@ -6,11 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import nosy, traces
+from strategies import traces
 
-from simspec import CostModel, replay, synthetic
-from simspec.policies import beta_ts, confidence, fixed, hf_heuristic
-from simspec.policies.thompson import READINGS
+from simspec import CostModel, DeferredPolicy, policies, replay, synthetic
+from simspec.policies import (
+    beta_ts,
+    cali_ts,
+    confidence,
+    cost_ts,
+    entropy,
+    fixed,
+    hf_heuristic,
+    product,
+)
+from simspec.policies.thompson import READINGS, planned
+from simspec.tree.tree import MAX_NODES
 
 COST = CostModel.from_ratio(0.1, 16)
 
@@ -35,78 +45,20 @@ def ask(policy, state, slot, u=math.nan, features=None):
     )
 
 
-# (k, a) -> (r, n): the digest's readings of Alg. 2, worked out by hand.
+ROUNDS = ((1, 0), (1, 1), (3, 0), (3, 2), (3, 3), (0, 0))
+# (r, n) of these (k, a): the digest's readings of Alg. 2, worked out by hand.
 UPDATES = {
-    "acceptance": {
-        (1, 0): (0, 1),
-        (1, 1): (1, 1),
-        (3, 0): (0, 1),
-        (3, 2): (2, 3),
-        (3, 3): (3, 3),
-        (0, 0): (0, 0),
-    },
-    "censored": {
-        (1, 0): (0, 0),
-        (1, 1): (0, 0),
-        (3, 0): (0, 0),
-        (3, 2): (1, 2),
-        (3, 3): (2, 2),
-        (0, 0): (0, 0),
-    },
-    "printed": {
-        (1, 0): (0, 1),
-        (1, 1): (0, 1),
-        (3, 0): (0, 1),
-        (3, 2): (1, 3),
-        (3, 3): (2, 3),
-        (0, 0): (0, 0),
-    },
-    "printed_with_correction": {
-        (1, 0): (0, 1),
-        (1, 1): (0, 1),
-        (3, 0): (0, 2),
-        (3, 2): (2, 3),
-        (3, 3): (2, 3),
-        (0, 0): (0, 0),
-    },
+    "acceptance": ((0, 1), (1, 1), (0, 1), (2, 3), (3, 3), (0, 0)),
+    "censored": ((0, 0), (0, 0), (0, 0), (1, 2), (2, 2), (0, 0)),
+    "printed": ((0, 1), (0, 1), (0, 1), (1, 3), (2, 3), (0, 0)),
+    "printed_with_correction": ((0, 1), (0, 1), (0, 2), (2, 3), (2, 3), (0, 0)),
 }
 
 
 @pytest.mark.parametrize("reading", READINGS)
 def test_beta_updates_by_hand(reading):
-    for (k, a), (r, n) in UPDATES[reading].items():
+    for (k, a), (r, n) in zip(ROUNDS, UPDATES[reading], strict=True):
         assert progress(beta_ts(reading), (2.0, 3.0), k, k, a) == [2.0 + r, 3.0 + n - r], (k, a)
-
-
-@settings(deadline=None)
-@given(
-    st.sampled_from(READINGS),
-    st.integers(0, 16),
-    st.integers(0, 16),
-    st.floats(0.1, 9),
-    st.floats(0.1, 9),
-)
-def test_beta_parameters_stay_positive_and_never_fall(reading, k, a, alpha, beta):
-    after = progress(beta_ts(reading), (alpha, beta), k, k, min(a, k))
-    assert after[0] >= alpha
-    assert after[1] >= beta
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.integers(1, 40), st.integers(1, 40))
-def test_thompson_draw_is_bernoulli_of_the_posterior_mean(a, b):
-    """P(chi = 1) = integral of theta Beta(theta; a, b) = a / (a + b), by an exact quadrature,
-    for the rule that is run.
-    """
-    nodes, weights = np.polynomial.legendre.leggauss(60)
-    theta, weights = (nodes + 1) / 2, weights / 2
-    density = theta ** (a - 1) * (1 - theta) ** (b - 1)
-    draws = (weights * theta * density).sum() / (weights * density).sum()
-    assert draws == pytest.approx(a / (a + b), abs=1e-12)
-    grid = (np.arange(1024) + 0.5) / 1024
-    goes = np.mean([ask(beta_ts(), (a, b), 1, u)[0] for u in grid])
-    assert abs(goes - draws) <= 1 / 1024
-    assert ask(beta_ts(), (a, b), 0, 1 - 1e-12) == (True, True)
 
 
 def _drift(reading, go_on, alpha, K=40):
@@ -180,6 +132,63 @@ def test_hf_heuristic_by_hand():
     assert hf_heuristic(5, True).scope == "sequence"
 
 
-def test_user_policy_replays():
-    trace = synthetic.iid(0.7, 2, 30, 5, confidence=True)
-    assert len(replay(trace, nosy(), 1, COST)) > 0
+SHOWN = 0.5
+
+
+def goes_on(policy, value, slot=1):
+    """Whether the policy drafts on behind a token that shows `value`."""
+    draft_more, (params, state) = policy.compiled()[0], policy.start()
+    shown = np.full((4, 1), value)
+    return bool(draft_more(params, state, slot, shown, np.nan)[0])
+
+
+@pytest.mark.parametrize(
+    "policy, beyond",
+    [(confidence(SHOWN), 0.25), (entropy(SHOWN), 0.75), (product(SHOWN, shortest=1), 0.25)],
+)
+def test_a_token_at_the_threshold_is_drafted_behind(policy, beyond):
+    assert goes_on(policy, SHOWN)
+    assert not goes_on(policy, beyond)
+
+
+@pytest.mark.parametrize(
+    "predictor, defaults",
+    [("theta", (0.25, 0.25, 0.5)), ("scalar/0.1/0.7/-0.2/0.1", (0.00781, 0.0625, 0.5))],
+)
+def test_calibrated_sampling_has_the_defaults_of_its_predictor(predictor, defaults):
+    """sigma_M, sigma_S and theta_0 as `cali_ts` states them."""
+    sigma_m, sigma_s, theta0 = defaults
+    assert cali_ts(predictor=predictor).params[1:4] == (sigma_m**2, sigma_s**2, theta0)
+
+
+@pytest.mark.parametrize("alpha0, beta0, length", [(9.0, 1.0, 4), (1.0, 9.0, 0)])
+def test_prior_successes_lengthen_drafts(alpha0, beta0, length):
+    """With a mean acceptance of 0.9 four tokens pay at a ratio of 0.2, with 0.1 none."""
+    trace, cost = synthetic.iid(0.5, 1, 10, 4), CostModel.from_ratio(0.2, 4)
+    policy = cost_ts(alpha0=alpha0, beta0=beta0, greedy=True)(trace, cost)
+    params, state = policy.start()
+    assert planned(params, state, 0.5) == length
+
+
+PRICES = CostModel.from_ratio(0.1, 4, MAX_NODES)
+NODES = {
+    **dict.fromkeys(("fixed:2", "beta_ts", "oracle", "cost_ts", "goodput", "ucb", "exp3"), 0),
+    **dict.fromkeys(("optimal_tree:8,medusa", "optimal_tree:8,full", "tree_oracle"), MAX_NODES),
+    "static:2x2": 8, "dynamic_tree:40": 40, "cape": 32,
+}  # fmt: skip
+
+
+def test_nodes_that_costs_must_price_are_known_before_a_policy_is_made():
+    assert {text: policies.parse(text).submitted(8) for text in NODES} == NODES
+
+
+def test_new_policy_is_one_dictionary_entry(monkeypatch):
+    mine = DeferredPolicy("mine", lambda trace, cost: policies.fixed(trace.K))
+    monkeypatch.setitem(policies.BUILTIN, "mine", mine)
+    assert policies.parse("mine") is mine
+    with pytest.raises(policies.PolicyError, match="mine takes no arguments"):
+        policies.parse("mine:3")
+
+
+def test_clairvoyant_policies_are_named():
+    assert set(policies.CLAIRVOYANT) == {"oracle", "greedy_oracle", "tree_oracle"}

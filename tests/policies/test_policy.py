@@ -1,11 +1,22 @@
+"""What a policy's functions may be, and what a Stepper asks and tells them."""
+
+import os
+import subprocess
+import sys
+
 import numba
 import numpy as np
 import pytest
 
-from simspec import CostModel, Policy, PolicyError, Stepper, replay, synthetic
+from simspec import CostModel, Policy, PolicyError, Stepper, replay, sweep, synthetic
 from simspec.numerics.rng import POLICY, uniform
 from simspec.policies import confidence, fixed
 from simspec.policy.policy import compile_function
+
+COST = CostModel.from_ratio(0.1, 4)
+TRACE = synthetic.iid(0.5, 2, 50, 4, confidence=True)
+MORE = "params, state, slot, features, u"
+OBSERVE = "params, state, computed, drafted, accepted, features, cost"
 
 
 def _more(params, state, slot, features, u):
@@ -16,15 +27,11 @@ def _quiet(params, state, computed, drafted, accepted, features, cost):
     pass
 
 
-def _bad_types(params, state, slot, features, u):
-    return "go", True
-
-
-def _bad_count(params, state, slot):
-    return True, True
-
-
-COST = CostModel.from_ratio(0.1, 4)
+def function(arguments, body, kind="def"):
+    """A function of this source."""
+    scope = {}
+    exec(f"{kind} f({arguments}):\n    {body}", scope)
+    return scope["f"]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +47,7 @@ COST = CostModel.from_ratio(0.1, 4)
         (dict(reads=(1,)), "reads is"),
         (dict(scope="prompt"), "scope is 'prompt'"),
         (dict(observe=3), "observe is 3"),
+        (dict(anticipates=1), "anticipates is 1"),
     ],
 )
 def test_malformed_policies_are_one_line(parts, words):
@@ -48,44 +56,133 @@ def test_malformed_policies_are_one_line(parts, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("function", [_bad_types, _bad_count])
-def test_uncompilable_policy_is_named_in_one_line(function, monkeypatch):
-    monkeypatch.setattr(
-        numba.core.config, "DISABLE_JIT", 0
-    )  # also where the suite runs interpreted
-    with pytest.raises(PolicyError, match="^policy 'mine': draft_more does not compile") as caught:
-        Policy("mine", function, _quiet).compiled()
-    assert "\n" not in str(caught.value)
+FORMS = [
+    ("draft_more", function("params, state, slot", "return True, True")),
+    ("draft_more", function(f"{MORE}, seed", "return True, True")),
+    ("draft_more", function("*everything", "return True, True")),
+    ("draft_more", function(MORE, "yield True, True")),
+    ("draft_more", function(MORE, "return True, True", "async def")),
+    ("observe", function("params, state, computed", "pass")),
+]
+# What a function returns is known only where it is compiled.
+VALUES = [
+    *(("draft_more", function(MORE, body)) for body in (
+        "return slot < 2", "return True, True, True", "return 0.5", "pass", "return 'go', True",
+        "return nowhere(slot), True", "return open('x') == slot, True",
+    )),
+    *(("observe", function(OBSERVE, f"return {name}")) for name in ("cost", "state")),
+    ("draft_more", len),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part, wrong", FORMS + ([] if numba.config.DISABLE_JIT else VALUES))
+def test_functions_of_another_form_are_refused_by_name(part, wrong):
+    policy = Policy(
+        "mine", **({"draft_more": _more, "observe": _quiet} | {part: wrong}), state0=(0.0,)
+    )
+    for use in (
+        policy.compiled, lambda: replay(TRACE, policy),
+        lambda: sweep(TRACE, policy, progress=False),
+    ):  # fmt: skip
+        with pytest.raises(PolicyError, match=f"^policy 'mine': {part} ") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 700
+
+
+PROGRAM = """
+import numpy as np
+import simspec
+more, _ = simspec.Policy("p", {name}.more, {name}.observe).compiled()
+print(more(np.zeros(1), np.zeros(1), 2, np.zeros((1, 1)), 0.5)[0])
+"""
+
+
+def test_cached_policy_of_a_missing_module_is_harmless(tmp_path):
+    """One user's cached policy is read by a process that cannot import its module."""
+    environment = os.environ | {"NUMBA_DISABLE_JIT": "0", "NUMBA_CACHE_DIR": str(tmp_path / "c")}
+    for name, k in (("first", 2), ("second", 3)):
+        (tmp_path / name).mkdir()
+        module = f"def more({MORE}): return slot < {k}, True\ndef observe({OBSERVE}): pass\n"
+        (tmp_path / name / f"{name}.py").write_text(module)
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {name}" + PROGRAM.format(name=name)],
+            cwd=tmp_path / name, env=environment, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.stdout == f"{k > 2}\n", done.stderr
+
+
+def _reads_far(params, state, slot, features, u):
+    return slot == 0 or features[slot - 1, 40] < 2.0, True
+
+
+def _reads_params(params, state, slot, features, u):
+    return slot < params[2], True
+
+
+def _writes_far(params, state, computed, drafted, accepted, features, cost):
+    state[7] = 3.0
+
+
+def _writes_later(params, state, computed, drafted, accepted, features, cost):
+    state[0] += 1.0
+    state[int(state[0])] = 1.0
+
+
+BEYOND = {
+    "state": (Policy("mine", _more, _writes_far, state0=(0.0,)), "observe"),
+    "state, after rounds": (Policy("mine", _more, _writes_later, state0=(0.0,) * 9), "observe"),
+    "features": (Policy("mine", _reads_far, _quiet, reads=("confidence",)), "draft_more"),
+    "params": (Policy("mine", _reads_params, _quiet, params=(1.0,)), "draft_more"),
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_an_index_beyond_an_array_is_one_clear_error(kind):
+    policy, part = BEYOND[kind]
+    for use in (lambda: replay(TRACE, policy), lambda: sweep(TRACE, policy, progress=False)):
+        with pytest.raises(PolicyError, match=f"^policy 'mine': {part} indexes beyond") as found:
+            use()
+        assert "\n" not in str(found.value)
+    last = function(MORE, "return slot < params[-1], True")
+    assert replay(TRACE, Policy("mine", last, _quiet, (5.0, 2.0))) == replay(TRACE, fixed(2))
+
+
+UNCHECKED = """
+import numba, numpy as np
+from simspec.policy.policy import compile_policy
+more = lambda params, state, slot, features, u: (slot < 2, True)
+def observe(params, state, computed, drafted, accepted, features, cost):
+    state[7] = 3.0
+state = np.zeros(16)
+compile_policy("mine", more, observe)[1](state, state[:1], 1, 1, 1, np.zeros((1, 0)), 0.0)
+print(state[7])
+"""
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="numpy checks where numba is disabled")
+def test_control_compiled_code_without_the_check_writes_there():
+    done = subprocess.run([sys.executable, "-c", UNCHECKED], capture_output=True, text=True)
+    assert done.stdout == "3.0\n", done.stderr
 
 
 def test_compilation_is_shared():
     first, second = (
-        Policy("a", _more, _quiet).compiled(),
-        Policy("b", _more, _quiet, (1.0,)).compiled(),
-    )
+        Policy("a", _more, _quiet).compiled(), Policy("b", _more, _quiet, (1.0,)).compiled()
+    )  # fmt: skip
     assert first[0] is second[0]
     assert first[1] is second[1]
     assert compile_function.cache_info().currsize > 0
 
 
-def test_closures_lambdas_and_compiled_functions_are_accepted():
-    from numba import njit
-
-    trace = synthetic.iid(0.8, 2, 20, 5)
-    expected = replay(trace, fixed(3))
-    k = 3
+def test_closures_lambdas_compiled_functions_and_those_without_a_file_are_accepted():
+    expected, k = replay(TRACE, fixed(3)), 3
     for more in (
         lambda params, state, slot, features, u: (slot < k, True),
-        njit(lambda p, s, slot, f, u: (slot < k, True)),
+        numba.njit(lambda p, s, slot, f, u: (slot < k, True)),
+        function(MORE, "return slot < 3, True"),
     ):
-        assert replay(trace, Policy("mine", more, _quiet)) == expected
-
-
-def test_functions_without_a_source_file_are_accepted():
-    namespace = {}
-    exec("def more(params, state, slot, features, u):\n    return slot < 3, True", namespace)
-    trace = synthetic.iid(0.8, 2, 20, 5)
-    assert replay(trace, Policy("mine", namespace["more"], _quiet)) == replay(trace, fixed(3))
+        assert replay(TRACE, Policy("mine", more, _quiet)) == expected
 
 
 def test_stepper_refuses_unsupported_policies():
@@ -154,8 +251,6 @@ def test_stepper_refuses_anticipating_policies_under_rejection():
     assert late.ask(1)[0]
     with pytest.raises(PolicyError, match="'late'"):
         late.ask(2)
-    with pytest.raises(PolicyError, match="anticipates is 1"):
-        Policy("odd", _more, _quiet, anticipates=1)
 
 
 def test_stepper_draws_at_the_documented_address_and_go_implies_keep():
@@ -196,3 +291,103 @@ def test_stepper_scopes_and_modelled_cost():
 def test_policy_repr_omits_its_tables():
     assert repr(Policy("long", _more, _quiet, params=tuple(range(100_000)))).count(",") < 10
     assert np.asarray(Policy("p", _more, _quiet, (1, True)).params).dtype == np.float64
+
+
+PRICED = CostModel([0, 1, 2, 3], [4, 5, 6, 7], [0, 0.5], 0.25, 4, feature=0.125)
+HEARD = 64
+
+
+def _note(params, state, computed, drafted, accepted, features, cost):
+    n = int(state[0])
+    state[1 + n] = cost
+    state[0] = n + 1.0
+
+
+def listening(reads):
+    """A policy of two tokens that keeps the costs that it observes."""
+    return Policy(
+        f"listens:{reads}", _more, _note, state0=(0.0,) * HEARD, reads=reads, scope="stream"
+    )
+
+
+def _replayed(params, state, slot, features, u):
+    # one token behind a round that took longer than params[0], else two
+    return slot < state[0], True
+
+
+def _keep(params, state, computed, drafted, accepted, features, cost):
+    state[0] = 1.0 if cost > params[0] else 2.0
+
+
+def test_replay_observes_seconds_with_its_features():
+    """A round of two costs 8.5, of which reading the features of both tokens is 0.25."""
+    trace = synthetic.iid(0.0, 1, 6, 3, confidence=True)
+    policy = Policy("hears", _replayed, _keep, (8.375,), (2.0,), reads=("confidence",))
+    assert replay(trace, policy, cost=PRICED).computed.tolist()[:3] == [2, 1, 2]
+
+
+@pytest.mark.parametrize("reads", [(), ("confidence",)])
+def test_engine_observes_seconds_with_its_features(reads):
+    stepper = Stepper(listening(reads), 3, 0, PRICED, (("confidence", "confidence"),))
+    stepper.begin(0)
+    stepper.end(2, 2, 0)
+    stepper.end(2, 2, 2)
+    stepper.end(1, 1, 0)
+    heard = stepper._state[1:4].tolist()
+    read = 0.125 if reads else 0.0
+    assert heard == [8.25 + 2 * read, 8.25 + 2 * read, 6.25 + 0.5 + read]
+
+
+def _looks(params, state, slot, features, u):
+    state[0] = features[0, 0]
+    return slot < 1, True
+
+
+def test_features_of_the_last_round_are_gone():
+    policy = Policy("looks", _looks, _quiet, state0=(0.0,), reads=("confidence",))
+    stepper = Stepper(policy, 3, 0, PRICED, (("confidence", "confidence"),))
+    stepper.begin(0)
+    stepper.ask(0)
+    stepper.see(0, [200])
+    stepper.ask(1)
+    assert stepper._state[0] > 0
+    stepper.end(1, 1, 0)
+    stepper.ask(0)
+    assert np.isnan(stepper._state[0])
+
+
+def _drops_behind(params, state, slot, features, u):
+    return slot < params[0], False
+
+
+@pytest.mark.parametrize("length, refused", [(0, False), (1, True)])
+def test_drawn_tokens_are_not_dropped_by_what_they_are(length, refused):
+    """Plain decoding drops nothing, so a policy that stops at slot 0 is served."""
+    policy = Policy("drops", _drops_behind, _quiet, (length,), reads=("probability",))
+    stepper = Stepper(policy, 3, 0, PRICED, (("probability", "confidence"),))
+    stepper.unforeseeing(True)
+    stepper.begin(0)
+    for slot in range(length):
+        assert stepper.ask(slot) == (True, True)
+        stepper.see(slot, [100])
+    if refused:
+        with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
+            stepper.ask(length)
+    else:
+        assert stepper.ask(length) == (False, False)
+
+
+def _draws(params, state, slot, features, u):
+    return u < 0.8, True
+
+
+def test_replayed_draws_have_the_address_of_round_and_slot():
+    """Ten slots: more than one block of draws; rounds count within their sequence."""
+    trace = synthetic.iid(1.0, 3, 40, 10, seed=1)
+    rounds = replay(trace, Policy("draws", _draws, _quiet, random=True, scope="stream"), seed=7)
+    for s in range(3):
+        for r in range(rounds.offset[s], rounds.offset[s + 1]):
+            drawn = [uniform(7, s, r - rounds.offset[s], slot, POLICY) < 0.8 for slot in range(10)]
+            left = trace.offset[s + 1] - rounds.row[r] - 1
+            expected = next((i for i, go in enumerate(drawn) if not go), 10)
+            assert rounds.computed[r] == min(expected, left)

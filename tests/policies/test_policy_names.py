@@ -44,22 +44,12 @@ def test_names_of_built_policies_start_with_their_key(name):
     assert "\n" not in policy.name
 
 
-def examples(*groups):
-    return [text for kind in KINDS.values() if kind.group in groups for text in kind.examples]
-
-
 def test_every_kind_has_an_example_of_its_own_name_and_a_known_group():
     for name, kind in KINDS.items():
         assert {text.split(":")[0] for text in kind.examples} == {name}
         assert kind.group in GROUPS
         assert kind.source
         assert kind.rule
-
-
-@pytest.mark.parametrize("text", examples("trees"))
-def test_examples_of_trees_read_back(text):
-    again = parse(parse(text).name)
-    assert (again.name, type(again)) == (parse(text).name, type(parse(text)))
 
 
 def test_parse():
@@ -78,68 +68,50 @@ def test_parse():
     assert policies.parse is parse
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "fixd:3",
-        "fixed",
-        "fixed:",
-        "fixed:-1",
-        "fixed:x",
-        "fixed:2.5",
-        "fixed:1,2",
-        "fixed:k=1,j=2",
-        "beta_ts:posterior",
-        "beta_ts:alpha0=0",
-        "beta_ts:alpha0=x",
-        "beta_ts:scope=prompt",
-        "confidence",
-        "confidence:2",
-        "confidence:x",
-        "confidence:0.5,inclusive=3",
-        "confidence:true",
-        "entropy:-1",
-        "product:2",
-        "product:0.3,predictor=entropy",
-        "product:0.3,shortest=0",
-        "adaedl:g=0",
-        "adaedl:g=x",
-        "cali_ts:posterior",
-        "cali_ts:sigma_m=0",
-        "cali_ts:sigma_s=x",
-        "cali_ts:theta0=1.5",
-        "cali_ts:predictor=scalar/1/2",
-        "cali_ts:predictor=scalar/1/2/3/x",
-        "cali_ts:predictor=scalar/1/2/3/inf",
-        "cali_ts:predictor=3",
-        "cali_ts:predictor=absent.json",
-        "cali_ts:predictor=a-b",
-        "cali_ts:side=model,predictor=a b",
-        "cali_ts:side=none",
-        "cali_ts:side=sampling,theta0=-1",
-        "optimal_tree:medusa",
-        "optimal_tree:4,best",
-        "cape:wide",
-        "dynamic_tree:beam",
-        "cost_ts:mean",
-        "cost_ts:alpha0=0",
-        "cost_ts:decay=0",
-        "cost_ts:decay=2",
-        "cost_ts:greedy=3",
-        "cost_ts:scope=prompt",
-        "cost_ts:K=-1",
-        "cost_ts:K=x",
-        "greedy_oracle:3",
-        "hf_heuristic:0",
-        "hf_heuristic:true",
-        "hf_heuristic:2,transient=3",
-        "oracle:3",
-    ],
-)
+WRONG = {
+    "fixed": ("", ":", ":-1", ":x", ":2.5", ":1,2", ":k=1,j=2", ":1e400", ":" + "9" * 5000, "d:3"),
+    "beta_ts": (":posterior", ":alpha0=0", ":alpha0=x", ":scope=prompt", ":more=1"),
+    "confidence": ("", ":2", ":nan", ":x", ":0.5,inclusive=3", ":true", ":0.5,K=256", ":0.5,K=-1"),
+    "entropy": (":-1",),
+    "product": (":2", ":0.3,predictor=entropy", ":0.3,shortest=0"),
+    "adaedl": (":g=0", ":g=x"),
+    "cali_ts": (
+        ":posterior", ":sigma_m=0", ":sigma_s=x", ":theta0=1.5", ":predictor=scalar/1/2",
+        ":predictor=scalar/1/2/3/x", ":predictor=scalar/1/2/3/inf", ":predictor=3",
+        ":predictor=absent.json", ":predictor=a-b", ":side=none", ":side=sampling,theta0=-1",
+    ),
+    "cost_ts": (":mean", ":alpha0=0", ":decay=0", ":decay=2", ":greedy=3", ":K=-1", ":K=x"),
+    "hf_heuristic": (":0", ":true", ":2,transient=3"),
+    "specdec_pp": (
+        ":2", ":variant=late", ":shortest=0", ":longest=300", ":shortest=5,longest=4",
+        ":predictor=1",
+    ),
+    "ema_tiers": (
+        ":3/1", ":a/b", ":1//3", ":1/1", ":256", ":1.5", ":true", ":start=2", ":start=1.0",
+        ":weight=2", ":interval=0", ":warmup=-1", ":down=x", ":up=999", ":scope=prompt",
+        ":ceiling=-1", ":lag=2",
+    ),
+    "goodput": (
+        ":clock", ":weight=-1", ":prior=2", ":window=0", ":cooldown=-1", ":shortest=256", ":c=-1",
+        ":scope=x",
+    ),
+    "two_thresholds": (
+        ":2", ":high=-1", ":low=0.9", ":attempts=0", ":start=0", ":start=3,longest=2", ":scope=x",
+    ),
+    "ucb": (":ucb2", ":arms=4/3", ":arms=5/6", ":exploration=-1", ":scope=x"),
+    "exp3": (":4/3", ":5", ":rate=-1", ":rate=x", ":scope=x"),
+    "optimal_tree": (":medusa", ":4,best", ":64", ":-1,medusa", ":0,full"),
+    "dynamic_tree": (":beam", ":64", ":x"),
+    "cape": (":wide", ":section,k=33", ":32", ":2.5"),
+    "static": ("", ":4xx1", ":none"),
+    **dict.fromkeys(("oracle", "greedy_oracle", "tree_oracle"), (":3",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [name + rest for name, kinds in WRONG.items() for rest in kinds])
 def test_invalid_policy_texts_are_refused_in_one_line(text):
     with pytest.raises(PolicyError) as caught:
-        parse(text)
+        make(text, synthetic.iid(0.5, 1, 8, 4), CostModel.from_ratio(0.1, 4))
     assert "\n" not in str(caught.value)
 
 
@@ -164,30 +136,6 @@ def test_make_refuses_other_objects(thing):
     with pytest.raises(PolicyError, match="is no policy: expected a Policy, text"):
         make(thing, TRACE, PRICES)
     assert make(oracle, TRACE, PRICES).name == make("oracle", TRACE, PRICES).name == "oracle"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(f"ema_tiers:{bad}" for bad in (
-            "3/1", "a/b", "1//3", "1/1", "256", "1.5", "true", "start=2", "start=1.0", "weight=2",
-            "interval=0", "warmup=-1", "down=x", "up=999", "scope=prompt", "ceiling=-1", "lag=2",
-        )),
-        *(f"goodput:{bad}" for bad in (
-            "clock", "weight=-1", "prior=2", "window=0", "cooldown=-1", "shortest=256", "c=-1",
-            "scope=x",
-        )),
-        *(f"two_thresholds:{bad}" for bad in (
-            "2", "high=-1", "low=0.9", "attempts=0", "start=0", "start=3,longest=2", "scope=x",
-        )),
-        *(f"ucb:{bad}" for bad in ("ucb2", "arms=4/3", "arms=5/6", "exploration=-1", "scope=x")),
-        *(f"exp3:{bad}" for bad in ("4/3", "5", "rate=-1", "rate=x", "scope=x")),
-    ],
-)  # fmt: skip
-def test_invalid_rules_are_refused_in_one_line(text):
-    with pytest.raises(PolicyError) as caught:
-        make(text, synthetic.iid(0.5, 1, 8, 4), CostModel.from_ratio(0.1, 4))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["ucb", "exp3", "goodput"])

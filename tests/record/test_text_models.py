@@ -32,7 +32,7 @@ from simspec import load_trace, replay
 from simspec.engines.text import WrittenText, texts_of
 from simspec.policies.fixed import fixed
 from simspec.trace import quantization as grid
-from simspec.trace.meta import ARRAYS
+from simspec.trace.file import ARRAYS
 
 FROM_TARGET = ("margin",)
 

@@ -15,7 +15,7 @@ from shell import refused
 
 import simspec.trace.file
 from simspec import Trace, TraceError, load_trace
-from simspec.trace.meta import SCHEMA
+from simspec.trace.file import SCHEMA
 
 EXAMPLES = settings(
     deadline=None, max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -134,6 +134,19 @@ def swapped(name, column):
     return lambda t: t.set_column(t.schema.names.index(name), name, column(t.num_rows))
 
 
+def column(name, values):
+    return lambda path: rewritten(path, table=swapped(name, values))
+
+
+def budget_of(length):
+    """A table beside the rows that declares another length."""
+    return lambda path: rewritten(path, lambda kept: {"budget": [length, kept["budget"][1]]})
+
+
+def footer(**changed):
+    return lambda path: rewritten(path, lambda kept: changed)
+
+
 NOT_TRACES = {
     "missing": (lambda path: None, "no such file"),
     "empty": (lambda path: path.write_bytes(b""), "not a readable trace"),
@@ -141,74 +154,38 @@ NOT_TRACES = {
     "text": (lambda path: path.write_text("hello"), "not a readable trace"),
     "a pickle": (write_pickle, "not a readable trace"),
     "another Parquet file": (
-        lambda path: pq.write_table(pa.table({"token": [1, 2]}), path),
-        "simspec did not write",
+        lambda path: pq.write_table(pa.table({"token": [1, 2]}), path), "simspec did not write"
     ),
     "a later schema": (
-        lambda path: rewritten(path, meta(schema=SCHEMA + 1)),
-        f"this version reads {SCHEMA}",
+        lambda path: rewritten(path, meta(schema=SCHEMA + 1)), f"this version reads {SCHEMA}"
     ),
-    "no schema": (
-        lambda path: rewritten(path, lambda metadata: {"meta": "{}"}),
-        "meta.schema is None",
-    ),
+    "no schema": (footer(meta="{}"), "meta.schema is None"),
     "metadata that nests deep": (lambda path: rewritten(path, "[" * 300_000), "recursion depth"),
-    "meta that nests deep": (
-        lambda path: rewritten(path, lambda metadata: {"meta": '{"a":' * 100_000}),
-        "recursion depth",
-    ),
+    "meta that nests deep": (footer(meta='{"a":' * 100_000), "recursion depth"),
     "notes that nest": (lambda path: rewritten(path, meta(notes=[[[]]])), "meta.notes is"),
     "huge notes": (
-        lambda path: rewritten(path, meta(notes="x" * 20_000_000)),
-        "does not match its hash",
+        lambda path: rewritten(path, meta(notes="x" * 20_000_000)), "does not match its hash"
     ),
     "huge numbers": (
-        lambda path: rewritten(path, '{"meta": ' + "1" * 5000 + "}"),
-        "not a readable trace",
+        lambda path: rewritten(path, '{"meta": ' + "1" * 5000 + "}"), "not a readable trace"
     ),
     "a huge K": (lambda path: rewritten(path, meta(K=10**400)), "meta.K is 1000"),
     "metadata of another kind": (lambda path: rewritten(path, "[]"), "not a readable trace"),
     "metadata that misses all": (lambda path: rewritten(path, "{}"), "'meta' is missing"),
-    "a table of 2**40 entries": (
-        lambda path: rewritten(path, lambda metadata: {"budget": [1 << 40, metadata["budget"][1]]}),
-        "not a readable",
-    ),
-    "a table of 2**70 entries": (
-        lambda path: rewritten(path, lambda metadata: {"budget": [1 << 70, metadata["budget"][1]]}),
-        "not a readable",
-    ),
-    "a table of -1 entries": (
-        lambda path: rewritten(path, lambda metadata: {"budget": [-1, metadata["budget"][1]]}),
-        "length is -1",
-    ),
-    "other numbers": (
-        lambda path: rewritten(path, lambda metadata: {"sha256": "0"}),
-        "does not match its hash",
-    ),
-    "a column of NaN": (
-        lambda path: rewritten(path, table=swapped("token", lambda n: pa.array([np.nan] * n))),
-        "token is double",
-    ),
-    "a column of nulls": (
-        lambda path: rewritten(
-            path, table=swapped("token", lambda n: pa.array([None] * n, pa.int32()))
-        ),
-        "nulls",
-    ),
-    "a column of lists": (
-        lambda path: rewritten(path, table=swapped("token", lambda n: pa.array([[1]] * n))),
-        "token is list",
-    ),
+    "a table of 2**40 entries": (budget_of(1 << 40), "not a readable"),
+    "a table of 2**70 entries": (budget_of(1 << 70), "not a readable"),
+    "a table of -1 entries": (budget_of(-1), "length is -1"),
+    "other numbers": (footer(sha256="0"), "does not match its hash"),
+    "a column of NaN": (column("token", lambda n: pa.array([np.nan] * n)), "token is double"),
+    "a column of nulls": (column("token", lambda n: pa.array([None] * n, pa.int32())), "nulls"),
+    "a column of lists": (column("token", lambda n: pa.array([[1]] * n)), "token is list"),
     "an unknown column": (
         lambda path: rewritten(path, table=lambda t: t.append_column("more", t["token"])),
         "'more' is missing",
     ),
     "fewer rows": (lambda path: rewritten(path, table=lambda t: t.slice(0, 5)), "to 5 rows"),
-    "no columns": (
-        lambda path: rewritten(path, table=lambda t: pa.table({})),
-        "not a readable trace",
-    ),
-}
+    "no columns": (lambda path: rewritten(path, table=lambda t: pa.table({})), "not a readable"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", NOT_TRACES)

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from documents import ROOT
 from write_goldens import GOLDENS, contents
 
 from simspec import Trace, load_trace
 from simspec.cost.table import load_cost
-from simspec.trace.meta import RULES, SCHEMA
+from simspec.trace.file import RULES, SCHEMA, TraceMeta, opened
 
 RECORDINGS = sorted(GOLDENS.glob("recording-*.parquet"))
 COSTS = sorted(GOLDENS.glob("cost-*.json"))
@@ -46,3 +47,11 @@ def test_control_a_changed_run_is_noticed():
     parts = {name: getattr(trace, name) for name in trace.__dataclass_fields__}
     other = Trace(**parts | {"run": run, "meta": replace(trace.meta, prefix_only=False)})
     assert contents(other)["rounds"] != contents(trace)["rounds"]
+
+
+def test_metadata_of_bundled_recordings_is_written_as_it_was_read():
+    files = [path for path in (ROOT / "traces").rglob("*.parquet") if ".exits" not in path.name]
+    for path in files:
+        with opened(path) as (_, extra):
+            assert TraceMeta.from_json(extra["meta"]).to_json() == extra["meta"], path
+    assert len(files) > 40

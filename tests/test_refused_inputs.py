@@ -1,0 +1,233 @@
+"""Options that do not fit each other or their files, and inputs of absurd size: one line, at once.
+
+`test_refusals` derives a value out of its range for each option of a settings model.
+"""
+
+import json
+import lzma
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_engine import FakeRunner, do_run, prompts
+from inputs import HEADS, RECORD_COMMAND
+from shell import refused, simspec
+
+from real.audit.runs import load_run
+from real.engines import rows
+from real.model.checkpoint import WeightsError
+from real.model.decoder import MOST, DecoderConfig
+from real.model.draft_head import block_count, check_settings
+from real.model.stored_weights import MAX_RATIO as WEIGHTS_RATIO
+from real.model.stored_weights import read_bytes
+from real.prompts import read_rows
+from real.sampling import Rule
+from real.train.text import MAX_RATIO, CorpusError, documents
+from simspec import CostModel, TraceError, synthetic
+from simspec.cost.model import LEAST_SECONDS, MOST_SECONDS
+from simspec.cost.table import load_cost
+from simspec.engines.documents import read_source
+from simspec.policies import BUILTIN, make
+
+SWEEP, RUN = "sweep t.parquet --policy fixed:1", "run t.parquet --policy fixed:4 --cost c.json"
+MEASURE, RECORD = "measure --out x.json -k 1 --repeats 1", " ".join(map(str, RECORD_COMMAND))
+REFUSED = {
+    f"{SWEEP} --nodes 8": "--nodes goes with --report trees, not with gains",
+    f"{SWEEP} --report oracle --keep x": "--keep goes with --report gains",
+    f"{SWEEP} --report differences --against fastest": "fastest",
+    f"{SWEEP} --report batch --context 9 --cost 0.1": "no seconds for cached tokens",
+    f"{SWEEP} --batch 1 --batch 2": "--batch is given 2 times",
+    f"{SWEEP} --batch 4 --cost 0.1": "is a ratio, the same for every batch",
+    f"{SWEEP} --policy fixed:1": "share a name",
+    f"{SWEEP} --policy fixed:17": "drafts up to 17",
+    f"{SWEEP} --policy fixd:3": "did you mean fixed?",
+    f"{SWEEP} --cost=-1": "cost ratio is -1",
+    f"{SWEEP} --cost 1e308": "expected 0 to 1e+09",
+    f"{SWEEP} --cost absent.json": "absent.json: not a cost model",
+    f"{SWEEP} --cost t.parquet": "t.parquet: not a cost model",
+    f"{SWEEP} --cost short.json --policy fixed:4": "prices drafts up to 3",
+    f"{SWEEP} --out o.csv --plot nowhere/o.png": "no folder nowhere",
+    f"{SWEEP} --plot folder/../t.parquet": "would overwrite t.parquet",
+    f"{SWEEP} --out c.json --cost c.json": "c.json would overwrite c.json",
+    f"{SWEEP} --out o --plot o": "o would overwrite o",
+    "sweep absent.parquet": "no such file",
+    "sweep tiny-modl-greedy": "did you mean tiny-model-greedy?",
+    "tune oracle t.parquet": "policy 'oracle' has nothing to tune",
+    "tune fixed:2 t.parquet": "gives every argument that is tuned",
+    "report --paper nothing": "there is no table 'nothing'",
+    "policies --group none": "group 'none' is unknown",
+    "score": "score is `simspec sweep --report oracle` now",
+    f"{RECORD} --temperature=0 --rule coupled": "temperature 0.0",
+    f"{RECORD} --device cuda:99": "device 'cuda:99' asked for",
+    f"{RECORD} --drafter eagel": "drafter 'eagel' is unknown: did you mean eagle?",
+    f"{RECORD} --models nowhere": "nowhere/target holds no config.json",
+    **{f"{RECORD} --weights {folder} --drafter {name}": f"{folder} holds no drafter '{name}'"
+       for name in (*HEADS, "self_skip") for folder in ("nowhere", "empty")},
+    f"{RECORD} --out p.jsonl": "expected one that ends in .parquet",
+    f"{RECORD} --out folder/../t.parquet t.parquet": "would overwrite t.parquet",
+    f"{MEASURE} --drafter eagle9": "drafter 'eagle9' is unknown",
+    f"{MEASURE} --out .": ". is a folder",
+    f"{RUN} --dtype half": "dtype 'half' is unknown",
+    f"{RUN} --cost short.json": "prices drafts up to 3",
+    f"{RUN} --seed=-1": "seed is -1, expected",
+    f"train eagle --out m --seed={10**30}": f"seed is {10**30}, expected",
+    f"demo --prompts {10**30}": f"--prompts is {10**30}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_options_that_do_not_fit_are_refused(input_folder, line):
+    refused(input_folder, *line.split(" "), words=REFUSED[line])
+
+
+def test_missing_recording_is_refused_before_torch_is_imported(tmp_path):
+    """All in one process, where torch cannot be imported."""
+    lines = [
+        "run no.parquet", "run no.parquet --compare", "measure --for no.parquet",
+        "audit run.jsonl --against no.parquet",
+    ]  # fmt: skip
+    code = (
+        "import sys; from simspec.cli import _load_extras, main; _load_extras(); "
+        "sys.modules['torch'] = None\n"
+        "for line in sys.argv[1:]:\n"
+        "    try: main(line.split())\n"
+        "    except SystemExit as end: print(end.code)"
+    )
+    call = [sys.executable, "-c", code, *lines]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["2"] * len(lines), done.stderr
+    assert done.stderr == len(lines) * "simspec: no.parquet: no such file\n"
+
+
+@pytest.mark.parametrize("shape", ["1000000000", "63x1", "1x1000000000", "64"])
+def test_static_tree_over_budget_is_refused_before_it_is_built(shape):
+    with pytest.raises(ValueError, match="over budget: expected at most 63"):
+        make(f"static:{shape}", None, None)
+    assert len(make("static:1" + "x1" * 62, None, None).tree.parent) == 63  # control
+
+
+def test_every_policy_is_bounded():
+    """A parameter of a billion is refused, or costs no more than a parameter of one."""
+    import inspect
+
+    for name, factory in BUILTIN.items():
+        for parameter in inspect.signature(factory).parameters:
+            try:
+                policy = factory(**{parameter: 10**9})
+                state = policy.start()[1] if hasattr(policy, "start") else ()
+            except (TypeError, ValueError):
+                continue
+            assert getattr(state, "size", 0) < 100_000, (name, parameter)
+
+
+@pytest.mark.parametrize("field", ["verify", "draft", "overhead", "baseline", "feature"])
+def test_cost_beyond_all_times_is_refused(field):
+    cost = CostModel.from_ratio(0.1, 3).to_dict()
+    cost[field] = [0.0, *[1.1e9] * 3] if field in ("verify", "draft") else 1.1e9
+    with pytest.raises(ValueError, match="expected at most 1e"):
+        CostModel.from_dict(cost)
+    with pytest.raises(ValueError, match="expected at least 1e-15 seconds"):
+        replace(CostModel.from_ratio(0.1, 3), baseline=1e-300)
+
+
+def test_control_costs_at_the_limits_give_finite_tables(tmp_path):
+    synthetic.iid(0.5, 8, 40, 3).save(tmp_path / "t.parquet")
+    for baseline, rest in ((MOST_SECONDS, 1.0), (LEAST_SECONDS, MOST_SECONDS)):
+        cost = replace(CostModel.from_ratio(0.1, 3), baseline=baseline, overhead=rest)
+        cost.to_json(tmp_path / "c.json")
+        out, _ = simspec(*f"{SWEEP} --cost c.json --json".split(), cwd=tmp_path)
+        for row in json.loads(out)["rows"]:
+            assert 0 < row["speedup"] < float("inf")
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-7, 0.0, float("nan")])
+def test_temperature_too_small_for_logits_is_refused(temperature):
+    with pytest.raises(ValueError, match="expected at least 1e-06"):
+        Rule("coupled", temperature)
+    assert Rule("coupled", 1e-6).temperature == 1e-6
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -0.5, 1.5])
+def test_ratio_outside_names_its_place_and_value(value):
+    trace = synthetic.iid(0.5, 2, 5, 3)
+    ratio = np.full((10, 3), 0.5, np.float32)
+    ratio[4, 1] = value
+    meta = replace(trace.meta, rule="rejection", temperature=1.0)
+    with pytest.raises(TraceError, match=r"ratio, row 4, slot 1: \S+, expected a number in"):
+        replace(trace, meta=meta, run=np.zeros(10, np.uint8), rank=None, ratio=ratio)
+
+
+def test_text_and_weights_that_unpack_to_gigabytes_are_not_read_whole(tmp_path):
+    """Of many lines or of one; half of the memory is the decoder's dictionary."""
+    bomb, line = tmp_path / "bomb.jsonl.xz", json.dumps({"text": "a" * (1 << 16)}).encode() + b"\n"
+    weights = tmp_path / "w.safetensors.xz"
+    weights.write_bytes(lzma.compress(bytes(1 << 26)))
+    for content, reader, words in (
+        (line * 200, lambda: list(documents([bomb])), MAX_RATIO),
+        (b"a" * (1 << 25), lambda: list(documents([bomb])), MAX_RATIO),
+        (b"", lambda: read_bytes(weights.with_suffix("")), WEIGHTS_RATIO),
+    ):
+        bomb.write_bytes(lzma.compress(content))
+        tracemalloc.start()
+        with pytest.raises((CorpusError, ValueError), match=f"more than {words} times its size"):
+            reader()
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert most < 1 << 25 if words == WEIGHTS_RATIO else most < 1 << 24
+
+
+def test_one_endless_line_is_refused_and_compressed_text_is_read(tmp_path, monkeypatch):
+    texts = [f"text {i} é" for i in range(300)]
+    text = "\n".join(json.dumps({"text": text}) for text in texts)
+    (tmp_path / "a.jsonl.xz").write_bytes(lzma.compress(text.encode()))
+    assert [row["text"] for row in documents([tmp_path / "a.jsonl.xz"])] == texts
+    monkeypatch.setattr("real.train.text.LONGEST_LINE", 1 << 10)
+    (tmp_path / "bomb.jsonl").write_text("x" * (1 << 12))
+    with pytest.raises(CorpusError, match="line 1 has over 1,024 bytes"):
+        list(documents([tmp_path / "bomb.jsonl"]))
+
+
+@pytest.mark.parametrize(
+    "read", [lambda path: read_source("vllm-requests", path), load_cost, read_rows, load_run]
+)
+def test_file_without_an_end_is_refused(monkeypatch, read):
+    for limit in ("simspec.engines.documents.LARGEST", "simspec.output.files.MOST_JSON",
+                  "real.prompts.MOST_BYTES", "real.audit.runs.LONGEST_LINE"):  # fmt: skip
+        monkeypatch.setattr(limit, 1 << 20)
+    with pytest.raises(ValueError, match="^/dev/zero.*it has over 1,048,576"):
+        read(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_size_beyond_all_decoders_is_refused(name):
+    sizes = dict.fromkeys(MOST, 8)
+    DecoderConfig(**sizes | {name: MOST[name]})
+    with pytest.raises(ValueError, match=f"{name} is .*, expected an integer of 1 to"):
+        DecoderConfig(**sizes | {name: MOST[name] + 1})
+
+
+@pytest.mark.parametrize("value", [1e400, 1.5, -1, True, "2", None, 10**9])
+def test_sizes_of_no_head_are_refused(value):
+    with pytest.raises(WeightsError, match="as the number of blocks, expected an integer of 0 to"):
+        block_count(value, "config.json")
+    assert block_count(5, "config.json") == 5
+    for settings in ({"depth": 1.5}, {"depth": 10**6}, {"layers": 65}, {"attention": [0, 1.5]},
+                     {"norm_eps": float("nan")}, {"blocks": {}}):  # fmt: skip
+        with pytest.raises(ValueError, match="expected an integer of at most"):
+            check_settings(settings)
+    check_settings({"depth": 3, "own_head": True, "reads": [0, 5], "norm_eps": 1e-6, "kind": "a"})
+
+
+def test_budget_of_an_engine_row_that_no_recording_holds_is_refused(tmp_path):
+    world, path = prompts(3), tmp_path / "r.jsonl"
+    do_run(path, FakeRunner(world), world)
+    head, line, *_ = path.read_text().splitlines()
+    row = json.loads(line)
+    row["request"]["max_tokens"] = 1 << 63
+    path.write_text(f"{head}\n{json.dumps(row)}\n")
+    with pytest.raises(ValueError, match="line 2 is no row.* <= 2147483647"):
+        rows.read_rows(path)
