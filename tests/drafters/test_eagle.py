@@ -1,19 +1,17 @@
-"""EAGLE: pairing of tokens and features, reuse of true features, and the training loss."""
+"""EAGLE: pairing of tokens and features, its loss, and unrolled steps of training."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_checkpoint import refused
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
-from real.drafters.eagle import INPUTS, EagleDrafter, EagleHead, eagle_loss
-from real.model.draft_head import save_draft_head
+from real.draft import TrainingBatch
+from real.drafters.eagle import INPUTS, EagleDrafter, EagleHead, eagle_loss, unrolled_estimates
 from real.model.passes import chain
 from real.model.target import Target
 
-MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 EACH = pytest.mark.parametrize("inputs", INPUTS)
 
 
@@ -156,37 +154,6 @@ def test_each_input_variant_reads_its_tokens(inputs):
         assert felt == [i >= first for i in range(5)]
 
 
-ROUND = st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(4, 20))
-
-
-def differs(inputs, seed, prompt, rounds, make=EagleDrafter):
-    """How far a drafter's next chain and cache are, after rounds, from those of a fresh one."""
-    (target, drafter), (other, fresh) = pair_of(inputs, make), pair_of(inputs)
-    text = text_of(prompt, seed)
-    begin(target, drafter, text)
-    for computed, accepted, miss in rounds:
-        text += play(target, drafter, text, computed, accepted, miss)
-    begin(other, fresh, text)
-    far = []
-    for a, b in [(drafter.next(), fresh.next()) for _ in range(3)]:
-        far.append((a.logits - b.logits).abs().max())
-    rows = len(text) - 1
-    for x, y in ((drafter.cache.key, fresh.cache.key), (drafter.cache.value, fresh.cache.value)):
-        far.append((x[:, :, :, :rows] - y[:, :, :, :rows]).abs().max())
-    return float(torch.stack(far).max())
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.sampled_from(INPUTS),
-    st.integers(0, 99),
-    st.integers(1, 8),
-    st.lists(ROUND, min_size=1, max_size=8),
-)
-def test_cache_and_chain_after_rounds_equal_fresh_ones(inputs, seed, prompt, rounds):
-    assert differs(inputs, seed, prompt, rounds) < 1e-12
-
-
 class Lazy(EagleDrafter):
     """Keeps the rows of accepted drafts, with the features that it had guessed."""
 
@@ -194,63 +161,6 @@ class Lazy(EagleDrafter):
         if self.draft:
             self.rows = min(self.rows, len(self.committed) - 1 + min(accepted, len(self.draft) - 1))
         self.draft = []
-
-
-@EACH
-def test_control_accepted_rows_need_true_features(inputs):
-    far = differs(inputs, 3, 4, [(4, 3, 9), (0, 0, 7)], Lazy)
-    assert (
-        far < 1e-12 if inputs == "token" else far > 1e-3
-    )  # what reads no feature has nothing to correct
-
-
-@EACH
-def test_abandoned_drafts_can_be_repeated(inputs):
-    """The recorder's way: a chain, the text's own tokens in its place, then no draft at all."""
-    target, drafter = pair_of(inputs)
-    text, forced = text_of(5), None
-    begin(
-        target,
-        drafter,
-        text[:4],
-        lambda logits, slot, *_: greedy(logits, slot) if forced is None else forced[slot],
-    )
-    first = [drafter.next() for _ in range(4)]
-    drafter.rollback(0)
-    forced = text_of(4, 7)
-    assert [drafter.next().token for _ in range(4)] == forced
-    drafter.rollback(0)
-    forced = None
-    again = [drafter.next() for _ in range(4)]
-    assert [s.token for s in again] == [s.token for s in first]
-    torch.testing.assert_close(
-        torch.stack([s.logits for s in again]),
-        torch.stack([s.logits for s in first]),
-        rtol=0,
-        atol=1e-12,
-    )
-
-
-def test_one_token_prompts_have_no_draft():
-    target, drafter = pair_of()
-    begin(target, drafter, [5])
-    assert drafter.next() is None
-    assert drafter.resume() is None
-    play(target, drafter, [5], 3, 0, 8)
-    assert drafter.next() is not None
-
-
-@EACH
-@pytest.mark.parametrize("accepted", [0, 2])
-def test_only_token_inputs_are_prefix_only(inputs, accepted):
-    target, drafter = pair_of(inputs)
-    text = text_of(5)
-    begin(target, drafter, text)
-    steps = [drafter.next() for _ in range(6)]
-    drafter.rollback(0)
-    play(target, drafter, text, accepted, accepted, steps[accepted].token)
-    gap = max(float((a.logits - drafter.next().logits).abs().max()) for a in steps[accepted + 1 :])
-    assert drafter.prefix_only == (inputs == "token") == (gap < 1e-12)
 
 
 class FixedHead:
@@ -322,79 +232,103 @@ def test_noise_is_uniform_and_on_inputs_alone(seed, noise):
     )  # the goal has none
 
 
-@EACH
-@pytest.mark.parametrize("soft", [True, False])
-def test_training_lowers_the_loss_and_keeps_the_target(inputs, soft):
-    decoder = toy_target()
-    token = torch.tensor([text_of(16, i) for i in range(8)])
-    before = {k: v.clone() for k, v in decoder.state_dict().items()}
-    torch.manual_seed(1)
-    part = EagleHead(decoder, inputs)
-    optimiser = torch.optim.AdamW(part.parameters(), 5e-3)
-    generator, losses = torch.Generator().manual_seed(0), []
-    for _ in range(40):
-        loss = eagle_loss(part, decoder, token, soft, generator)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < 0.8 * losses[0]
-    assert all(torch.equal(v, before[k]) for k, v in decoder.state_dict().items())
+def unrolled(target, drafter, texts, steps):
+    token = torch.tensor(texts)
+    feature = torch.stack([features(target.decoder, text)[:-1] for text in texts])
+    return unrolled_estimates(drafter.head, target.decoder, feature, token, steps)
 
 
-def test_short_sequences_are_refused():
-    decoder = toy_target()
-    with pytest.raises(ValueError, match="2 tokens; expected at least 3"):
-        eagle_loss(part_of(decoder), decoder, torch.tensor([[4, 5]]))
+@settings(deadline=None, max_examples=15)
+@given(st.sampled_from(INPUTS), st.integers(1, 2), st.integers(0, 99), st.integers(1, 4))
+def test_every_row_is_the_draft_that_starts_there(inputs, layers, seed, steps):
+    """Against drafts of the definition, which recompute every row without a cache."""
+    target, drafter = pair_of(inputs, layers=layers)
+    texts = [text_of(9, seed), text_of(9, seed + 1)]
+    found = unrolled(target, drafter, texts, steps)
+    for b, text in enumerate(texts):
+        for i in range(len(text) - 1 - steps):
+            twin = reference(target.decoder, drafter.head, text[: i + 2], steps, text[i + 2 :])
+            own = torch.stack([estimate[b, i] for estimate in found])
+            torch.testing.assert_close(own, twin, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"layers": 2, "bias": False, "first_norm": True, "norm_eps": 1e-3}]
-)
-@EACH
-def test_saved_head_loads(tmp_path, inputs, changes):
-    target, drafter = pair_of(inputs, **changes)
-    part = drafter.head
-    assert any("layers.0.attention_norm" in k for k in part.state_dict()) == (
-        "first_norm" in changes
+def test_one_step_is_teacher_forcing():
+    target, drafter = pair_of(INPUTS[0])
+    text = text_of(12)
+    (first,) = unrolled(target, drafter, [text], 1)
+    read = features(target.decoder, text)[:-1]
+    taught = drafter.head.teacher_forced(target.decoder, read[None], torch.tensor([text]))
+    torch.testing.assert_close(first, taught, rtol=0, atol=1e-10)
+
+
+def test_loss_is_the_weighted_sum_over_steps_of_what_each_row_learns():
+    target, drafter = pair_of(INPUTS[0])
+    head, decoder = drafter.head, target.decoder
+    texts = [text_of(11, i) for i in range(3)]
+    token = torch.tensor(texts)
+    learned = torch.rand(token.shape, generator=torch.Generator().manual_seed(1)) < 0.6
+    batch = TrainingBatch(token, learned)
+    settings_of = {"soft": False, "weight": 0.5, "noise": 0.0}
+    loss = eagle_loss(head, decoder, batch, unroll=3, fade=0.5, **settings_of)
+    true = torch.stack([features(decoder, text[:-1]) for text in texts])
+    estimates = unrolled_estimates(head, decoder, true[:, :-1], token[:, :-1], 3)
+    total = 0.0
+    for s, estimate in enumerate(estimates):
+        smooth, entropy, rows = 0.0, 0.0, 0
+        for b in range(3):
+            for i in range(token.shape[1] - 2 - s):
+                if not learned[b, i + 2 + s]:
+                    continue
+                gap = (estimate[b, i] - true[b, i + 1 + s]).abs()
+                smooth += float(torch.where(gap < 1, gap**2 / 2, gap - 0.5).mean())
+                logits = decoder.head(estimate[b, i])
+                entropy -= float(logits.log_softmax(-1)[token[b, i + 2 + s]])
+                rows += 1
+        total += 0.5**s * (smooth + 0.5 * entropy) / rows
+    assert float(loss) == pytest.approx(total, rel=1e-5)
+    once = eagle_loss(head, decoder, batch, **settings_of)
+    assert float(once) == pytest.approx(
+        float(eagle_loss(head, decoder, batch, unroll=1, **settings_of))
     )
-    assert EagleHead(target.decoder, **part.settings).settings == part.settings
-    save_draft_head(part, tmp_path, "eagle", MADE_FOR, torch.float64)
-    loaded = EagleDrafter.load(tmp_path, target.decoder, MADE_FOR).head
-    assert loaded.settings == part.settings
-    assert not any(p.requires_grad for p in loaded.parameters())
-    text = torch.tensor([text_of(9)])
-    read = features(target.decoder, text[0].tolist())[None, :-1]
-    assert torch.equal(
-        loaded.teacher_forced(target.decoder, read, text),
-        part.teacher_forced(target.decoder, read, text),
-    )
+    assert float(once) != pytest.approx(float(loss))
 
 
-def test_head_of_another_target_is_refused(tmp_path):
-    target, drafter = pair_of()
-    save_draft_head(drafter.head, tmp_path, "eagle", MADE_FOR)
-    for what in MADE_FOR:
-        refused(
-            f"made for a target with {what}",
-            EagleDrafter.load,
-            tmp_path,
-            target.decoder,
-            MADE_FOR | {what: "b" * 64},
-        )
-    refused(
-        "holds no drafter 'eagle'",
-        EagleDrafter.load,
-        tmp_path / "nowhere",
-        target.decoder,
-        MADE_FOR,
-    )
+def test_gradients_reach_through_the_steps():
+    """Numerical derivatives in float64, along one direction of all weights."""
+    target, drafter = pair_of(INPUTS[0])
+    head, decoder = drafter.head, target.decoder
+    head.requires_grad_(True)
+    token = torch.tensor([text_of(10, i) for i in range(2)])
+    direction = [torch.randn_like(p) for p in head.parameters()]
+
+    def value():
+        return eagle_loss(head, decoder, token, noise=0.0, weight=1.0, unroll=3)
+
+    value().backward()
+    slope = sum(float((p.grad * d).sum()) for p, d in zip(head.parameters(), direction))
+    step, ends = 1e-4, []
+    for sign in (1, -2):
+        with torch.no_grad():
+            for p, d in zip(head.parameters(), direction):
+                p += sign * step * d
+        ends.append(float(value().detach()))
+    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"inputs": "tokens"}, {"layers": 0}, {"layers": 1.5}, {"norm_eps": -1.0}, {"norm_eps": "x"}],
-)
-def test_invalid_settings_are_refused(wrong):
-    with pytest.raises(ValueError, match="expected"):
-        EagleHead(toy_target(), **wrong)
+@pytest.mark.parametrize("unroll", [0, 17])
+def test_other_numbers_of_steps_are_refused(unroll):
+    target, drafter = pair_of(INPUTS[0])
+    with pytest.raises(ValueError, match="expected 1 to 16 draft steps"):
+        eagle_loss(drafter.head, target.decoder, torch.tensor([text_of(9)]), unroll=unroll)
+    with pytest.raises(ValueError, match="expected at least 5"):
+        eagle_loss(drafter.head, target.decoder, torch.tensor([text_of(4)]), unroll=3)
+
+
+def test_control_a_later_step_reads_estimates():
+    """True features in place of estimates give other second steps."""
+    target, drafter = pair_of(INPUTS[0])
+    text = text_of(12)
+    _, second = unrolled(target, drafter, [text], 2)
+    read = features(target.decoder, text)[:-1]
+    taught = drafter.head.teacher_forced(target.decoder, read[None], torch.tensor([text]))
+    assert (second[0, :-1] - taught[0, 1:]).abs().max() > 1e-3

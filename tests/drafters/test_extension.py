@@ -1,30 +1,21 @@
-"""A new drafter, policy or command is one new file."""
+"""A new drafter is one new file: it is trained, recorded in parallel and passes every exam."""
 
 import importlib.util
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import dedent
 
-import naive
 import pytest
 import test_drafters
 import test_parallel_drafters
 import toy_lm
 import toy_training
-import typer
-from shell import run
-from strategies import as_lists, grids
-from toy_lm import END, RULES, run_all, toy_cost, toy_recording
+from toy_lm import END, RULES
 
-import real.commands
-import simspec.cli
 from real.drafters import BUILTIN, parallel_form, trainable
 from real.record import Settings
-from real.rerun import rounds_of
 from real.train.evaluation import accepted_lengths
 from real.train.train import new_head, train_weights
-from simspec import policies, replay
 
 DRAFTER = '''
 """Linear drafting: one matrix on the target's last feature and a token's embedding."""
@@ -132,38 +123,6 @@ RECIPE = TrainingRecipe(
 KIND = DrafterKind(LinearDrafter, LinearDrafter.load, RECIPE, ParallelLinear)
 '''
 
-POLICY = '''
-"""Drafts as many tokens as were accepted in the last round, and `extra` more."""
-
-from simspec.policy.policy import Policy
-
-
-def _draft_more(params, state, slot, features, u):
-    return slot < state[0], True
-
-
-def _observe(params, state, computed, drafted, accepted, features, cost):
-    state[0] = accepted + params[0]
-
-
-def momentum(extra: int):
-    return Policy(f"momentum:{extra}", _draft_more, _observe, params=(extra,), state0=(2.0,))
-'''
-
-COMMAND = '''
-"""The command `repeat`."""
-
-PANEL = "Decide"
-
-
-def repeat(word: str, times: int = 2):
-    """Print a word several times.
-
-    Example: simspec repeat tokens --times 3
-    """
-    print(" ".join([word] * times))
-'''
-
 
 def module_from(folder, name, source):
     """The module of a new file."""
@@ -252,44 +211,3 @@ def test_control_wrong_parallel_row_is_detected(trained, linear, monkeypatch):
         test_parallel_drafters.same(
             *test_parallel_drafters.both(toy_lm.toy_pair("linear"), settings, 9)
         )
-
-
-@pytest.fixture
-def momentum(tmp_path, monkeypatch):
-    """The new policy, registered by its entry."""
-    module = module_from(tmp_path, "momentum", POLICY)
-    monkeypatch.setitem(policies.BUILTIN, "momentum", module.momentum)
-    yield policies.parse("momentum:1")
-    sys.modules.pop(module.__name__)
-
-
-def test_new_policy_is_parsed_by_name(momentum):
-    assert momentum.name == "momentum:1"
-    assert policies.parse(momentum.name) == momentum
-
-
-@pytest.mark.parametrize("drafter", ["model", "medusa"])
-@pytest.mark.parametrize("rule", RULES)
-def test_new_policy_replay_equals_slow_twin_and_run(momentum, drafter, rule):
-    trace, target, model = toy_recording(drafter, rule)
-    cost = toy_cost()
-    rounds = replay(trace, momentum, 3, cost)
-    assert as_lists(rounds) == naive.replay(trace, momentum, 3, cost, grids(trace))
-    results = run_all(target, model, trace, momentum, cost, 3)
-    assert rounds_of(trace, results) == rounds
-
-
-def test_new_command_is_listed_and_runs(tmp_path, monkeypatch, capsys):
-    (tmp_path / "repeat.py").write_text(COMMAND.lstrip())
-    monkeypatch.setattr(real.commands, "__path__", [*real.commands.__path__, str(tmp_path)])
-    app = typer.Typer(no_args_is_help=True, add_completion=False)
-    points = entry_points(group=simspec.cli.GROUP)
-    load = simspec.cli.load_commands
-    monkeypatch.setattr(simspec.cli, "app", app)
-    monkeypatch.setattr(simspec.cli, "_load_extras", lambda: tuple(load(app, points)))
-    code, out, _ = run(capsys, "--help")
-    assert code == 0
-    assert "Print a word several times." in out
-    code, out, _ = run(capsys, "repeat", "tokens", "--times", 3)
-    assert (code, out) == (0, "tokens tokens tokens\n")
-    sys.modules.pop("real.commands.repeat")

@@ -1,24 +1,16 @@
 """GLIDE: which target keys a row attends to in training and drafting, and its drafted rows."""
 
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from test_catch_up import _begin, _draft, _round
-from test_checkpoint import refused
-from test_medusa import MADE_FOR, accept_exact, shaken
-from toy_lm import RULES, VOCAB, toy_prompts, toy_target
+from test_medusa import accept_exact, shaken
+from toy_lm import VOCAB, toy_target
 
 from real.draft.losses import read_target
 from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss
 from real.model.decoder import Decoder
-from real.model.draft_head import save_draft_head
 from real.model.target import Target
-from real.record import Settings
-from real.record.sequences import target_sequence
 
 
 def grouped(kv_heads: int, seed: int = 0) -> Decoder:
@@ -121,86 +113,6 @@ def test_one_token_prompts_give_no_nan(form):
     torch.testing.assert_close(shown, blind, rtol=0, atol=1e-10)
 
 
-ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.integers(4, 20))
-
-
-def _pair(**form):
-    target = grouped(2)
-    drafter = GlideDrafter(target, shaken(GlideModel, target, **form))
-    return Target(target, capacity=32), drafter
-
-
-def _gap(form, seed, rounds):
-    """How far chain and cache after some rounds are from those of a fresh prefill."""
-    (target, drafter), (other, fresh) = _pair(**form), _pair(**form)
-    text = list(toy_prompts(1, seed)[0])
-    _begin(drafter, target, text)
-    for computed, drop, accepted, miss in rounds:
-        drafted = computed - 1 if drop and computed else computed
-        text += _round(target, drafter, text, computed, drafted, min(accepted, drafted), miss)
-    tokens, logits = _draft(drafter, 4)
-    _begin(fresh, other, text)
-    expected_tokens, expected = _draft(fresh, 4)
-    rows = len(text) - 1
-    keys = (
-        (drafter.cache.key - fresh.cache.key[:, :, :, : drafter.cache.key.shape[3]])[:, :, :, :rows]
-        if rows
-        else torch.zeros(1)
-    )
-    return max(float((logits - expected).abs().max()), float(keys.abs().max()))
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(FORMS), st.integers(0, 99), st.lists(ROUND, min_size=1, max_size=6))
-def test_rows_equal_a_fresh_prefill(form, seed, rounds):
-    assert _gap(form, seed, rounds) < 1e-11
-
-
-def test_control_two_layers_without_rebuild_depend_on_history():
-    form = {"layers": 2, "rebuild": False}
-    assert not _pair(**form)[1].history_free
-    assert _pair(**(form | {"rebuild": True}))[1].history_free
-    assert _pair(layers=1, rebuild=False)[1].history_free
-    assert _pair(layers=2, cross=False, rebuild=False)[1].history_free
-    rounds = [(4, False, 3, 9), (4, False, 2, 8)]
-    assert _gap(form, 3, rounds) > 1e-6 > 1e-11 > _gap(form | {"rebuild": True}, 3, rounds)
-
-
-def test_only_models_without_cross_attention_are_prefix_only():
-    target = grouped(2)
-    assert GlideDrafter(target, GlideModel(target, cross=False)).prefix_only
-    assert not GlideDrafter(target, GlideModel(target)).prefix_only
-
-
-@cache
-def greedy_texts():
-    """Texts `[16, 25]` of the toy target."""
-    target, record_settings = toy_target(), Settings(6, 24, RULES["greedy"], ())
-    texts = [
-        [*p, *target_sequence(Target(target), record_settings, p, i)[0].tolist()][:25]
-        for i, p in enumerate(toy_prompts(16))
-    ]
-    return torch.tensor([t for t in texts if len(t) == 25])
-
-
-@pytest.mark.parametrize("soft", [True, False])
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_training_lowers_the_loss_without_nan(form, soft):
-    target, token = toy_target(), greedy_texts()
-    torch.manual_seed(0)
-    part = GlideModel(target, **form).requires_grad_(True)
-    optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
-    seen = []
-    for _ in range(25):
-        value = glide_loss(part, target, token, soft)
-        optimiser.zero_grad()
-        value.backward()
-        assert all(p.grad.isfinite().all() for p in part.parameters() if p.grad is not None)
-        optimiser.step()
-        seen.append(value.item())
-    assert seen[-1] < seen[0] - 0.2
-
-
 @pytest.mark.parametrize("soft", [True, False])
 def test_loss_runs_under_autocast(soft):
     target = Decoder(toy_target().config).requires_grad_(False)
@@ -241,30 +153,3 @@ def test_loss_masks_keys_of_the_own_block():
             (part.teacher_forced(target, token, moved, 5) - base).abs().amax(-1)[0] > 1e-9
         ).tolist()
         assert changed == [j // 5 > k // 5 for j in range(12)]
-
-
-@pytest.mark.parametrize(
-    "form, words",
-    [
-        ({"layers": 0}, "layers is 0"),
-        ({"layers": 9}, "layers is 9"),
-        ({"reads": [7]}, r"reads is \[7\]"),
-        ({"layers": 2, "reads": [1]}, "expected 2 target layers"),
-        ({"width": 8}, "width is 8"),
-        ({"shared": False, "width": 9}, "width is 9"),
-        ({"cross": "no"}, "cross is 'no'"),
-    ],
-)
-def test_invalid_settings_are_refused(form, words):
-    with pytest.raises(ValueError, match=words):
-        GlideModel(toy_target(), **form)
-
-
-@pytest.mark.parametrize("form", FORMS, ids=str)
-def test_saved_models_load(form, tmp_path):
-    target = toy_target()
-    part = shaken(GlideModel, target, **form)
-    save_draft_head(part, tmp_path, "glide", MADE_FOR)
-    loaded = GlideDrafter.load(tmp_path, target, MADE_FOR).head
-    assert loaded.settings == part.settings
-    refused("bbbbbbbbbbbb", GlideDrafter.load, tmp_path, target, MADE_FOR | {"config": "b" * 64})

@@ -63,17 +63,6 @@ def test_rounds_equal_the_algorithm(sizes, seed, budget, ends):
     assert result.accepted.tolist() == accepted
 
 
-def repeating():
-    """A toy decoder that soon loops, so that n-grams are found again."""
-    return decoded(dict(window=5, ngram=4, pool=4), toy_prompts(1, 3)[0], 60, ends=())
-
-
-def test_ngrams_are_accepted():
-    result = repeating()
-    assert result.accepted.max() == 3
-    assert len(result.position) < 0.6 * len(result.token)
-
-
 def test_pool_of_several_candidates_accepts_more_than_one():
     """Control of the verification branch: candidates beside the drafted chain count."""
     one, four = (
@@ -182,16 +171,6 @@ def test_recorder_refuses_it():
         assert "\n" not in str(refused.value)
 
 
-def test_drafts_depend_on_the_rounds_before():
-    """What `history_free` False says: two histories of one text draft differently."""
-    prompt, drafts = toy_prompts(1, 3)[0], []
-    for policy in ("fixed:0", "fixed:6"):
-        result = decoded(dict(window=5, ngram=4, pool=4), prompt, 60, policy, ends=())
-        drafts.append(result.drafted.tolist())
-    assert not LookaheadDrafter.history_free
-    assert drafts[0] != drafts[1]
-
-
 WRONG = [
     ({"window": 0}, "window is 0"),
     ({"ngram": 1}, "ngram is 1"),
@@ -227,26 +206,6 @@ def test_run_command_compares_its_tokens(capsys):
     assert shown["lossless"]
     assert shown["committed_per_round"] > 1
     assert shown["speedup_simulated"] is None
-
-
-@pytest.mark.parametrize("policy", ["oracle", "optimal_tree:4,medusa"])
-def test_policies_that_know_recorded_drafts_are_refused(policy, capsys):
-    options = ["--drafter", "lookahead", "--policy", policy]
-    code, _, err = run(capsys, "run", "tiny-model-greedy", *options)
-    assert code == 2
-    assert "knows what 'model' drafted here; expected a policy of chains" in err
-
-
-def test_record_command_refuses_before_loading(capsys, tmp_path):
-    prompts = tmp_path / "p.jsonl"
-    prompts.write_text('{"text": "one"}\n')
-    code, _, err = run(
-        capsys, "record", prompts, "--drafter", "lookahead", "--out", tmp_path / "x.parquet"
-    )
-    assert code == 2
-    assert err.count("\n") == 1
-    assert "'lookahead' depends on earlier rounds" in err
-    assert not (tmp_path / "x.parquet").exists()
 
 
 def test_window_runs_on_captured_passes_too():

@@ -6,17 +6,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from test_checkpoint import refused
-from toy_lm import RULES, toy_prompts, toy_target
+from toy_lm import toy_target
 
 from real.draft.losses import multi_head_loss
 from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.hydra import published as published_hydra
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.drafters.medusa import published as published_medusa
-from real.model.draft_head import load_draft_head, save_draft_head
 from real.model.target import Target
-from real.record import Settings
-from real.record.sequences import target_sequence
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 KINDS = {
@@ -118,48 +115,6 @@ def test_heads_read_the_drafts_before_them(kind):
     ] * 4
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_offer_past_the_heads_or_after_one_token(kind):
-    make, drafter, _ = KINDS[kind]
-    target = toy_target()
-    three_heads = drafter(target, make(target, heads=3))
-    shown = accept_exact(target, three_heads, [5, 9], [6, 7, 8, 9, 10, 11], 4)
-    assert all([logits is None for logits in row] == [False, False, False, True] for row in shown)
-    shown = accept_exact(target, three_heads, [5], [6, 7, 8, 9, 10, 11], 4)
-    assert [logits is None for logits in shown[0]] == [True] * 4
-    assert shown[1][0] is not None
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("soft", [True, False])
-def test_training_lowers_the_loss_of_every_head(kind, soft):
-    make, _, loss = KINDS[kind]
-    target = toy_target()
-    record_settings = Settings(6, 24, RULES["greedy"], ())
-    texts = [
-        [*p, *target_sequence(Target(target), record_settings, p, i)[0].tolist()][:25]
-        for i, p in enumerate(toy_prompts(24))
-    ]
-    token = torch.tensor([t for t in texts if len(t) == 25])
-    torch.manual_seed(0)
-    part = make(target).requires_grad_(True)
-    optimiser = torch.optim.Adam(part.parameters(), lr=0.01)
-
-    def evaluate():
-        with torch.no_grad():
-            return float(loss(part, target, token, soft, stride=1))
-
-    before = evaluate()
-    for step in range(60):
-        value = loss(part, target, token, soft, torch.Generator().manual_seed(step))
-        optimiser.zero_grad()
-        value.backward()
-        optimiser.step()
-    assert (
-        evaluate() < before - 0.3
-    )  # towards a distribution the least possible is its entropy, not 0
-
-
 def test_loss_equals_its_definition():
     """The loss equals its row-by-row definition, and the strided losses average to it."""
     target = toy_target()
@@ -181,21 +136,6 @@ def test_loss_equals_its_definition():
     assert float(multi_head_loss(part, target, token, soft=False, stride=1)) == pytest.approx(
         float(expected), abs=1e-5
     )
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_saved_heads_load(kind, tmp_path):
-    make, drafter, _ = KINDS[kind]
-    target = toy_target()
-    part = shaken(make, target, heads=2, blocks=2, own_head=True)
-    save_draft_head(part, tmp_path, kind, MADE_FOR)
-    loaded = load_draft_head(make, tmp_path, kind, target, MADE_FOR)
-    assert loaded.settings == part.settings
-    assert drafter.load(tmp_path, target, MADE_FOR).head.settings == part.settings
-    refused("bbbbbbbbbbbb", drafter.load, tmp_path, target, MADE_FOR | {"weights": "b" * 64})
-    for bad in ({"heads": 0}, {"blocks": 0}, {"heads": 1.5}):
-        with pytest.raises(ValueError, match="expected integers"):
-            make(target, **bad)
 
 
 def medusa_state(part, blocks=1):

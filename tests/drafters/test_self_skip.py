@@ -1,27 +1,28 @@
-"""Self-speculative drafts: the target without some of its sub-layers."""
+"""Self-speculative drafts leave out sub-layers of the target; the search for which."""
 
 import copy
-import json
+import itertools
+from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_checkpoint import refused
-from toy_lm import END, RULES, policy_from, run_all, toy_cost, toy_prompts, toy_target
-from toy_skips import DECODER, LAYERS, MADE_FOR, SKIPS, SOME, pair
+from toy_lm import END, RULES, toy_decoder, toy_prompts
+from toy_skips import DECODER, LAYERS, SKIPS, SOME, pair
+from toy_training import asked, drafter_data
 
-from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
-from real.model.passes import chain
+from real.drafters.self_skip import SkipConfig
 from real.model.target import Target
-from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
-from real.record.rows import assemble
-from real.record.settings import describe
-from real.rerun import compare
-from simspec import replay
+from real.record.sequences import target_sequence
+from real.train import skip_search as skips
+from real.train.evaluation import card_lines
+from real.train.skip_search import SkipPrice, measured_price, search_skips, sublayer_price
+from simspec.numerics.formulas import expected_speedup, optimal_k
 
 
 def begin(drafter, target, text):
@@ -42,18 +43,6 @@ def draft(drafter, count):
         torch.stack([s.logits for s in steps]),
         torch.stack([s.hidden for s in steps]),
     )
-
-
-def round_of(target, drafter, text, computed, drafted, accepted, miss):
-    """One round in which so many drafted tokens are accepted; returns the tokens committed."""
-    token = [drafter.next().token for _ in range(computed)][:drafted]
-    output = target.verify([text[-1], *token], chain(drafted + 1), drafter.resume())
-    path = list(range(accepted + 1))
-    target.commit(path)
-    drafter.rollback(accepted)
-    committed = [*token[:accepted], miss]
-    drafter.catch_up(committed, output, path)
-    return committed
 
 
 def muted(decoder, skipped):
@@ -106,135 +95,174 @@ def assert_own(target, drafter, how):
         assert (rows.rank == 0).all()
 
 
-ROUND = st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 5), st.integers(4, 20))
+ALL = tuple(range(LAYERS))
 
 
-@settings(deadline=None, max_examples=40)
-@given(SKIPS, st.integers(0, 99), st.lists(ROUND, min_size=1, max_size=10))
-def test_cache_and_chain_after_rounds_equal_fresh_ones(skipped, seed, rounds):
-    (target, drafter), (other, fresh) = pair(skipped), pair(skipped)
-    text = list(toy_prompts(1, seed)[0])
-    begin(drafter, target, text)
-    for computed, drop, accepted, miss in rounds:
-        drafted = computed - 1 if drop and computed else computed
-        for _ in range(2):  # given up unverified, as the recorder does
-            draft(drafter, computed) if computed else None
-            drafter.rollback(0)
-        text += round_of(target, drafter, text, computed, drafted, min(accepted, drafted), miss)
-    got = draft(drafter, 4)
-    begin(fresh, other, text)
-    expected = draft(fresh, 4)
-    assert got[0] == expected[0]
-    torch.testing.assert_close(got[1:], expected[1:], rtol=0, atol=1e-12)
-    rows = len(text) - 1
-    for x, y in ((target.cache.key, other.cache.key), (target.cache.value, other.cache.value)):
-        torch.testing.assert_close(x[:, :, :, :rows], y[:, :, :, :rows], rtol=0, atol=1e-12)
+@lru_cache
+def own_texts(decoder=DECODER, count=8, budget=16):
+    how = Settings(6, budget, RULES["greedy"], END)
+    return [
+        (p, target_sequence(Target(decoder), how, p, i)[0].tolist())
+        for i, p in enumerate(toy_prompts(count))
+    ]
 
 
-def test_control_missing_rollback_is_caught(monkeypatch):
-    (target, drafter), (other, fresh) = pair(SOME), pair(SOME)
-    text = toy_prompts(1, 3)[0] + [7]
-    begin(drafter, target, text)
-    monkeypatch.setattr(drafter, "rollback", lambda accepted: None)
-    text += round_of(target, drafter, text, 3, 3, 1, 9)
-    begin(fresh, other, text)
-    assert (draft(fresh, 1)[1] - torch.stack([drafter.next().logits])).abs().max() > 1e-3
+def first_slots(skipped):
+    """Per position of every sequence: whether the drafter's first token is the target's."""
+    target, drafter = pair(skipped)
+    how = Settings(1, 16, RULES["greedy"], END, ())
+    rows = [
+        record_sequence(target, drafter, how, prompt, i, stepwise=True)
+        for i, (prompt, _) in enumerate(own_texts())
+    ]
+    return np.concatenate([r.run for r in rows])
 
 
-def test_not_prefix_only():
-    """A chain's tail depends on drafted rows: it is not the chain redrafted after verification."""
-    target, drafter = pair(SOME)
-    text = toy_prompts(1, 8)[0] + [5]
-    begin(drafter, target, text)
-    tokens, logits, _ = draft(drafter, 6)
-    drafter.rollback(0)
-    round_of(target, drafter, text, 2, 2, 2, tokens[2])
-    assert not drafter.prefix_only
-    assert drafter.history_free
-    assert (draft(drafter, 3)[1] - logits[3:]).abs().max() > 1e-3
+@settings(deadline=None, max_examples=10)
+@given(SKIPS)
+def test_acceptance_equals_the_drafters_first_slots(skipped):
+    assert skips.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_runs_are_lossless_and_equal_their_replays(rule):
-    target, drafter = pair(SOME, toy_target())
-    how = Settings(6, 24, RULES[rule], END)
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(8))]
-    rows = [record_sequence(target, drafter, how, p.token, i) for i, p in enumerate(prompts)]
-    trace, cost = (
-        assemble(
-            rows, prompts, 0, how, describe("toy", drafter, how, prompts, "", "cpu", torch.float64)
-        ),
-        toy_cost(),
-    )
-    assert not trace.meta.prefix_only
-    assert 0.1 < trace.run.sum() / trace.depth.sum() < 0.9
-    whole = trace
-    for i, text in enumerate(
-        (
-            "fixed:0",
-            "fixed:1",
-            "fixed:6",
-            "beta_ts",
-            "confidence:0.5",
-            "entropy:1.5",
-            "cost_ts",
-            "hf_heuristic:3",
-            "oracle",
-        )
-    ):
-        trace = whole.select(range(i % 3, whole.sequences, 3))  # three policies run every text
-        policy = policy_from(text, trace, cost)
-        results = run_all(target, drafter, trace, policy, cost)
-        assert np.concatenate([r.token for r in results]).tolist() == trace.token.tolist()
-        assert compare(trace, policy, replay(trace, policy, 0, cost=cost), results).exact, text
+def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
+    prepare = skips.prepare
+
+    def shifted(decoder, prompt, text):
+        prepared = prepare(decoder, prompt, text)
+        diagonal = torch.arange(prepared.mask.shape[1]) == prepared.position[:, None]
+        return replace(prepared, mask=prepared.mask | diagonal)
+
+    settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
+    right = [skips.acceptance(DECODER, s, own_texts()) for s in settings]
+    monkeypatch.setattr(skips, "prepare", shifted)
+    assert sum(skips.acceptance(DECODER, s, own_texts()) != a for s, a in zip(settings, right)) > 4
 
 
-def test_settings_of_another_target_are_refused(tmp_path):
-    (tmp_path / "self_skip.json").write_text(
-        json.dumps({"settings": {"attention": [1], "mlp": []}, "target": MADE_FOR})
-    )
-    assert SelfSkipDrafter.load(tmp_path, DECODER, MADE_FOR).skips == SkipConfig((1,))
-    for what, digest in MADE_FOR.items():
-        other = MADE_FOR | {what: "b" * 64}
-        refused(
-            f"{what} {digest[:12]}, this one has bbbbbbbbbbbb",
-            SelfSkipDrafter.load,
-            tmp_path,
-            DECODER,
-            other,
-        )
-    refused(
-        "holds no drafter 'self_skip'",
-        SelfSkipDrafter.load,
-        tmp_path / "nowhere",
-        DECODER,
-        MADE_FOR,
-    )
+@given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
+def test_best_length_follows_formula_1(alpha, c, K):
+    k, speedup = sublayer_price(K, LAYERS).best_length(alpha, c)
+    assert 1 <= k <= K
+    every = expected_speedup(alpha, np.arange(1, K + 1), c)
+    assert speedup == pytest.approx(expected_speedup(alpha, k, c), rel=1e-12)
+    assert speedup == pytest.approx(every.max(), rel=1e-12)
+    assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
+
+
+def weight_share(decoder, skipped):
+    """Share of the weights that a draft step reads: neighbours of one cost are rare."""
+    layers = decoder.layers
+    attention = [sum(p.numel() for m in (x.query, x.key, x.value, x.output) for p in m.parameters())
+                 for x in layers]  # fmt: skip
+    mlp = [sum(m.weight.numel() for m in (x.gate, x.up, x.down)) for x in layers]
+    whole = sum(attention) + sum(mlp) + decoder.head.weight.numel()
+    left_out = sum(attention[i] for i in skipped.attention) + sum(mlp[i] for i in skipped.mlp)
+    return (whole - left_out) / whole
+
+
+SMALL = toy_decoder(1, layers=3, spread=0.5)
+
+
+def test_search_finds_the_enumerated_optimum():
+    texts = own_texts(SMALL)
+    subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
+    every = [SkipConfig(a, m) for a in subsets for m in subsets]
+    scores = {
+        s: sublayer_price(8, 3).best_length(
+            skips.acceptance(SMALL, s, texts), weight_share(SMALL, s)
+        )[1]
+        for s in every
+    }
+    ranked = sorted(scores.values(), reverse=True)
+    assert ranked[0] > 1.05
+    assert ranked[0] > ranked[8]
+    for seed in range(3):
+        search = skips.find(SMALL, texts, trials=60, seed=seed, K=8, cost=weight_share)
+        assert search.best.speedup >= ranked[2]
+        assert all(t.speedup == scores[t.skips] for t in search.trials)
+        assert search.trials[0].skips == SkipConfig()
+        assert search.trials[0].speedup == 1
+        assert search.best is max(search.trials, key=lambda t: t.speedup)
+
+
+DEAR = SkipPrice(0.3, 0.05, 0.05, (1.0, 1.5, 2.0, 2.5))
+
+
+def test_dear_verification_shortens_drafts_and_lowers_the_promise():
+    free = SkipPrice(0.3, 0.05, 0.05, (1.0,) * 4)
+    assert free.step(DECODER, SOME) == DEAR.step(DECODER, SOME) == pytest.approx(0.3 + 5 * 0.05)
+    assert free.best_length(0.9, 0.1) == (3, pytest.approx(expected_speedup(0.9, 3, 0.1)))
+    assert DEAR.best_length(0.9, 0.1) == (2, pytest.approx((1 + 0.9 + 0.81) / 2.2))
+    assert DEAR.best_length(0.5, 0.1)[0] == 1
+    assert DEAR.best_length(0.5, 0.1)[1] < 1, "plain decoding is faster"
+
+
+def test_search_takes_the_setting_that_its_price_favours():
+    texts, every = own_texts(SMALL), []
+    price = SkipPrice(0.4, 0.01, 0.19, (1.0, 1.1, 1.2, 1.3))
+    found = skips.find(SMALL, texts, trials=40, seed=1, price=price)
+    for trial in found.trials:
+        c = price.step(SMALL, trial.skips)
+        every.append(price.best_length(trial.acceptance, c)[1])
+        assert trial.cost == pytest.approx(c)
+    assert found.best.speedup == pytest.approx(max(every))
+    assert found.K == 3
+    blind = skips.find(SMALL, texts, trials=40, seed=1, K=3)
+    c = price.step(SMALL, blind.best.skips)
+    assert found.best.speedup >= price.best_length(blind.best.acceptance, c)[1]
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1, max_size=9),
+    st.integers(1, 3),
+)
+def test_replay_equals_rounds_by_hand(rows, k):
+    spent, tokens = 0.0, 0
+    for row in rows:
+        left = list(row)
+        while left:
+            drafted = min(k, len(left) - 1)
+            spent += 0.2 * drafted + DEAR.verify[drafted]
+            left = left[min(left[0], drafted) + 1 :]
+        tokens += len(row)
+    found = DEAR.replay([np.array(row) for row in rows], k, 0.2)
+    assert found["value"] == pytest.approx(tokens / spent, abs=1e-4)
+    assert (found["low"] is None) is (len(rows) < 8)
+
+
+def test_measured_price_is_of_the_target_itself():
+    price = measured_price(DECODER, 3, context=8, repeats=3)
+    assert price.verify[0] == 1
+    assert len(price.verify) == 4
+    assert min(price.fixed, price.attention, price.mlp) >= 0
+    whole, none = price.step(DECODER, SkipConfig()), price.step(DECODER, SkipConfig(ALL, ALL))
+    assert none == price.fixed <= whole
+
+
+def test_card_holds_the_promise_beside_its_replay(tmp_path):
+    data, few = drafter_data(), {"trials": 6, "texts": 4}
+    card = search_skips(asked("self_skip", tmp_path, few), data)
+    found = card["search"]
+    assert card["asked"]["price"] == "measured"
+    assert set(found["price"]) == {"fixed", "attention", "mlp", "verify"}
+    assert card["replay"]["k"] == found["k"]
+    line = next(line for line in card_lines(card) if "promised" in line)
+    assert f"speedup {found['score']:.2f} promised by the search at K = {found['k']}" in line
+    assert "both priced by measured seconds" in line
+    plain = asked("self_skip", tmp_path, few | {"price": "layers"}, name="plain")
+    layers = search_skips(plain, data)
+    assert "price" not in layers["asked"]
+    assert "price" not in layers["search"]
+    assert any("both priced by the number of sub-layers" in line for line in card_lines(layers))
+    assert search_skips(plain, data) == layers
+    for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}, {"price": "free"}):
+        with pytest.raises(ValueError, match="self_skip cannot be searched with"):
+            search_skips(asked("self_skip", tmp_path, odd), data)
 
 
 @pytest.mark.parametrize(
-    "skip_settings, words",
-    [
-        ({"attention": [LAYERS], "mlp": []}, f"attention skips layer {LAYERS} of {LAYERS}"),
-        ({"attention": [], "mlp": [0, 9]}, "mlp skips layer 9"),
-        ({"attention": [-1]}, "integer >= 0"),
-        ({"attention": [1, 1]}, "different"),
-        ({"attention": [[]]}, "integer"),
-        ({"attention": [True]}, "integer"),
-        ({"mlp": 3}, "list"),
-        ({"depth": 2}, "depth"),
-    ],
+    "texts, trials", [([], 3), ([([], [4])], 3), ([([4], [5]), ([4], [])], 3), ([([4], [5])], 0)]
 )
-def test_invalid_settings_are_refused(tmp_path, skip_settings, words):
-    (tmp_path / "self_skip.json").write_text(
-        json.dumps({"settings": skip_settings, "target": MADE_FOR})
-    )
-    refused(f"cannot have.*{words}", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
-
-
-@pytest.mark.parametrize(
-    "text", ["{", "[1, 2]", '{"settings": {"attention": []}}', '{"settings": 3, "target": {}}']
-)
-def test_broken_settings_are_refused(tmp_path, text):
-    (tmp_path / "self_skip.json").write_text(text)
-    refused("holds no drafter 'self_skip'", SelfSkipDrafter.load, tmp_path, DECODER, MADE_FOR)
+def test_empty_search_is_refused(texts, trials):
+    with pytest.raises(ValueError, match="expected"):
+        skips.find(SMALL, texts, trials=trials)

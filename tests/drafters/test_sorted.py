@@ -1,35 +1,48 @@
-"""Sorted drafters (S2D): exits, cascades, training, and thresholds as a replay."""
+"""Sorted drafters (S2D): exits, cascades, thresholds as a replay, sampling and training."""
 
 import json
 from dataclasses import fields, replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
+from branches import output_distribution
+from enumerated_world import EXACT, off
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_lm import (
     END,
     RULES,
+    VOCAB,
     policy_from,
     run_all,
+    taught,
     toy_cost,
+    toy_decoder,
     toy_prompts,
     toy_recording,
     toy_sorted,
     toy_target,
+    toy_texts,
 )
+from toy_training import asked, drafter_data
 
-from real.drafters.sorted import SortedDrafter, sorted_model
+from real.decode.loop import decode
+from real.decode.plans import chain_plan
+from real.draft import Step
+from real.drafters import BUILTIN
+from real.drafters.sorted import Cascade, SortedDrafter, sorted_loss, sorted_model
 from real.model.checkpoint import WeightsError, save_decoder
 from real.model.target import Target
-from real.record import RecordError, Settings
+from real.record import Settings
 from real.record.exits import record_exits
 from real.record.recorder import record_sequence
 from real.rerun import compare, prompts_of, rule_of
 from real.sampling import Rule
-from simspec import replay
+from real.train.train import train_weights
+from simspec import CostModel, policies, replay
 from simspec.trace.exits import ExitDrafts, cascade, read_exits, write_exits
 from simspec.trace.quantization import LOG_ODDS
 
@@ -104,20 +117,6 @@ def test_runs_equal_replays_at_derived_thresholds(threshold, rule):
         assert compare(derived, policy, replayed, results).exact
 
 
-def test_control_run_at_other_thresholds_differs():
-    trace, target, drafter = toy_recording("sorted", "greedy")
-    derived, _ = cascade(trace, exits_of("greedy"), (0.0, 0.0))
-    policy = policy_from("fixed:4", derived, toy_cost())
-    results = run_all(target, drafter.with_thresholds((1.0, 1.0)), derived, policy, toy_cost())
-    assert not compare(derived, policy, replay(derived, policy, cost=toy_cost()), results).exact
-
-
-def test_exits_grow_few_drafts():
-    """The nodes behind a miss are those that some thresholds reach, not E^K."""
-    trace, drafts = toy_recording("sorted", "greedy")[0], exits_of("greedy")
-    assert trace.rows < len(drafts.token) < 30 * trace.rows
-
-
 def test_drafts_equal_whole_forward_passes():
     """The definition: at each exit the model cut there, without a cache."""
     drafter, prompt = toy_sorted(), toy_prompts(1, 4)[0]
@@ -160,13 +159,6 @@ def test_unfit_exits_are_refused(exits):
         sorted_model(toy_target(), exits)
 
 
-def test_rejection_rule_is_refused():
-    trace, target, drafter = toy_recording("sorted", "greedy")
-    with pytest.raises(RecordError, match="one recording for each tuple of thresholds") as refused:
-        record_exits(drafter, target.decoder, trace, Rule("rejection"))
-    assert "\n" not in str(refused.value)
-
-
 def test_file_of_exits_is_read_back(tmp_path):
     trace, drafts = toy_recording("sorted", "greedy")[0], exits_of("greedy")
     path = tmp_path / "x.exits.parquet"
@@ -194,13 +186,6 @@ def test_damaged_files_of_exits_are_refused(tmp_path):
         with pytest.raises(ValueError, match="no exits of this recording") as refused:
             read_exits(path, trace)
         assert "\n" not in str(refused.value)
-
-
-def test_assembled_rows_are_a_trace():
-    """Derived recordings pass every check of a trace's table."""
-    trace = toy_recording("sorted", "coupled")[0]
-    derived, _ = cascade(trace, exits_of("coupled"), (0.5, 0.9))
-    assert derived.validate() is derived
 
 
 @settings(deadline=None, max_examples=10)
@@ -244,3 +229,121 @@ def test_exits_that_cannot_be_are_refused_in_one_line(tmp_path, stored):
         SortedDrafter.load(tmp_path, target, {})
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 700
+
+
+def tiny(seed):
+    """A target and a sorted drafter of three tokens whose exits disagree."""
+    target = toy_decoder(seed, 3, 8, 3, 0.5)
+    model = sorted_model(target, (1, 2))
+    for i, p in enumerate(model.parameters()):
+        generator = torch.Generator().manual_seed(seed + i)
+        p.data += 0.3 * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+    return target, model.requires_grad_(False)
+
+
+def distribution_of(target, drafter, rule, length):
+    plan = chain_plan(policies.parse("fixed:2"), 2, 0, CostModel.from_ratio(0.2, 2))
+    verifier = Target(target)
+
+    def one(draws):
+        return tuple(
+            decode(verifier, drafter, plan, rule, [0], length, (), draws=draws).token.tolist()
+        )
+
+    return output_distribution(one)
+
+
+def true_distribution(target, rule, length):
+    distribution = {}
+    with torch.inference_mode():
+        for text in product(range(3), repeat=length):
+            p = rule.probs(target(torch.tensor([[0, *text[:-1]]]))[0])
+            distribution[text] = float(np.prod([float(p[i, t]) for i, t in enumerate(text)]))
+    return distribution
+
+
+class Literal(SortedDrafter):
+    """S2D's Algorithm 1 as printed: samples at each exit, and leaves by that token's confidence."""
+
+    def next(self):
+        slot = len(self.draft)
+        self._embed(self.draft[-1:] if slot else self._backlog())
+        for exit in range(len(self.rows)):
+            hidden = self._segment(exit)[-1]
+            logits = self.decoder.logits(hidden)
+            token = self.pick(logits, slot, hidden)
+            if exit == len(self.rows) - 1 or logits.softmax(-1)[token] >= 0.5:
+                break
+        self.draft.append(token)
+        self.taken.append(exit)
+        return Step(token, slot, logits, hidden)
+
+
+@pytest.mark.parametrize("seed", [2])
+def test_sampled_distribution_is_the_targets(seed):
+    """Every outcome of the draws: an exit chosen by q alone keeps the target's law to 1e-12."""
+    target, model = tiny(seed)
+    rule, used = Rule("rejection", 1.1), set()
+    drafter = SortedDrafter(model, Cascade((1, 2), (0.55,)))
+    honest = drafter.rollback
+    drafter.rollback = lambda accepted: (used.update(drafter.taken), honest(accepted))
+    assert off(distribution_of(target, drafter, rule, 3), true_distribution(target, rule, 3)) < (
+        EXACT
+    )
+    assert used == {0, 1}
+
+
+def test_control_exit_chosen_by_the_sampled_token_is_biased():
+    target, model = tiny(1)
+    rule = Rule("rejection", 1.0)
+    literal = Literal(model, Cascade((1, 2), (0.5,)))
+    assert off(distribution_of(target, literal, rule, 3), true_distribution(target, rule, 3)) > 1e-3
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_short_training_is_saved_and_loaded(together, tmp_path):
+    chosen = {"exits": [1, 3], "thresholds": [0.6], "together": together}
+    data = drafter_data()
+    card = train_weights(asked("sorted", tmp_path, chosen, out=tmp_path), data)
+    assert card["asked"]["loss"] == {"together": together}
+    loaded = BUILTIN["sorted"].load(tmp_path / "sorted", data.target, {})
+    assert loaded.cascade.exits == (1, 3)
+    assert loaded.cascade.threshold == (0.6,)
+    other = BUILTIN["sorted"].load(tmp_path / "sorted", toy_decoder(7, 2), {"weights": "another"})
+    assert other.decoder.config.layers == 3  # one drafter for several targets
+    with pytest.raises(WeightsError, match="use the same tokenizer"):
+        BUILTIN["sorted"].load(tmp_path / "sorted", toy_decoder(7, 2, vocab=VOCAB + 1), {})
+
+
+def exit_losses(model):
+    target = toy_target()
+    position = torch.arange(15)
+    text = toy_texts()[:64, :16]
+    rows = model.through_exits(model.embed(text[:, :-1]), model.rotation(position))
+    goal = target(text[:, :-1]).log_softmax(-1).exp()
+    return [float(-(goal * model.logits(x).log_softmax(-1)).sum(-1).mean()) for x in rows]
+
+
+@torch.no_grad()
+def losses_after(together):
+    def loss(part, target, batch, soft, generator):
+        with torch.enable_grad():
+            return sorted_loss(part, target, batch, soft, generator, together)
+
+    with torch.enable_grad():
+        part = taught(sorted_model, loss, steps=25, exits=(1, 2, 3))
+    return exit_losses(part)
+
+
+def test_training_together_serves_the_early_exits():
+    soft, alone = losses_after(True), losses_after(False)
+    assert soft[0] < alone[0] - 0.05
+    assert soft[1] < alone[1]
+
+
+def test_control_run_at_other_thresholds_differs():
+    trace, target, drafter = toy_recording("sorted", "greedy")
+    derived, _ = cascade(trace, exits_of("greedy"), (0.0, 0.0))
+    policy = policy_from("fixed:4", derived, toy_cost())
+    results = run_all(target, drafter.with_thresholds((1.0, 1.0)), derived, policy, toy_cost())
+    assert not compare(derived, policy, replay(derived, policy, cost=toy_cost()), results).exact

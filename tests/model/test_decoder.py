@@ -7,21 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional as F
 from toy_lm import VOCAB, toy_decoder
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from real.drafters.glide import TargetCrossAttention
 from real.model.checkpoint import from_transformers
-from real.model.decoder import Decoder, DecoderConfig, frequencies
-from real.model.passes import ancestor_mask, chain, depths
+from real.model.decoder import Decoder, DecoderConfig, Linear, RMSNorm, frequencies
+from real.model.passes import BranchCache, ancestor_mask, chain, depths
 from real.model.target import Resume, Target
 
 HELD = settings(deadline=None, max_examples=40, derandomize=True)
@@ -40,78 +33,29 @@ STRETCH = dict(
 )  # fmt: skip
 LINEAR = dict(rope_type="linear", rope_theta=10000.0, factor=4.0)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32)
+WINDOW = dict(use_sliding_window=True, sliding_window=40)
 FAMILIES = {
-    "llama": (
-        LlamaConfig,
-        LlamaForCausalLM,
-        dict(num_key_value_heads=4, tie_word_embeddings=False),
-    ),
-    "llama, tied": (
-        LlamaConfig,
-        LlamaForCausalLM,
-        dict(num_key_value_heads=4, tie_word_embeddings=True),
-    ),
-    "llama, grouped": (LlamaConfig, LlamaForCausalLM, dict(num_key_value_heads=2, head_dim=20)),
-    "llama, stretched": (
-        LlamaConfig,
-        LlamaForCausalLM,
-        dict(num_key_value_heads=2, rope_parameters=STRETCH),
-    ),
-    "llama, yarn": (
-        LlamaConfig,
-        LlamaForCausalLM,
-        dict(num_key_value_heads=2, rope_parameters=YARN),
-    ),
-    "llama, linear": (
-        LlamaConfig,
-        LlamaForCausalLM,
-        dict(num_key_value_heads=2, rope_parameters=LINEAR),
-    ),
-    "llama, biased": (
-        LlamaConfig,
-        LlamaForCausalLM,
-        dict(num_key_value_heads=2, attention_bias=True),
-    ),
-    "mistral": (
-        MistralConfig,
-        MistralForCausalLM,
-        dict(num_key_value_heads=2, sliding_window=None),
-    ),
-    "mistral, window": (
-        MistralConfig,
-        MistralForCausalLM,
-        dict(num_key_value_heads=2, sliding_window=40),
-    ),
-    "qwen2, window": (
-        Qwen2Config,
-        Qwen2ForCausalLM,
-        dict(
-            num_key_value_heads=2, use_sliding_window=True, sliding_window=40, max_window_layers=1
-        ),
-    ),
+    "llama": ("llama", dict(num_key_value_heads=4, tie_word_embeddings=False)),
+    "llama, tied": ("llama", dict(num_key_value_heads=4, tie_word_embeddings=True)),
+    "llama, grouped": ("llama", dict(num_key_value_heads=2, head_dim=20)),
+    "llama, stretched": ("llama", dict(num_key_value_heads=2, rope_parameters=STRETCH)),
+    "llama, yarn": ("llama", dict(num_key_value_heads=2, rope_parameters=YARN)),
+    "llama, linear": ("llama", dict(num_key_value_heads=2, rope_parameters=LINEAR)),
+    "llama, biased": ("llama", dict(num_key_value_heads=2, attention_bias=True)),
+    "mistral": ("mistral", dict(num_key_value_heads=2, sliding_window=None)),
+    "mistral, window": ("mistral", dict(num_key_value_heads=2, sliding_window=40)),
+    "qwen2, window": ("qwen2", dict(num_key_value_heads=2, max_window_layers=1, **WINDOW)),
     "qwen3, window": (
-        Qwen3Config,
-        Qwen3ForCausalLM,
-        dict(
-            num_key_value_heads=1,
-            head_dim=16,
-            use_sliding_window=True,
-            sliding_window=40,
-            max_window_layers=0,
-        ),
+        "qwen3",
+        dict(num_key_value_heads=1, head_dim=16, max_window_layers=0, **WINDOW),
     ),
-    "qwen2, tied": (
-        Qwen2Config,
-        Qwen2ForCausalLM,
-        dict(num_key_value_heads=2, tie_word_embeddings=True),
-    ),
+    "qwen2, tied": ("qwen2", dict(num_key_value_heads=2, tie_word_embeddings=True)),
     "qwen3, biased and tied": (
-        Qwen3Config,
-        Qwen3ForCausalLM,
-        dict(num_key_value_heads=1, head_dim=16, attention_bias=True, tie_word_embeddings=True),
+        "qwen3",
+        dict(head_dim=16, num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True),
     ),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, dict(num_key_value_heads=2)),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM, dict(num_key_value_heads=1, head_dim=16)),
+    "qwen2": ("qwen2", dict(num_key_value_heads=2)),
+    "qwen3": ("qwen3", dict(num_key_value_heads=1, head_dim=16)),
 }
 
 
@@ -122,8 +66,9 @@ def random_reference(name):
     Larger weights would test float32 and not the block: at a spread of 0.3, with logits up to
     9, transformers' own float32 logits are already 2e-5 away from its float64 ones.
     """
-    config, model, options = FAMILIES[name]
-    reference = model(config(**SIZES, **options)).eval().requires_grad_(False)
+    family, options = FAMILIES[name]
+    config = AutoConfig.for_model(family, **SIZES, **options)
+    reference = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(7)
     for key, p in reference.named_parameters():
         spread = 0.12 if p.ndim == 2 else 0.3
@@ -155,20 +100,26 @@ def test_logits_equal_transformers(name):
     assert gap(reference, decoder) > 10 * BOUND
 
 
-@pytest.mark.parametrize("name", ["llama, stretched", "llama, yarn", "llama, linear"])
-def test_stretched_frequencies_are_needed(name):
-    reference = random_reference(name)
-    decoder = from_transformers(reference)
-    decoder.frequency = frequencies(decoder.config)
-    assert gap(reference, decoder) > 10 * BOUND
+SPOILT = {
+    "frequency": lambda decoder: frequencies(decoder.config),
+    "scaling": lambda decoder: 1.0,
+    "output": lambda decoder: decoder.layers[1].output.bias.zero_(),
+}
 
 
-@pytest.mark.parametrize("name", ["llama, biased", "qwen3, biased and tied"])
-def test_output_biases_are_needed(name):
+@pytest.mark.parametrize(
+    "name, part",
+    [(f"llama, {how}", "frequency") for how in ("stretched", "yarn", "linear")]
+    + [
+        ("llama, yarn", "scaling"),
+        ("llama, biased", "output"),
+        ("qwen3, biased and tied", "output"),
+    ],
+)
+def test_control_every_part_of_a_family_is_needed(name, part):
     reference = random_reference(name)
     decoder = from_transformers(reference)
-    assert decoder.config.output_bias
-    decoder.layers[1].output.bias.zero_()
+    setattr(decoder, part, SPOILT[part](decoder))
     assert gap(reference, decoder) > 10 * BOUND
 
 
@@ -186,27 +137,9 @@ def test_a_window_of_the_whole_text_is_full_attention(name):
     assert differences[40] > 10 * BOUND
 
 
-def test_scaled_rotations_are_needed():
-    reference = random_reference("llama, yarn")
-    decoder = from_transformers(reference)
-    decoder.scaling = 1.0
-    assert gap(reference, decoder) > 10 * BOUND
-
-
 # Every option of the block at once, in float64, where cutting a pass in pieces may change nothing.
-RICH = DecoderConfig(
-    VOCAB,
-    16,
-    4,
-    heads=4,
-    kv_heads=2,
-    head_dim=6,
-    hidden=20,
-    tied=False,
-    qkv_bias=True,
-    output_bias=True,
-    qk_norm=True,
-)
+SIZED = dict(heads=4, kv_heads=2, head_dim=6, hidden=20, tied=False)
+RICH = DecoderConfig(VOCAB, 16, 4, **SIZED, qkv_bias=True, output_bias=True, qk_norm=True)
 
 
 def rich_decoder():
@@ -344,33 +277,117 @@ def test_resuming_uses_the_given_rows():
     assert not close(right, target.verify([7, 8], [-1, 0], Resume(2, hidden + 0.1)).logits)
 
 
-def test_new_prefill_replaces_the_old_sequence():
-    used, fresh = Target(DECODER), Target(DECODER)
-    used.prefill([9, 8, 7, 6, 5])
-    for target in (used, fresh):
-        target.prefill([4])
-    assert close(used.verify([3, 2], [-1, 0]).logits, fresh.verify([3, 2], [-1, 0]).logits)
-
-
-@HELD
-@given(st.integers(1, 9), st.integers(0, 40))
-def test_reserve_keeps_the_cached_rows(capacity, rows):
-    cache = toy_decoder(0).cache(capacity=capacity)
-    for t in (cache.key, cache.value):
-        t.copy_(
-            torch.randn(t.shape, generator=torch.Generator().manual_seed(capacity), dtype=t.dtype)
-        )
-    key, value = cache.key.clone(), cache.value.clone()
-    cache.reserve(rows)
-    assert cache.key.shape == cache.value.shape
-    assert cache.key.shape[3] >= max(rows, capacity)
-    assert torch.equal(cache.key[:, :, :, :capacity], key)
-    assert torch.equal(cache.value[:, :, :, :capacity], value)
-
-
 @pytest.mark.parametrize("parent", [[0], [-2], [-1, 1], [-1, 2, 0], [-1, 0, -3], [-1, 0]])
 def test_invalid_parents_are_refused(parent):
     target = Target(DECODER)
     target.prefill([1, 2])
     with pytest.raises(ValueError, match="parent"):
         target.verify([3] * (3 if parent == [-1, 0] else len(parent)), parent)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.integers(0, 700), st.integers(1, 9)), min_size=1, max_size=6))
+def test_rotations_of_a_chain_are_those_of_its_positions(places):
+    """In any order of chains, after a change of dtype, of frequencies and of their scaling."""
+    decoder = toy_decoder(0)
+    stretched = decoder.frequency / 3
+    for change in (
+        lambda: None,
+        decoder.float,
+        lambda: setattr(decoder, "frequency", stretched),
+        lambda: setattr(decoder, "scaling", 1.5),
+    ):
+        change()
+        for start, rows in places:
+            ours = decoder.chain_rotation(start, rows)
+            right = decoder.rotation(torch.arange(start, start + rows))
+            for mine, its in zip(ours, right):
+                torch.testing.assert_close(mine, its, rtol=0, atol=1e-6)
+
+
+def test_a_table_made_under_inference_serves_passes_with_gradients():
+    decoder = toy_decoder(0)
+    with torch.inference_mode():
+        decoder.chain_rotation(0, 4)
+    x = torch.ones(4, decoder.config.head_dim, dtype=torch.float64, requires_grad=True)
+    (x * decoder.chain_rotation(0, 4)[0]).sum().backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear_layers_and_norms_equal_torchs_and_run_forward_hooks(bias):
+    ours, norm = Linear(5, 3, bias), RMSNorm(5, 1e-5)
+    x, seen = torch.randn(2, 5, generator=torch.Generator().manual_seed(0)), []
+    plain = {layer: layer(x) for layer in (ours, norm)}
+    assert torch.equal(plain[ours], torch.nn.functional.linear(x, ours.weight, ours.bias))
+    for layer in (ours, norm):
+        for register in (layer.register_forward_pre_hook, layer.register_forward_hook):
+            hook = register(lambda layer, *_: seen.append(layer))
+            assert torch.equal(layer(x), plain[layer])
+            hook.remove()
+    assert seen == [ours, ours, norm, norm]
+
+
+WIDTH = 8
+
+
+def toy(heads, kv_heads):
+    """A decoder of one layer in float64."""
+    config = DecoderConfig(
+        vocab=11,
+        width=heads * WIDTH,
+        layers=1,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=WIDTH,
+        hidden=16,
+    )
+    return Decoder(config).double()
+
+
+def copied(q, keys, values, mask):
+    """The definition: keys and values repeated for every branch and head."""
+    group = q.shape[1] // keys.shape[1]
+    keys, values = (t.repeat_interleave(group, 1) for t in (keys, values))
+    return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+
+
+@given(st.sampled_from([(2, 1), (4, 2), (3, 3)]), st.integers(1, 4), st.integers(1, 3), st.data())
+def test_branches_attend_as_if_each_had_a_copy(heads, branches, steps, data):
+    torch.manual_seed(data.draw(st.integers(0, 2**31)))
+    decoder, rows = toy(*heads), 6
+    sequence = decoder.cache(capacity=rows)
+    sequence.key.normal_(), sequence.value.normal_()
+    prefix = torch.randint(0, rows + 1, (branches,))
+    cache, n = BranchCache(sequence, rows, prefix), data.draw(st.integers(1, 3))
+    own_keys, own_values = [], []
+    for step in range(steps):
+        parent = torch.randint(0, n if step else 1, (branches, n))
+        _, mask = cache.step(parent, decoder)
+        q = torch.randn(branches, heads[0], n, WIDTH, dtype=torch.float64)
+        k, v = torch.randn(2, branches, heads[1], n, WIDTH, dtype=torch.float64)
+        own_keys.append(k), own_values.append(v)
+        found = cache.attention(0, q, *cache.put(0, 0, k, v), mask)
+        keys, values = (
+            torch.cat((t[0].expand(branches, -1, -1, -1), *own), 2)
+            for t, own in ((sequence.key, own_keys), (sequence.value, own_values))
+        )
+        torch.testing.assert_close(found, copied(q, keys, values, mask), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("broadcast", [True, False], ids=["a row's mask", "a mask for each"])
+def test_cross_attention_reads_the_keys_of_one_sequence_for_all_branches(rows, broadcast):
+    torch.manual_seed(rows)
+    decoder, branches, length = toy(4, 2), 3, 5
+    attention = TargetCrossAttention(32, decoder.config).double()
+    key, value = torch.randn(2, 1, 2, length, WIDTH, dtype=torch.float64)
+    x = torch.randn(branches, rows, 32, dtype=torch.float64)
+    rotation = decoder.rotation(torch.arange(rows))
+    mask = torch.rand(branches, 1, 1 if broadcast else rows, length) < 0.6
+    mask[0] = False  # a branch that sees nothing
+    one = attention(x, rotation, key, value, mask)
+    each = attention(x, rotation, *(t.expand(branches, -1, -1, -1) for t in (key, value)), mask)
+    torch.testing.assert_close(one, each, rtol=1e-12, atol=1e-12)
+    assert torch.equal(one[0], x[0])
+    assert not torch.allclose(one[1:], x[1:])

@@ -27,11 +27,10 @@ from toy_lm import (
 )
 from toy_training import asked, drafter_data
 
-from real.decode.features import drafter_features, feature_values
+from real.decode.features import drafter_features
 from real.decode.loop import decode
-from real.decode.plans import chain_plan, top_tokens
+from real.decode.plans import chain_plan
 from real.decode.verify import rejection_sample
-from real.draft.kind import rank_of
 from real.drafters import BUILTIN, parallel_form
 from real.drafters.eagle import EagleHead
 from real.drafters.early_exit import EarlyExitHead
@@ -42,7 +41,6 @@ from real.drafters.model import ModelDrafter
 from real.model.checkpoint import WeightsError
 from real.model.draft_head import (
     DraftVocabularyHead,
-    TiedDraftVocabularyHead,
     check_vocabulary,
     load_draft_head,
     save_draft_head,
@@ -60,7 +58,6 @@ from real.record.rows import (
 )
 from real.record.sequences import target_sequence
 from real.record.settings import describe
-from real.record.tree_order import NOT_IN_TREE, tree_order_parallel, tree_order_stepwise
 from real.rerun import rounds_of
 from real.sampling import Rule
 from real.train.train import most_frequent, train_weights
@@ -185,28 +182,6 @@ def test_fast_recordings_equal_the_definition(kind, rule):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rule", RULES)
-def test_fast_tree_orders_equal_the_definition(kind, rule):
-    """Nodes outside the draft vocabulary come in only where all inside are in the tree."""
-    target, drafter = pair_of(kind)
-    asked = Settings(5, 14, RULES[rule], END, (), (3, 4))
-    inside = 0
-    for seed in range(2):
-        prompt = toy_prompts(1, seed)[0]
-        tokens, _ = target_sequence(target, asked, prompt, seed)
-        slow, fast = (
-            order(target, drafter, asked, prompt, tokens, seed)
-            for order in (tree_order_stepwise, tree_order_parallel)
-        )
-        np.testing.assert_array_equal(slow[0], fast[0])
-        np.testing.assert_array_equal(slow[1], fast[1])
-        found = slow[0][:, 0] != NOT_IN_TREE
-        assert np.isin(tokens[found], TOKENS).all()
-        inside += found.sum()
-    assert inside or "," in kind  # those kinds have random weights
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_rejection_ratios_are_zero_outside(kind):
     target, drafter = pair_of(kind)
     asked = Settings(4, 14, Rule("rejection", 0.9, 3), END, ())
@@ -286,23 +261,6 @@ def test_control_a_verifier_that_forgets_the_tokens_outside_is_noticed():
     assert off(found, world.true(rule, 2)) > 0.1
 
 
-def test_features_and_ranks_are_over_the_draft_vocabulary():
-    cut = DraftVocabularyHead(toy_target().head, TOKENS)
-    x = torch.randn(5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    full, compact = cut(x), cut.compact(x)
-    names = ("confidence", "entropy")
-    assert torch.allclose(feature_values(names, full, 0.8), feature_values(names, compact, 0.8))
-    for i, token in enumerate(TOKENS.tolist()):
-        inside = rank_of(compact, torch.full((5,), i))
-        assert torch.equal(rank_of(full, torch.full((5,), token)), inside)
-    ranked, _ = top_tokens(full, VOCAB)
-    outside = [token for token in range(VOCAB) if token not in TOKENS]
-    assert ranked[:, len(TOKENS) :].tolist() == [outside] * 5
-    for place, token in enumerate(outside):
-        rank = rank_of(full, torch.full((5,), token))
-        assert rank.tolist() == [len(TOKENS) + place] * 5
-
-
 @pytest.mark.parametrize("kind", HEADS)
 def test_heads_are_stored_with_their_map(kind, tmp_path):
     name, target = kind.split(",")[0], toy_target()
@@ -370,17 +328,3 @@ def test_training_restricts_saves_and_loads(name, tmp_path):
     assert "draft_vocabulary" not in whole
     with pytest.raises(ValueError, match="--draft-vocab is 25; expected 2 to 24"):
         train_weights(asked(name, tmp_path, chosen, draft_vocab=25, name="x"), data)
-
-
-def test_a_tied_head_follows_its_embedding():
-    embed = torch.nn.Embedding(VOCAB, 16).double()
-    tied = TiedDraftVocabularyHead(embed, TOKENS)
-    assert not list(tied.parameters())
-    x = torch.randn(2, 16, dtype=torch.float64)
-    tied.compact(x).sum().backward()
-    assert embed.weight.grad[TOKENS].abs().min() > 0
-    before = tied.compact(x)
-    embed.weight.data += 1
-    assert not torch.equal(before, tied.compact(x))
-    embed.requires_grad_(False)
-    assert torch.equal(tied.compact(x), x @ embed.weight[TOKENS].T)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from chat_models import CHAT, END, TURN, chat_tokenizer
 from safetensors.torch import load_file
-from shell import command
 from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteDecoder
 from tokenizers.models import BPE
@@ -117,35 +116,6 @@ def test_a_byte_level_tokenizer_is_written_alike_by_every_transformers():
         assert plain_byte_level(json.dumps(kept)) == json.dumps(kept)
 
 
-def test_the_card_names_the_source(place):
-    folder, _, card = place
-    assert json.loads((folder / "m" / "target" / "card.json").read_text()) == card
-    assert card["source"] == "toy.gguf"
-    assert len(card["source_sha256"]) == 64
-    assert str(folder) not in json.dumps(card)
-    assert str(folder) not in (folder / "m" / "target" / "config.json").read_text()
-
-
-def test_an_import_is_recorded_on(place):
-    folder, _, _ = place
-    row = {"task": "t", "turns": ["what is it?"]}
-    (folder / "p.jsonl").write_text(json.dumps(row) + "\n")
-    code, out, error = command(
-        folder, "record", "p.jsonl", "--models", "m", "--drafter", "prompt_lookup",
-        "-k", 2, "--budget", 4, "--out", "t.parquet", "--json",
-    )  # fmt: skip
-    assert code == 0, error
-    assert json.loads(out)["chat"]["template"] == "tokenizer"
-
-
-def test_a_second_import_changes_nothing(place):
-    folder, _, card = place
-    weights = folder / "m" / "target" / "model.safetensors"
-    before = weights.stat().st_mtime_ns
-    assert import_gguf(folder / "toy.gguf", folder / "m" / "target") == card
-    assert weights.stat().st_mtime_ns == before
-
-
 def test_the_number_type_is_a_choice(place):
     folder, held, _ = place
     import_gguf(folder / "toy.gguf", folder / "half", torch.bfloat16)
@@ -211,15 +181,6 @@ def test_what_is_no_gguf_is_refused(tmp_path, content, words):
 def test_a_model_that_would_come_out_wrong_is_refused(tmp_path, architecture, extra, words):
     write_gguf(tmp_path / "toy.gguf", architecture, extra)
     refused_import(tmp_path, words)
-
-
-def test_missing_packages_and_memory_are_named(tmp_path, monkeypatch):
-    write_gguf(tmp_path / "toy.gguf")
-    with monkeypatch.context() as patch:
-        patch.setattr(real.model.gguf, "find_spec", lambda name: None)
-        refused_import(tmp_path, "pip install 'simspec[gguf]'")
-    monkeypatch.setattr(real.model.gguf, "free_memory", lambda: 1e5)
-    refused_import(tmp_path, "of memory, which is not free")
 
 
 def test_other_folders_are_not_replaced_and_a_killed_import_starts_anew(tmp_path, monkeypatch):

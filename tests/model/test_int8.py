@@ -48,19 +48,6 @@ def test_weights_return_within_half_a_step(seed, rows, columns, exponent):
     assert torch.equal(again["head"], stored["head"])
 
 
-def test_vectors_and_maps_stay_as_they_are():
-    state = {"norm": torch.randn(4, dtype=torch.bfloat16), "map": torch.arange(6).view(2, 3)}
-    stored = to_int8(state)
-    assert list(stored) == ["norm", "map"]
-    assert all(torch.equal(from_int8(stored, "test")[name], state[name]) for name in state)
-
-
-def test_size_is_a_quarter_of_float32():
-    state = {"head": torch.randn(64, 256)}
-    size = sum(t.numel() * t.element_size() for t in to_int8(state).values())
-    assert size == 64 * 256 + 4 * 64
-
-
 @pytest.mark.parametrize(
     "change, words",
     [

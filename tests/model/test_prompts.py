@@ -1,22 +1,31 @@
-"""Prompt styles by task, sampling of prompts by seed, and the repetition measure."""
+"""Prompts: styles by task, draws by seed, and chat templates as transformers reads them."""
 
+import hashlib
 import json
 
 import numpy as np
 import pytest
+from chat_models import BEGIN, CHAT, NO_SYSTEM, TURN, save_chat_model, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shell import command
 from toy_tokenizer import train_tokenizer
+from transformers import AutoTokenizer
 
+from real.model.checkpoint import load_tokenizer
+from real.pair import TINY
 from real.prompts import (
     LeftOut,
     Prompt,
     PromptError,
     PromptFormat,
     draw,
+    load_chat_template,
+    messages,
     read_prompts,
     repeated_ngrams,
 )
+from simspec import load_trace
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 TOKENIZER = train_tokenizer(["User: Question: Answer: Assistant: some words"], 280)
@@ -71,18 +80,6 @@ def test_public_sets_get_a_task_and_their_licence(tmp_path):
     assert TOKENIZER.decode(prompts[0].token) == "Question: How many?\nAnswer:"
 
 
-def test_prompts_are_kept_up_to_the_limit(tmp_path):
-    path = written(tmp_path, *({"task": "t", "text": "é" * n} for n in range(5)))
-    lengths = [len(p.token) for p in read_prompts(path, PLAIN, 1000)[0]]
-    assert lengths == [
-        len(TOKENIZER.encode("é" * n).ids) for n in range(1, 5)
-    ]  # the empty one goes
-    for longest in lengths:
-        assert [n for n in lengths if n <= longest] == [
-            len(p.token) for p in read_prompts(path, PLAIN, longest)[0]
-        ]
-
-
 def test_left_out_prompts_are_counted_with_their_reason(tmp_path):
     rows = [{"task": "t", "text": "é" * n} for n in (0, 1, 2, 3, 0, 9)]
     path = written(tmp_path, *rows, {"task": "t", "turns": [""]})
@@ -94,17 +91,6 @@ def test_left_out_prompts_are_counted_with_their_reason(tmp_path):
     everything, none = read_prompts(path, PLAIN, 10**6)
     assert len(everything) == 4
     assert none.too_long == 0
-
-
-def test_what_is_left_out_reads_as_one_line():
-    many = LeftOut(80, 0, 3, 1952, 2310)
-    assert many.describe() == "left out 3 of 80 prompts: 3 over 1,952 tokens (longest 2,310)"
-    assert LeftOut(80, 0, 0, 1952, 1000).describe() == ""
-    both = many + LeftOut(20, 2, 1, 1952, 2000)
-    assert both.describe() == (
-        "left out 6 of 100 prompts: 4 over 1,952 tokens (longest 2,310), 2 empty"
-    )
-    assert LeftOut() + many == many
 
 
 def test_only_newlines_end_a_line(tmp_path):
@@ -175,18 +161,6 @@ def test_sampling_is_balanced_ordered_and_seeded(tasks, per_task, seed):
         assert len(numbers) == min(per_task, tasks.count(task))
 
 
-def test_sampling_reaches_every_prompt():
-    prompts = prompts_of("a" * 10)
-    drawn = [tuple(p.id for p in draw(prompts, 3, seed)) for seed in range(60)]
-    assert {i for ids in drawn for i in ids} == {p.id for p in prompts}
-    assert len(set(drawn)) > 30
-
-
-def test_sampling_of_a_task_ignores_the_others():
-    alone, mixed = prompts_of("aaaaaaaa"), prompts_of("aaaaaaaabbbb")
-    assert draw(alone, 3, 5) == [p for p in draw(mixed, 3, 5) if p.task == "a"]
-
-
 def slow_repeats(texts, n):
     """For each n-gram, whether an equal one starts earlier in its text."""
     seen = []
@@ -203,9 +177,164 @@ def test_repeated_ngrams_equal_their_definition(rows, n):
     assert repeated_ngrams(iter(rows), n) == slow_repeats(rows, n)
 
 
-def test_loops_count_as_repetition():
-    assert repeated_ngrams([np.arange(100)]) == 0.0
-    assert repeated_ngrams([np.arange(100) % 10]) == 83 / 93
+WORDS = st.text("what is the 42?<s>|\n ", max_size=20)
+CHATS = settings(deadline=None, max_examples=60, derandomize=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chat")
+    save_chat_model(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(folder):
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def form(folder):
+    return PromptFormat(load_tokenizer(folder), load_chat_template(folder))
+
+
+def theirs(reference, chat):
+    return reference.apply_chat_template(
+        chat, tokenize=True, add_generation_prompt=True, return_dict=False
+    )
+
+
+def test_tokens_are_those_of_transformers(folder, form, reference):
+    @CHATS
+    @given(st.lists(WORDS, min_size=1, max_size=3), st.lists(WORDS, min_size=2, max_size=2), WORDS)
+    def check(turns, answers, system):
+        answers = answers[: len(turns) - 1]
+        asked = PromptFormat(form.tokenizer, load_chat_template(folder, "auto", system))
+        expected = theirs(reference, messages(turns, answers, system))
+        assert asked.turns("task", turns, answers) == expected
+
+    check()
+
+
+def test_a_template_writes_the_only_first_token(form):
+    begin = form.tokenizer.token_to_id(BEGIN)
+    token = form.turns("t", ["what?"])
+    assert token.count(begin) == 1
+    assert token[0] == begin
+    # control: encoded as other text is, the template's own would be doubled
+    rendered = form.template.render(["what?"])
+    assert form.tokenizer.encode(rendered).ids[:2] == [begin, begin]
+
+
+def test_a_text_is_used_unchanged_beside_a_template(form, tmp_path):
+    path = write_rows(
+        tmp_path / "p.jsonl", {"task": "t", "text": "what"}, {"task": "t", "turns": ["what"]}
+    )
+    prompts, _ = read_prompts(path, form, 100)
+    assert prompts[0].token == form.text("what")
+    assert prompts[1].token == form.turns("t", ["what"])
+    assert [p.turns for p in prompts] == [(), ("what",)]
+
+
+def test_a_checkpoint_without_template_has_none(tmp_path):
+    save_chat_model(tmp_path, template=None)
+    assert load_chat_template(tmp_path) is None
+    assert load_chat_template(TINY / "target") is None
+    with pytest.raises(PromptError, match="a system prompt needs a chat template"):
+        load_chat_template(tmp_path, "auto", "be brief")
+
+
+def test_a_given_file_replaces_the_tokenizers_template(folder, tmp_path):
+    file = tmp_path / "short.jinja"
+    file.write_text("{{ messages[-1].content }}:")
+    template = load_chat_template(folder, str(file), "unseen")
+    assert template.render(["a", "b"], ["c"]) == "b:"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    expected = {"template": "short.jinja", "sha256": digest, "system": "unseen"}
+    assert template.metadata() == expected
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (None, "cannot be read as a chat template"),
+        (b" \n", "is empty"),
+        (b"\xff", "cannot be read as a chat template"),
+        (b"x" * (1 << 21), "is over 1,048,576 bytes"),
+    ],
+)
+def test_a_file_that_is_no_template_is_refused(folder, tmp_path, content, words):
+    file = tmp_path / "t.jinja"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(PromptError, match=words) as caught:
+        load_chat_template(folder, str(file))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "template, words",
+    [
+        (NO_SYSTEM, "no system prompt here"),
+        ("{% for m in", "cannot render"),
+        ("{{ messages[9].content }}", "cannot render"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot render"),  # sandboxed
+    ],
+)
+def test_a_template_that_fails_is_refused_in_one_line(folder, tmp_path, template, words):
+    file = tmp_path / "t.jinja"
+    file.write_text(template)
+    with pytest.raises(PromptError, match=words) as caught:
+        load_chat_template(folder, str(file), "be brief").render(["what?"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path):
+    save_chat_model(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "mine.py").write_text("raise SystemExit('it ran')")
+    with pytest.raises(PromptError, match="cannot be loaded"):
+        load_chat_template(tmp_path)
+
+
+@pytest.fixture
+def models(tmp_path):
+    """A model folder with a chat target, and prompts for it."""
+    save_chat_model(tmp_path / "m" / "target")
+    write_rows(
+        tmp_path / "p.jsonl",
+        {"id": "a", "task": "t", "turns": ["what is it?", "and this?"]},
+        {"id": "b", "task": "t", "text": "what"},
+        {"id": "c", "task": "t", "turns": ["what " * 300]},
+        {"id": "d", "task": "t", "text": ""},
+    )
+    return tmp_path
+
+
+ASKED = (
+    "record", "p.jsonl", "--models", "m", "--drafter", "prompt_lookup", "-k", 2, "--budget", 6,
+    "--out", "t.parquet",
+)  # fmt: skip
+
+
+def test_a_recording_states_its_template_and_what_it_leaves_out(models):
+    code, out, error = command(models, *ASKED, "--system", "be brief", "--json")
+    assert code == 0, error
+    card, trace = json.loads(out), load_trace(models / "t.parquet")
+    digest = hashlib.sha256(CHAT.encode()).hexdigest()
+    assert trace.meta.chat == {"template": "tokenizer", "sha256": digest, "system": "be brief"}
+    assert card["chat"] == trace.meta.chat
+    assert {k: card["prompts"][k] for k in ("read", "empty", "too_long", "limit", "recorded")} == {
+        "read": 4, "empty": 1, "too_long": 1, "limit": 250, "recorded": 2,
+    }  # fmt: skip
     assert (
-        repeated_ngrams([np.arange(50), np.arange(50)]) == 0.0
-    )  # another text's words are not repetition
+        f"left out 2 of 4 prompts: 1 over 250 tokens (longest {card['prompts']['longest']:,})"
+        in (error)
+    )
+    tokenizer = load_tokenizer(models / "m" / "target")
+    assert tokenizer.token_to_id(TURN) in trace.meta.end_tokens
+    first = trace.prompt[: trace.prompt_offset[1]].tolist()
+    chat = messages(["what is it?"], (), "be brief")
+    assert first == theirs(AutoTokenizer.from_pretrained(models / "m" / "target"), chat)

@@ -1,26 +1,22 @@
 """Passes of fixed width, captured once, give what eager passes give: rows, caches, texts and
 rounds, of every drafter and plan."""
 
-import json
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shell import run as command
-from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_recording, toy_target
+from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_target
 
 from real.decode import features as feature_reader
-from real.decode.engine import ENGINES, attach_engine, make_passes, passes_for_trace
+from real.decode.engine import attach_engine, make_passes
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plans import BeamSearch, Cape, DynamicTree, StaticTree, chain_plan
 from real.model.captured_passes import CapturedPasses
-from real.model.passes import EAGER, Span
+from real.model.passes import EAGER
 from real.model.target import Target
 from real.sampling import Rule
-from simspec import load_trace, policies
-from simspec.trace.recordings import recordings
+from simspec import policies
 from simspec.tree.tree import tree_of_widths
 
 RULES = Rule(), Rule("coupled", 0.8, 3), Rule("rejection", 0.8, 3)
@@ -173,17 +169,6 @@ def test_nothing_is_captured_after_warmup():
     assert all(torch.isfinite(cache.key).all() for cache in fixed.passes.caches.values())
 
 
-def test_warmup_leaves_finite_numbers_in_the_cache():
-    fixed, drafter = engaged("model", "fast")
-    decode(fixed, drafter, StaticTree(tree_of_widths((2, 2))), RULES[0], [5], 6, ())
-    fixed.passes.warm()
-    assert all(
-        torch.isfinite(rows).all()
-        for cache in fixed.passes.caches.values()
-        for rows in (cache.key, cache.value)
-    )
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_strict_rows_are_independent_of_the_draft(dtype):
     decoder = toy_target(0).to(dtype)
@@ -228,19 +213,6 @@ def test_sequence_beyond_capacity_is_refused_in_one_line():
     with pytest.raises(ValueError, match="'quick' is unknown; expected one of eager, fast, strict"):
         make_passes("quick", 4, 16)
     assert make_passes("eager", 4, 16) is EAGER
-
-
-def test_recording_states_its_cache_capacity():
-    trace = toy_recording("model", "greedy")[0]
-    passes = passes_for_trace("fast", trace, submitted=12)
-    longest = max(
-        int(trace.prompt_offset[s + 1] - trace.prompt_offset[s] + trace.budget[s])
-        for s in range(trace.sequences)
-    )
-    assert passes.widths == (1, 2, 13)
-    assert passes.capacity % 64 == 0
-    assert passes.capacity >= longest + 13
-    assert passes_for_trace("strict", trace).widths == (trace.K + 1,)
 
 
 def test_results_are_not_overwritten():
@@ -304,42 +276,3 @@ def test_features_are_fetched_with_the_token(monkeypatch):
         assert (
             len(computed) == len(fetched) == result.computed.sum() > 0
         )  # once a token, by the pick itself
-
-
-def test_spans():
-    assert Span.tree(4, [-1, 0, 1]) == Span(4, 3)
-    assert Span.tree(4, [-1, 0, 1], 2) == Span(5, 2)
-    tree = Span.tree(4, [-1, 0, 0, 1], 2)
-    assert (tree.start, tree.base, tree.rows) == (6, 4, 2)
-    assert Span(4, 3).base == 4
-    position, mask = tree.places("cpu")
-    assert position.tolist() == [5, 6]
-    assert mask.int().tolist() == [[1, 1, 1, 1, 1, 0, 1, 0], [1, 1, 1, 1, 1, 1, 0, 1]]
-
-
-@pytest.mark.parametrize("engine", ENGINES[1:])
-def test_embedded_models_run_as_replayed_on_every_engine(engine, tmp_path, capsys):
-    for name, policy in (
-        ("tiny-early_exit-coupled", "confidence:0.5"),
-        ("tiny-eagle-greedy", "fixed:2"),
-    ):
-        load_trace(recordings()[name]).select([0]).shorten(32).save(tmp_path / f"{name}.parquet")
-        code, out, err = command(
-            capsys,
-            "run",
-            tmp_path / f"{name}.parquet",
-            "--policy",
-            policy,
-            "--prompts",
-            "1",  # warm-up, policy and baseline: three texts
-            "--engine",
-            engine,
-            "--cost",
-            f"traces/{name}.cost.json",
-            "--json",
-        )
-        assert code == 0, err
-        report = json.loads(out)
-        assert report["replay_equal"]
-        assert report["lossless"]
-        assert report["rounds_compared"] > 8

@@ -40,21 +40,6 @@ def test_weights_are_those_of_the_training(folder):
 
 
 @folders
-def test_a_training_starts_from_the_weights_of_the_one_before(folder):
-    """From the last training back to one from random weights, each by its hash."""
-    earlier = [json.loads(path.read_text()) for path in folder.glob("training-*.json")]
-    by_hash = {card["stored_sha256"]: card for card in earlier}  # trained on as stored
-    chain = [cards(folder)[1]]
-    while "start" in chain[-1]["asked"]:
-        (start,) = chain[-1]["asked"]["start"].values()
-        chain.append(by_hash[start])
-    assert len(chain) == 1 + len(earlier)
-    lengths = [card["evaluation"]["trained"]["accepted_length"]["value"] for card in chain[::-1]]
-    page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
-    assert f"({', '.join(f'{length:.2f}' for length in lengths)} accepted)" in page
-
-
-@folders
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])
 def test_recordings_are_by_these_weights(folder, rule):
     trace = load_trace(EXHIBIT / rule / f"{folder.name}.parquet")
@@ -71,20 +56,6 @@ def test_the_page_has_their_acceptance_on_the_exhibit(folder):
     assert f"on chat alone {(chat.run > 0).mean():.3f} of first tokens" in page
     rounds = len(replay(trace, fixed(5)))
     assert f"Chains of five commit {trace.rows / rounds:.2f} tokens a round" in page
-
-
-def test_skipped_layers_are_those_of_the_page():
-    skips = json.loads((EXHIBIT / "weights" / "self_skip" / "self_skip.json").read_text())
-    page = (ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8")
-    first, last = 12, 19
-    assert f"`self_skip`, the target without layers {first} to {last}," in " ".join(page.split())
-    assert set(skips["settings"]) == {"attention", "mlp"}
-    assert all(of == list(range(first, last + 1)) for of in skips["settings"].values())
-    assert skips["target"]["weights"].startswith("a672150fb4f9")
-
-
-def test_some_weights_are_there():
-    assert [folder.name for folder in FOLDERS] == ["eagle"]
 
 
 LONGER = {"glide": "glide-long", "early_exit": "early_exit-h200"}

@@ -7,7 +7,7 @@ import torch
 from shell import command, refused
 from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
 
-from real.pair import TINY, load_pair
+from real.pair import load_pair
 from real.provenance import multiplies_bfloat16
 from simspec import load_trace
 
@@ -80,14 +80,6 @@ def test_other_drafters_train_and_load(folder, name):
     assert load_pair(folder / "models", name, target=folder / "qwen").drafter.name == name
 
 
-def test_a_small_model_with_a_draft_vocabulary_starts_only_with_another(folder):
-    trained(folder, "model", "--draft-vocab", "20", "--name", "narrow")
-    given = ("--target", "qwen", "--out", "models", *LENGTH, *SIZES)
-    again = ("--from", "narrow", "--name", "again")
-    words = "--from narrow drafts from a part of the vocabulary; say which part now"
-    refused(folder, "train", "model", *given, *again, words=words, progress=True)
-
-
 def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
     """FR-Spec: the weights stay, the head keeps N rows."""
     models = folder / "models"
@@ -128,15 +120,6 @@ def test_a_draft_vocabulary_is_exchanged_where_the_head_is_the_targets(folder):
         assert (vocab if token is None else len(token)) == size
 
 
-def test_a_draft_vocabulary_of_a_trained_head_is_not_exchanged(folder):
-    own = ("--set", "own_head=true")
-    trained(folder, "medusa", "--draft-vocab", "20", "--name", "few", *own)
-    given = ("--target", "qwen", "--out", "models", "--distil-tokens", "1500", *own)
-    again = ("--from", "few", "--steps", "0", "--draft-vocab", "10", "--name", "fewer")
-    words = "--from few drafts from a part of the vocabulary and stores no other rows of its head"
-    refused(folder, "train", "medusa", *given, *again, words=words, progress=True)
-
-
 def test_search_and_predictors(folder, short_predictors):
     card = trained(folder, "self_skip", "--set", "trials=4", "--set", "price=layers")
     assert card["search"]["texts"] > 2
@@ -163,36 +146,6 @@ def test_text_is_cut_into_prompts_and_later_calls_need_none(folder):
     refused(folder, *arguments, *LENGTH, words="choose another --work", progress=True)
 
 
-def test_text_in_bfloat16_serves_drafters_for_float32(folder):
-    """The work folder says in which dtype its text was written, and takes no other."""
-    given = ("--target", "qwen", "--prompts", "train.jsonl", "--out", "wide", *LENGTH)
-    card = json.loads(done(folder, "train", "medusa", *given, "--dtype", "bfloat16", "--json"))
-    assert card["text"]["written_in"] == "bfloat16"
-    pair = load_pair(folder / "wide", "medusa", target=folder / "qwen")
-    assert pair.target.decoder.dtype == torch.float32
-    words = "made with another dtype; choose another --work"
-    refused(folder, "train", "eagle", *given, words=words, progress=True)
-
-
-def test_a_target_in_the_folder_needs_no_end_token_of_ours(folder):
-    """The form without --target, where <out>/target comes from elsewhere."""
-    qwen2_checkpoint(folder / "mine" / "target", seed=1)
-    prompts = ("--prompts", "train.jsonl")
-    done(folder, "train", "medusa", "--out", "mine", *prompts, *LENGTH)
-    assert load_pair(folder / "mine", "medusa").end_tokens == (2, 3)
-
-
-def test_text_lines_and_the_embedded_target(folder, tmp_path):
-    """Without --target and <out>/target the embedded one is trained for; the card is printed."""
-    (tmp_path / "text.txt").write_text(" ".join(sentences(120, 5)))
-    given = ("text.txt", "--out", "m", "--steps", 2, "--rows", 2, "--distil-tokens", 300)
-    out = done(tmp_path, "train", "medusa", *given, "--recipe", "paper", "--name", "heads")
-    assert "wrote m/heads" in out
-    assert "longer than trigram by" in out
-    assert "by depth" in out
-    assert load_pair(TINY, "medusa", weights=tmp_path / "m" / "heads").drafter.name == "medusa"
-
-
 @pytest.mark.parametrize(
     "arguments, words",
     [
@@ -216,14 +169,3 @@ def test_unfit_requests_are_refused(folder, tmp_path, arguments, words, monkeypa
     (folder / "text").mkdir(exist_ok=True)
     new = ("--out", tmp_path / "new", "--distil-tokens", 300, "--rows", 2, "--steps", 1)
     refused(folder, "train", *arguments, *new, words=words, progress=True)
-
-
-@pytest.mark.parametrize("size", [1, 49])
-def test_unfit_draft_vocabularies_are_refused(folder, size):
-    given = ("--target", "qwen", "--prompts", "train.jsonl", "--out", "models", *LENGTH)
-    code, _, error = command(
-        folder, "train", "eagle", *given, "--name", "odd", "--draft-vocab", size
-    )
-    assert code == 2
-    assert f"--draft-vocab is {size}; expected 2 to 48" in error
-    assert not (folder / "models" / "odd").exists()

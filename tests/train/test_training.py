@@ -1,19 +1,26 @@
-"""Training of one drafter: settings and recipes, weights, card, resumption and evaluation."""
+"""Training of one drafter: settings, recipes, card, evaluation, and the loop that resumes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from toy_lm import VOCAB, toy_target, toy_texts
 from toy_training import LENGTH, asked, drafter_data
 
+import real.train.loop
+from real.draft.losses import next_token_loss
 from real.drafters import BUILTIN, trainable
-from real.model.decoder import DecoderConfig
-from real.provenance import multiplies_bfloat16
+from real.model.decoder import Decoder, DecoderConfig, initialize
 from real.train.evaluation import accepted_lengths, card_lines, compare, evaluate_drafter, summary
-from real.train.loop import TrainSchedule, fit, optimizers
+from real.train.loop import TrainSchedule, fit, learning_rate_factor, optimizers
 from real.train.settings import Training, check_drafter
 from real.train.train import (
     loaded_parameters,
@@ -119,12 +126,6 @@ def test_drafters_without_weights_and_unknown_ones_are_refused():
             check_drafter(name, *known)
 
 
-def test_loss_settings_are_separate_from_head_settings():
-    head, loss, soft = settings_of(asked("eagle", HERE, {"layers": 2, "noise": 0.0}))
-    assert (head, loss, soft) == ({"layers": 2}, {"weight": 1, "noise": 0.0}, True)
-    assert settings_of(asked("eagle", HERE, {"soft": False}))[2] is False
-
-
 def test_a_recipes_rate_falls_with_the_width_and_a_given_one_stays():
     recipe = BUILTIN["eagle"].recipe.rate
     for width, rate in ((16, recipe), (160, recipe), (640, recipe / 4)):
@@ -132,21 +133,6 @@ def test_a_recipes_rate_falls_with_the_width_and_a_given_one_stays():
         assert schedule_of(asked("eagle", HERE, rate=8e-3), width, LENGTH).rate == 8e-3
     own = asked("model", HERE, {"width": 320})
     assert schedule_of(own, 640, LENGTH).rate == BUILTIN["model"].recipe.rate / 2
-
-
-def test_steps_replace_minutes():
-    assert schedule_of(asked("eagle", HERE), 16, LENGTH) == TrainSchedule(
-        6, 0, 4, LENGTH, BUILTIN["eagle"].recipe.rate
-    )
-    timed = schedule_of(asked("eagle", HERE, steps=None, minutes=2.0), 16, LENGTH)
-    assert (timed.steps, timed.minutes) == (0, 2.0)
-
-
-def test_a_cpu_multiplies_bfloat16_where_its_library_does(monkeypatch):
-    for answer in (False, True):
-        monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda a=answer: a)
-        assert multiplies_bfloat16("cpu") is answer
-        assert multiplies_bfloat16("meta")
 
 
 # (peak rate, betas, clip, towards the target's distribution, settings), and where it is printed
@@ -185,50 +171,6 @@ def test_recipes_hold_the_printed_figures(name):
     assert schedule_of(training, 640, LENGTH).rate == (rate if printed else rate / 4)
 
 
-def test_every_drafter_but_the_small_model_has_one():
-    assert set(PRINTED) == set(trainable()) - {"model"}
-    with pytest.raises(ValueError, match="no paper prints a recipe for model; .* early_exit"):
-        settings_of(asked("model", HERE, recipe="paper"))
-
-
-def test_given_settings_win_over_the_recipe():
-    given = asked("eagle", HERE, {"weight": 2, "soft": False}, rate=0.5, recipe="paper")
-    assert schedule_of(given, 640, LENGTH).rate == 0.5
-    assert settings_of(given)[1:] == ({"weight": 2, "noise": 0.1}, False)
-
-
-def test_drafters_have_the_form_of_their_papers():
-    target = toy_target()
-    width = target.config.width
-
-    def paper(name):
-        return new_head(asked(name, HERE, recipe="paper"), target)
-
-    heads = paper("medusa")
-    assert [len(stack) for stack in heads.stacks] == [1, 1, 1, 1]
-    assert {head.weight.shape for head in heads.head} == {(VOCAB, width)}
-    exit = paper("early_exit")
-    assert torch.equal(exit.head.weight.float(), target.head.weight.float())
-    assert len(exit.layers) == 1
-    assert paper("glide").embed.weight.shape == (VOCAB, width)
-    assert [len(stack) for stack in new_head(asked("medusa", HERE), target).stacks] == [3] * 4
-
-
-@pytest.mark.parametrize("name, count", [("muon", 2), ("adamw", 1)])
-def test_optimizers_take_the_schedules_betas_and_decay(name, count):
-    part = new_head(asked("eagle", HERE), toy_target())
-    weights = dict(part.named_parameters())
-    schedule = TrainSchedule(optimizer=name, betas=(0.8, 0.7), decay=0.3)
-    built = optimizers(weights, schedule)
-    assert len(built) == count
-    adamw = built[-1].param_groups[0]
-    assert type(built[-1]) is torch.optim.AdamW
-    assert adamw["betas"] == (0.8, 0.7)
-    assert adamw["weight_decay"] == (0.3 if name == "adamw" else 0.0)
-    held = sum(len(group["params"]) for optimizer in built for group in optimizer.param_groups)
-    assert held == len(weights)
-
-
 @pytest.mark.parametrize("clip", [0.5, 2.0])
 def test_gradients_are_clipped_at_the_schedules_norm(tmp_path, clip):
     model, norms = torch.nn.Linear(3, 2), []
@@ -256,31 +198,6 @@ def test_a_card_names_the_recipe_and_refuses_another(tmp_path):
     assert card == json.loads((tmp_path / "out" / "medusa" / "card.json").read_text())
     with pytest.raises(ValueError, match="medusa was made with"):
         train_weights(asked("medusa", tmp_path), data)
-
-
-def test_earlier_cards_still_match_our_recipes():
-    """Fields that came later are left out of cards where they have their default."""
-    assert TrainSchedule().stored().keys().isdisjoint({"optimizer", "betas", "clip"})
-    changed = TrainSchedule(clip=0.5).stored()
-    assert changed["clip"] == 0.5
-    assert "betas" not in changed
-
-
-@pytest.mark.parametrize("layers", [0, 1, 2])
-def test_exits_of_any_number_of_new_layers_learn(tmp_path, layers):
-    data = drafter_data()
-    training = asked("early_exit", tmp_path, {"depth": 2, "layers": layers})
-    before = new_head(training, data.target).state_dict()
-    card = train_weights(training, data)
-    folder = tmp_path / "out" / "early_exit"
-    drafter = BUILTIN["early_exit"].load(folder, data.target, data.made_for)
-    changed = {
-        name
-        for name, value in drafter.head.state_dict().items()
-        if not torch.equal(value, before[name].bfloat16().to(value))
-    }
-    assert any(name.startswith("head." if not layers else "layers.") for name in changed)
-    assert card["parameters"]["trained"] > VOCAB * data.target.config.width or layers
 
 
 def test_loaded_parameters_count_used_target_modules():
@@ -413,8 +330,277 @@ def test_best_validated_weights_are_saved(tmp_path, name):
         assert log[-1]["loss"] < log[0]["loss"]
 
 
-def test_small_model_has_the_given_sizes():
-    sizes = dict(width=8, layers=1, heads=2, kv_heads=1, head_dim=4, hidden=12)
-    head = new_head(asked("model", HERE, sizes), toy_target())
-    assert head.settings == sizes
-    assert head.config == DecoderConfig(VOCAB, **sizes)
+HELD = settings(deadline=None, max_examples=60, derandomize=True)
+TEXT = np.random.default_rng(0).integers(0, VOCAB, 500)
+PLAN = TrainSchedule(steps=23, rows=2, length=6, rate=1e-2, save_every=5)
+SMALL = DecoderConfig(VOCAB, 8, 1, heads=1, kv_heads=1, head_dim=8, hidden=12)
+
+
+def windows(token, rows, length, seed, step):
+    """Random windows int64 `[rows, length + 1]`, addressed by (seed, step)."""
+    start = np.random.default_rng([seed, step]).integers(0, len(token) - length - 1, rows)
+    return token[start[:, None] + np.arange(length + 1)]
+
+
+class Killed(Exception):
+    pass
+
+
+def trained(
+    folder,
+    plan=PLAN,
+    die_at=None,
+    seed=0,
+    shape=SMALL,
+    window_of=lambda step: step,
+    validation=None,
+):
+    """Fits a small model; returns its log and weights. Dies in the loss of step `die_at`."""
+    model = Decoder(shape)
+    initialize(model, seed)
+
+    def loss(step):
+        if step == die_at:
+            raise Killed
+        batch = torch.from_numpy(windows(TEXT, plan.rows, plan.length, plan.seed, window_of(step)))
+        return next_token_loss(model(batch[:, :-1]), batch[:, 1:])
+
+    scores = iter(validation) if validation else None
+
+    def validate():
+        held = torch.tensor(TEXT[:48].reshape(4, 12))
+        with torch.no_grad():
+            score = -next_token_loss(model(held[:, :-1]), held[:, 1:]).item()
+        return {"score": score if scores is None else next(scores), "part": 1.5}
+
+    log = fit(folder, model, loss, plan, validate=validate)
+    return log, model.state_dict()
+
+
+def same(a, b):
+    return a[0] == b[0] and all(torch.equal(v, b[1][k]) for k, v in a[1].items())
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("unbroken"))
+
+
+def test_log_and_weights_of_an_uninterrupted_training(unbroken, tmp_path):
+    log, weights = unbroken
+    assert [row["step"] for row in log] == [
+        3,
+        6,
+        9,
+        10,
+        12,
+        15,
+        18,
+        20,
+        21,
+        23,
+    ]  # every tenth, and every 23 / 10, up
+    assert [row["step"] for row in log if "valid" in row] == [3, 6, 9, 12, 15, 18, 21, 23]
+    assert log[-1]["valid"]["part"] == 1.5
+    assert same(unbroken, trained(tmp_path / "again"))
+    assert not same(unbroken, trained(tmp_path / "seed", seed=1))
+    assert not same(
+        unbroken, trained(tmp_path / "windows", window_of=lambda step: step % 20)
+    )  # the last three steps count
+
+
+@pytest.mark.parametrize(
+    "kills", [(0,), (4,), (5,), (6, 9), (14, 14, 15), (19,), (20,), (22,), (3, 8, 13, 18, 22)]
+)
+def test_interrupted_training_ends_with_the_same_bits(unbroken, tmp_path, kills):
+    for die_at in kills:
+        with pytest.raises(Killed):
+            trained(tmp_path, die_at=die_at)
+    assert same(
+        unbroken, trained(tmp_path, seed=0 if kills[-1] < 5 else 9)
+    )  # after a save the start is forgotten
+
+
+def test_slow_steps_are_saved_by_the_clock(unbroken, tmp_path, monkeypatch):
+    monkeypatch.setattr(real.train.loop, "SAVE_SECONDS", 0)
+    steps = []
+
+    def seen(step):
+        steps.append(step)
+        return step
+
+    with pytest.raises(Killed):
+        trained(tmp_path, die_at=3)  # before the first save by number
+    assert same(unbroken, trained(tmp_path, seed=9, window_of=seen))
+    assert steps == [*range(3, PLAN.steps)]
+
+
+JUDGED = replace(PLAN, steps=40, every=4)
+SCORES = [1.0, 3.0, 3.0, 2.0, 2.5, 1.0, 4.0, 1.0, 1.0, 1.0]
+
+
+def weights_after(tmp_path, step):
+    """Weights of an uninterrupted run after `step` of its 40 steps."""
+
+    def stop(now):
+        if now == step:
+            raise Killed
+        return now
+
+    with pytest.raises(Killed):
+        trained(
+            tmp_path / "until",
+            replace(JUDGED, save_every=1),
+            window_of=stop,
+            validation=[-float(i) for i in range(10)],
+        )
+    return {
+        n.removeprefix("weight/"): v
+        for n, v in load_file(tmp_path / "until" / "checkpoint.safetensors").items()
+        if n.startswith("weight/")
+    }
+
+
+@pytest.mark.parametrize(
+    "patience, stops, best", [(0, 40, 28), (1, 12, 8), (3, 20, 8), (4, 24, 8), (5, 40, 28)]
+)
+def test_patience_stops_and_best_weights_are_restored(tmp_path, patience, stops, best):
+    """Validated every 4 steps, 3.0 at 8 is first beaten by 4.0 at 28; a tie is no improvement."""
+    log, weights = trained(tmp_path / "it", replace(JUDGED, patience=patience), validation=SCORES)
+    assert log[-1]["step"] == stops
+    assert [row["valid"]["score"] for row in log if "valid" in row] == SCORES[: stops // 4]
+    wanted = weights_after(tmp_path, best)
+    assert all(torch.equal(weights[n], v) for n, v in wanted.items())
+    if stops != best:
+        last = (
+            weights_after(tmp_path, stops)
+            if stops < 40
+            else load_file(tmp_path / "it" / "checkpoint.safetensors")
+        )
+        assert not all(
+            torch.equal(weights[n], last.get(n, last.get(f"weight/{n}"))) for n in wanted
+        )
+    again = trained(
+        tmp_path / "it", replace(JUDGED, patience=patience), validation=SCORES, seed=9, die_at=stops
+    )
+    assert same((log, weights), again)  # ended is ended, and the best weights are there
+
+
+@pytest.mark.parametrize("die_at", [5, 8, 11, 13, 17, 19])
+def test_interrupted_training_keeps_best_weights_and_patience(tmp_path, die_at):
+    plan = replace(JUDGED, patience=3, save_every=6)
+
+    def scores(first):
+        return SCORES[first:]  # validations before the last save are not repeated
+
+    unbroken = trained(tmp_path / "a", plan, validation=scores(0))
+    with pytest.raises(Killed):
+        trained(tmp_path / "b", plan, die_at=die_at, validation=scores(0))
+    saved = die_at // 6 * 6
+    assert same(
+        unbroken,
+        trained(tmp_path / "b", plan, validation=scores(saved // 4), seed=9 if saved else 0),
+    )
+
+
+def test_interrupted_save_leaves_the_previous_state(unbroken, tmp_path, monkeypatch):
+    def dies(held, path, head):
+        path.write_bytes(b"half")
+        raise Killed(head["step"])
+
+    with pytest.raises(Killed):
+        trained(tmp_path, die_at=7)
+    with monkeypatch.context() as patch, pytest.raises(Killed, match="10"):
+        patch.setattr(real.train.loop, "save_file", dies)
+        trained(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+    assert same(unbroken, trained(tmp_path, seed=9))
+
+
+@pytest.mark.parametrize(
+    "changes", [dict(layers=2), dict(hidden=16), dict(width=4), dict(qk_norm=True)]
+)
+def test_state_of_another_model_is_refused(tmp_path, changes):
+    trained(tmp_path)
+    with pytest.raises(ValueError, match="belongs to another model") as caught:
+        trained(tmp_path, shape=replace(SMALL, **changes))
+    assert "\n" not in str(caught.value)
+    assert "checkpoint.safetensors" in str(caught.value)
+
+
+@pytest.mark.parametrize("die_at", [None, 15, 25, 35, 45, 55, 100])
+def test_minutes_become_steps_once(tmp_path, monkeypatch, die_at):
+    """At 0.5 s a step, one minute after the first 40 steps is 160 in all; a kill repeats timing."""
+    now = [0.0]
+    monkeypatch.setattr(real.train.loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def step_takes_time(step):
+        assert step < 250, "the plan has lost sight of its minutes"
+        now[0] += 0.5
+        return step
+
+    plan = replace(PLAN, steps=0, minutes=1.0, save_every=10)
+    if die_at:
+        with pytest.raises(Killed):
+            trained(tmp_path, plan, die_at, window_of=step_takes_time)
+    now[0] += 1e-3
+    log, _ = trained(tmp_path, plan, window_of=step_takes_time)
+    assert 150 <= log[-1]["step"] <= (200 if die_at else 161)
+
+
+@pytest.mark.parametrize(("slow", "seconds"), [(40, 0.125), (60, 0.3), (25, 2.0), (0, 0.05)])
+def test_slow_first_steps_do_not_shorten_a_training(tmp_path, monkeypatch, slow, seconds):
+    """An H200's first 40 steps took 0.125 s, the others 0.05: it stopped in half of its time."""
+    now, after = [0.0], []
+    monkeypatch.setattr(real.train.loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.ones(1))
+
+    def loss(step):
+        now[0] += seconds if step < slow else 0.05
+        after.append(now[0])
+        return model.weight.sum()
+
+    plan = replace(PLAN, steps=0, minutes=2.0, save_every=1000)
+    log = fit(tmp_path, model, loss, plan)
+    assert log[-1]["step"] == len(after)
+    assert after[-1] - after[39] == pytest.approx(120, abs=1)
+
+
+@HELD
+@given(st.integers(1, 300), st.floats(0, 1))
+def test_learning_rate_rises_to_its_peak_and_falls_to_zero(steps, warmup):
+    rise = max(1, round(warmup * steps))
+    shares = [learning_rate_factor(step, steps, warmup) for step in range(steps)]
+    assert shares[: rise - 1] == sorted(shares[: rise - 1])
+    assert shares[rise - 1 :] == sorted(shares[rise - 1 :], reverse=True)
+    assert max(shares) == shares[rise - 1] == 1.0
+    assert min(shares) > 0.0
+    assert learning_rate_factor(steps, steps, warmup) == 0.0
+    assert np.allclose(np.diff(shares[: rise - 1]), 1 / rise)
+    assert np.allclose(np.diff(shares[rise:]), -1 / max(1, steps - rise))
+
+
+def test_every_parameter_has_one_optimizer_and_frozen_ones_stay(tmp_path):
+    model = Decoder(replace(SMALL, tied=False, qkv_bias=True))
+    learnt = dict(model.named_parameters())
+    held = [
+        [id(p) for group in o.param_groups for p in group["params"]]
+        for o in optimizers(learnt, PLAN)
+    ]
+    assert sorted(sum(held, [])) == sorted(map(id, learnt.values()))
+    assert {n for n, p in learnt.items() if id(p) in held[0]} == {
+        n for n in learnt if "layers" in n and learnt[n].ndim == 2
+    }
+    model.embed.weight.requires_grad_(False)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    fit(
+        tmp_path,
+        model,
+        lambda step: model(torch.arange(4)[None]).square().mean(),
+        replace(PLAN, steps=2, warmup=0.0),
+    )
+    moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    assert "embed.weight" not in moved
+    assert {"head.weight", "layers.0.query.weight"} <= moved
