@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from real.contest import Contestant, ContestantError, Generate, Request
-from real.model.checkpoint import WeightsError, load_config
+from real.model.checkpoint import WeightsError, load_config, pretrained
 from real.pair import DTYPES
 from real.sampling import Rule
 
@@ -69,20 +69,14 @@ def load_hf_model(path: str | Path, dtype: str, device: str):
 
     A chat model's settings would change greedy output. WeightsError where it cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import GenerationConfig
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     logging.getLogger("transformers.generation.utils").addFilter(_is_relevant)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=load_config(path),
-            dtype=DTYPES[dtype],
-            use_safetensors=True,
-            trust_remote_code=False,
-            attn_implementation="sdpa",
-        )
+        options = {"dtype": DTYPES[dtype], "attn_implementation": "sdpa"}
+        model: Any = pretrained(path, load_config(path), **options)
         model = model.to(device).eval()
     except Exception as error:  # as in load_decoder: transformers raises whatever it meets first
         reason = " ".join(str(error).split())[:300]

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from real.files import replace_json, replacing
 from real.model.decoder import Decoder, DecoderConfig, frequencies
+from real.model.stored_weights import WeightsError as WeightsError
+from real.model.stored_weights import read_bytes
 
 FAMILIES: dict[str, dict[str, bool]] = {
     "llama": {},
@@ -25,10 +27,6 @@ WINDOWED = ("mistral", "qwen2", "qwen3")
 """Families that know sliding-window attention."""
 SCALINGS = ("linear", "yarn", "llama3")
 """Rotary scalings whose frequencies do not depend on the length of the sequence."""
-
-
-class WeightsError(ValueError):
-    """A checkpoint that cannot be used, and why."""
 
 
 def decoder_config(config: Any) -> DecoderConfig:
@@ -263,7 +261,6 @@ def load_config(path: str | Path) -> Any:
 
 def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder:
     """Loads a decoder from a checkpoint folder or hub name; safetensors only."""
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # our jobs report progress themselves
@@ -271,14 +268,8 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     _check_weights(Path(path), decoder_config(config))
     try:
         # a pair with output_loading_info, unlike its annotation
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=config,
-            dtype=dtype,
-            use_safetensors=True,
-            output_loading_info=True,
-            trust_remote_code=False,
-            attn_implementation=ATTENTION,
+        loaded: Any = pretrained(
+            path, config, dtype=dtype, output_loading_info=True, attn_implementation=ATTENTION
         )
         model, info = loaded
         odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
@@ -289,6 +280,22 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
         return from_transformers(model).to(device)
     except Exception as error:  # transformers raises many types for a damaged config
         raise _unusable(path, error) from error
+
+
+def pretrained(path: str | Path, config: Any, **options: Any) -> Any:
+    """transformers' model of a checkpoint, whose weights may be in model.safetensors.xz;
+    safetensors only, and no code of the checkpoint runs.
+    """
+    import transformers
+
+    packed = Path(path) / "model.safetensors.xz"
+    if packed.exists() and not packed.with_suffix("").exists():
+        kind = getattr(transformers, config.architectures[0])
+        state = load(read_bytes(packed.with_suffix("")))
+        return kind.from_pretrained(None, config=config, state_dict=state, **options)
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        path, config=config, use_safetensors=True, trust_remote_code=False, **options
+    )
 
 
 def _check_weights(folder: Path, config: DecoderConfig) -> None:

@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from real.files import replacing
-from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder, frequencies
+
+
+class WeightsError(ValueError):
+    """A checkpoint that cannot be used, and why."""
+
 
 MAX_RATIO = 16  # of decompression: weights give 1.5, a malicious file thousands
 # lp and pb: the two bytes of a bfloat16 have different distributions
