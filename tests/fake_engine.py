@@ -15,10 +15,10 @@ from real.engines import (
     Ready,
     Request,
 )
+from real.engines.convention import CONVENTIONS
 from real.engines.rows import open_rows, read_rows
 from real.engines.run import Plan, Workers, about_run, run_blocks
 from simspec import CostModel
-from simspec.engines.convention import CONVENTIONS
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.vllm_proposer import PolicyProposer
 from simspec.policies.fixed import fixed

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from real.engines.rows import Arm, Row
-from simspec.cost.model import CostModel
-from simspec.engines.convention import (
+from real.engines.convention import (
     CONVENTIONS,
     Convention,
     Passes,
@@ -20,6 +18,8 @@ from simspec.engines.convention import (
     engine_passes,
     scheduled_passes,
 )
+from real.engines.rows import Arm, Row
+from simspec.cost.model import CostModel
 from simspec.engines.exports import lengths_by_batch
 from simspec.engines.ngram import NgramRule, SuffixRule, ngram_rule
 from simspec.engines.text import WrittenText, record_texts

@@ -48,7 +48,7 @@ def import_(settings: Import) -> None:
 TABLES = {
     "totals": (
         "drafter", "K", "requests", "rounds", "drafted", "accepted", "acceptance_rate",
-        "accepted_length", "accepted_length_per_request",
+        "accepted_length",
     ),
     "accepted_length_at": ("drafter", "K", "accepted_length"),
     "acceptance_by_depth": (

@@ -78,15 +78,33 @@ def gather(
     """
     traces = {name: load_trace(path) for name, path in paths.items()}
     sources = {name: cost or str(cost_beside(path) or 0.1) for name, path in paths.items()}
-    read = {name: _read(source) for name, source in sources.items()}
-    sizes = _batch_sizes(batch, read, sources)
+    read = {source: _read(source) for source in dict.fromkeys(sources.values())}
+    tables = {source: held for source, held in read.items() if isinstance(held, CostTable)}
+    single = {source: held for source, held in read.items() if not isinstance(held, CostTable)}
+    measured = {tables[source].batch if source in tables else (1,) for source in read}
+    if not batch and len(measured) > 1:
+        raise ValueError(
+            f"the cost tables have different batch sizes, {sorted(measured)}: say which with "
+            "--batch-sizes"
+        )
+    sizes = tuple(sorted({*(batch or measured.pop())}))
+    for source in single:
+        if sizes != (1,) or context is not None:
+            raise ValueError(
+                f"batch sizes {', '.join(map(str, sizes))} and context {context} were asked for, "
+                f"but the cost {Path(source).name} prices one of each: measure a cost table, or "
+                "leave out --batch-sizes and --context"
+            )
     costs = {
         name: tuple(
-            _priced(read[name], sources[name], traces[name], size, context) for size in sizes
+            tables[source].at(size, context)
+            if source in tables
+            else cost_model(single[source], traces[name])
+            for size in sizes
         )
-        for name in traces
+        for name, source in sources.items()
     }
-    files = {sources[name]: costs[name][0] for name in traces if not isinstance(read[name], float)}
+    files = {s: costs[name][0] for name, s in sources.items() if not isinstance(read[s], float)}
     labels = [Path(file).name for file in files]
     unique = len(set(labels)) == len(labels)
     labeled = dict(zip(labels if unique else files, files.values()))
@@ -103,46 +121,6 @@ def _read(source: str) -> CostModel | CostTable | float:
         return float(source)
     except ValueError:
         return load_cost(source)
-
-
-def _batch_sizes(
-    batch: Sequence[int] | None,
-    read: Mapping[str, CostModel | CostTable | float],
-    sources: Mapping[str, str],
-) -> tuple[int, ...]:
-    if batch is None:
-        tables = {tuple(c.batch) if isinstance(c, CostTable) else (1,) for c in read.values()}
-        if len(tables) > 1:
-            raise ValueError(
-                f"the cost tables have different batch sizes, {sorted(tables)}: say which with "
-                "--batch-sizes"
-            )
-        return tables.pop()
-    sizes = tuple(sorted(set(batch)))
-    if not sizes or sizes[0] < 1:
-        raise ValueError(f"batch sizes are {list(batch)}, expected integers from 1 on")
-    for name, cost in read.items():
-        if sizes != (1,) and not isinstance(cost, CostTable):
-            kind = "is a ratio" if isinstance(cost, float) else "prices one batch size"
-            raise ValueError(
-                f"batch sizes {', '.join(map(str, sizes))} were asked for, but the cost "
-                f"{Path(sources[name]).name} {kind}: measure a cost table, or leave out "
-                "--batch-sizes"
-            )
-    return sizes
-
-
-def _priced(
-    read: CostModel | CostTable | float, source: str, trace: Trace, batch: int, context: int | None
-) -> CostModel:
-    if isinstance(read, CostTable):
-        return read.at(batch, context)
-    if context is not None:
-        raise ValueError(
-            f"--context is {context}, but the cost {Path(source).name} prices one context: "
-            "measure a cost table, or leave it out"
-        )
-    return cost_model(read, trace)
 
 
 class Schedule(NamedTuple):

@@ -27,8 +27,6 @@ from simspec.replay.evaluation import covers
 from simspec.trace.recordings import cost_beside, locate
 
 SIDECAR = ".provenance.json"
-MEASURED_HERE = ("llamacpp", "transformers", "vllm")
-"""Engines whose costs `simspec engine measure` measures."""
 NOT_COVERED = (
     "time outside rounds: prefill, scheduling, sampling settings of the server, network",
     "sequences of a batch that draft unalike: each is replayed alone, at the whole batch's costs",
@@ -248,8 +246,8 @@ def transformers(request: Request) -> str:
     method, _ = request.drafter(TRANSFORMERS)
     config: dict[str, Any]
     if method == "prompt_lookup":
-        config = dict(zip(("prompt_lookup_num_tokens", "max_matching_ngram_size"),
-                          (request.length, request.ngram[1])))  # fmt: skip
+        config = {"prompt_lookup_num_tokens": request.length}
+        config["max_matching_ngram_size"] = request.ngram[1]
     else:
         schedule, threshold, name = "constant", 0.0, request.choice.policies[0]
         if name.startswith("hf_heuristic:"):
@@ -295,7 +293,7 @@ EXPORTS = {
         "several slots: llama.cpp drafts for each slot by itself",
         "p_min: llama.cpp compares a softmax over its ten best candidates, never below 0.1, where "
         "a recording holds the probability over all tokens; it drafts longer",
-        "ngram-simple matches --ngram tokens, where a recording's lookup tries fewer too",
+        "ngram-simple matches suffixes of one length, where a recording's lookup tries fewer too",
     )),
     "transformers": ExportFormat(transformers, "transformers", (
         "the threshold's own adaptation: with scikit-learn transformers moves it as it decodes",
@@ -366,11 +364,7 @@ def price_notes(costs: Iterable[CostModel], engine: str) -> list[str]:
     if not engine or not others:
         return []
     named = ", ".join(name or "costs of no engine" for name in others)
-    remedy = (
-        f"`simspec engine measure {engine}` measures {engine}'s own"
-        if engine in MEASURED_HERE
-        else f"confirm the setting on {engine}"
-    )
+    remedy = "measure its own (`simspec engine measure`), or confirm the setting on it"
     return [f"priced on {named}, not on {engine}, whose best draft length may differ: {remedy}"]
 
 

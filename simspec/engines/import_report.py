@@ -35,15 +35,6 @@ VARIES = (
 )
 
 
-def mean_of(rounds: Any, accepted: Any) -> float | None:
-    """1 + accepted / rounds: of totals, or the mean of it over requests that have rounds."""
-    rounds, accepted = np.atleast_1d(rounds), np.atleast_1d(accepted)
-    drafting = rounds > 0
-    if not drafting.any():
-        return None
-    return float((1 + accepted[drafting] / rounds[drafting]).mean())
-
-
 class DepthCounts(NamedTuple):
     """Rounds of S requests; depth j is tried where all before it are accepted and j is drafted.
 
@@ -103,7 +94,6 @@ class Imported:
     | requests, rounds | counts; rounds are those with a draft |
     | drafted, accepted | tokens, without the bonus token |
     | length, length_means | tokens emitted a round, and its definition |
-    | length_per_request | mean over requests of each one's own length |
     | outcomes | int64[N, 4]: request, drafted, accepted, number of such rounds; None: unknown |
     | draft_length | of all rounds; None: it varies or is unknown |
     | withheld | {conclusion: why the file cannot give it} |
@@ -120,7 +110,6 @@ class Imported:
     accepted: int | None = None
     length: float | None = None
     length_means: str = ""
-    length_per_request: float | None = None
     outcomes: np.ndarray | None = None
     draft_length: int | None = None
     withheld: Mapping[str, str] = field(default_factory=dict)
@@ -160,7 +149,6 @@ def censored(
     lasting[offset[1:][started] - 1] = False
     lengths = np.unique(drafted[lasting] if lasting.any() else drafted)
     K = int(lengths[0]) if len(lengths) == 1 and drafted.max() == lengths[0] else None
-    sums = np.concatenate(([0], np.cumsum(accepted)))[offset]
     last = (
         f"{int(started.sum())} of {len(drafted)} rounds are a request's last: a stop or the token "
         "limit may have cut them, which reads as a rejection"
@@ -168,10 +156,8 @@ def censored(
     return Imported(
         source, "censored", requests=len(offset) - 1, rounds=len(drafted),
         drafted=int(drafted.sum()), accepted=int(accepted.sum()),
-        length=mean_of(len(drafted), accepted.sum()), length_means=PER_ROUND,
-        length_per_request=mean_of(np.diff(offset), np.diff(sums)),
-        outcomes=outcomes_of_rounds(offset, drafted, accepted), draft_length=K,
-        notes=(*notes, last),
+        length=1 + accepted.sum() / len(drafted), length_means=PER_ROUND, draft_length=K,
+        outcomes=outcomes_of_rounds(offset, drafted, accepted), notes=(*notes, last),
     )  # fmt: skip
 
 
@@ -297,7 +283,7 @@ def import_report(
 
     lengths: draft lengths whose accepted length is asked for; ValueError where that is unknown.
     """
-    totals = [_total("", result, result.draft_length, None)]
+    totals = [_total("", result, result.draft_length)]
     if result.kind == "exact":
         totals = [_of_trace(name, trace) for name, trace in result.traces.items()]
     return {
@@ -327,23 +313,15 @@ def _of_trace(name: str, trace: Trace) -> dict[str, Any]:
         Source("", "", "", ""), requests=trace.sequences, rounds=len(rounds),
         drafted=int(rounds.drafted.sum()), accepted=int(rounds.accepted.sum()),
         length=trace.rows / len(rounds), length_means=AT_K,
-        length_per_request=float((np.diff(trace.offset) / np.diff(rounds.offset)).mean()),
     )  # fmt: skip
-    return _total(name, sums, trace.K, trace.rows)
+    return _total(name, sums, trace.K)
 
 
-def _total(name: str, sums: Imported, K: int | None, tokens: int | None) -> dict[str, Any]:
+def _total(name: str, sums: Imported, K: int | None) -> dict[str, Any]:
+    counts = {key: getattr(sums, key) for key in ("requests", "rounds", "drafted", "accepted")}
     drafted, accepted = sums.drafted, sums.accepted
-    return {
-        "drafter": name,
-        "requests": sums.requests,
-        "rounds": sums.rounds,
-        "drafted": drafted,
-        "accepted": accepted,
+    return {"drafter": name, "K": K} | counts | {
         "accepted_length": sums.length,
-        "accepted_length_per_request": sums.length_per_request,
         "accepted_length_means": sums.length_means,
-        "K": K,
-        "tokens": tokens,
         "acceptance_rate": accepted / drafted if drafted and accepted is not None else None,
-    }
+    }  # fmt: skip

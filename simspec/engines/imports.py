@@ -33,7 +33,6 @@ from simspec.engines.import_report import (
     PER_ROUND,
     Imported,
     censored,
-    mean_of,
     outcomes_of_totals,
 )
 from simspec.output.files import LONGEST_REASON, check_output
@@ -77,7 +76,7 @@ def check_figure(stats: Fields, key: str, expected: float, error: float = ROUNDE
 
 def _summed(source: Source, rounds: int, accepted: int, **more: Any) -> Imported:
     """Sums with the accepted length that they give."""
-    length = mean_of(rounds, accepted)
+    length = 1 + accepted / rounds if rounds else None
     return Imported(
         source, rounds=rounds, accepted=accepted, length=length, length_means=PER_ROUND, **more
     )
@@ -444,7 +443,7 @@ def _requests(
     outcomes: list[tuple[int, int, int, int]] = []  # request, K, accepted, rounds
     for request, (stats, total) in enumerate(zip(summaries, totals)):
         rounds, drafted, accepted = total
-        K = stats.get(names.K) if names.K in stats else settings.drafted
+        K = stats.get(names.K, Depth) if names.K in stats else settings.drafted
         if not names.K and K is not None and drafted != K * rounds:
             raise ValueError(
                 f"{stats.place}: {drafted} proposed drafts in {rounds} rounds, expected {K} a "
@@ -460,8 +459,10 @@ def _requests(
             held = {k: _counts(found) for k, found in keyed.items()}
             if any(len(found) != k + 1 for k, found in held.items()):
                 raise stats.error(names.by_length, "expected K + 1 counts for rounds of K drafts")
-            sums = [(c.sum(), k * c.sum(), c @ np.arange(k + 1)) for k, c in held.items()]
-            _agree(stats, names.by_length, tuple(int(sum(each)) for each in zip(*sums)), total)
+            sums = np.zeros(3, np.int64)
+            for k, found in held.items():
+                sums += found.sum(), k * found.sum(), found @ np.arange(k + 1)
+            _agree(stats, names.by_length, tuple(sums.tolist()), total)
             outcomes += [
                 (request, k, j, n) for k, c in held.items() for j, n in enumerate(c.tolist())
             ]
@@ -471,18 +472,17 @@ def _requests(
             outcomes += [(request, K, j, n) for j, n in enumerate(counts.tolist())]
         else:
             withheld[DEPTH] = MIXED if names.K else PROPOSED
-    table = np.array(totals, np.int64)
-    rounds, drafted, accepted = map(int, table.sum(axis=0))
+    rounds, drafted, accepted = map(sum, zip(*totals))
     believed = bool(names.K) or settings.drafted is not None
     if not believed:
         withheld["acceptance rate"] = PROPOSED
-    found = np.array(outcomes, np.int64).reshape(-1, 4)
-    found = found[found[:, 3] > 0]
-    lengths = np.unique(found[:, 1]).tolist()
+    table = np.array(outcomes, np.int64).reshape(-1, 4)
+    table = table[table[:, 3] > 0]
+    lengths = np.unique(table[:, 1]).tolist()
     return _summed(
         source, rounds, accepted, drafted=drafted if believed else None, requests=len(summaries),
-        length_per_request=mean_of(table[:, 0], table[:, 2]), withheld=withheld,
-        outcomes=None if withheld else found,
+        withheld=withheld,
+        outcomes=None if withheld else table,
         draft_length=lengths[0] if not withheld and len(lengths) == 1 else None,
         notes=tuple(notes),
     )  # fmt: skip

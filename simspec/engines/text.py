@@ -5,14 +5,15 @@ a temperature accepts a draft without probabilities with the same frequency as t
 target's token equals the draft with probability p(draft). So such a recording has rule "coupled".
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from simspec.engines.ngram import FEATURES, NgramRule, SuffixRule, drafted_text, suffix_text
 from simspec.trace.file import TraceMeta
@@ -25,9 +26,9 @@ MOST_LINE = 16 << 20
 MOST_TOKENS = 1 << 17
 """Tokens of a prompt with its output."""
 MOST_TOKEN_ID = (1 << 31) - 1
-KEYS = "id", "task", "prompt", "output", "max_tokens", "temperature"
 
 Encode = Callable[[str], Sequence[int]]
+TokenId = Annotated[int, Meta(ge=0, le=MOST_TOKEN_ID)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,17 @@ class WrittenText:
     temperature: float = 0.0
 
 
+class Line(msgspec.Struct):
+    """A line of a file of texts."""
+
+    prompt: list[TokenId] | str
+    output: list[TokenId] | str
+    max_tokens: TokenId | None = None
+    temperature: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.0
+    id: str | int | None = None
+    task: str = "text"
+
+
 def read_texts(path: str | Path, encode: Encode | None = None) -> list[WrittenText]:
     """Reads JSON lines {"prompt", "output", "id"?, "task"?, "max_tokens"?, "temperature"?}.
 
@@ -59,7 +71,7 @@ def read_texts(path: str | Path, encode: Encode | None = None) -> list[WrittenTe
     texts = []
     for number, line in _lines(Path(path)):
         try:
-            text = _text(json.loads(line), number, encode)
+            text = _text(msgspec.json.decode(line, type=Line), number, encode)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(f"{path} line {number}: {reason}") from None
@@ -88,41 +100,24 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
-def _text(data: Any, number: int, encode: Encode | None) -> WrittenText:
-    if not isinstance(data, dict):
-        raise ValueError(f"it is a {type(data).__name__}, expected one JSON object")
-    if missing := [key for key in ("prompt", "output") if key not in data]:
-        raise ValueError(f"it lacks {' and '.join(missing)}, expected prompt and output")
-    prompt, output = (_tokens(data[key], key, encode) for key in ("prompt", "output"))
+def _text(line: Line, number: int, encode: Encode | None) -> WrittenText:
+    prompt, output = _tokens(line.prompt, encode), _tokens(line.output, encode)
     if len(prompt) + len(output) > MOST_TOKENS:
         raise ValueError(
             f"it has {len(prompt) + len(output):,} tokens, expected at most {MOST_TOKENS:,}"
         )
-    budget = data.get("max_tokens", max(len(output), 1))
-    if type(budget) is not int or not len(output) <= budget <= MOST_TOKEN_ID:
-        raise ValueError(
-            f"max_tokens is {budget!r}, expected a whole number of at least {len(output)}, the "
-            "output's tokens"
-        )
-    temperature = data.get("temperature", 0.0)
-    known = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-    if not known or not 0 <= temperature <= sys.float_info.max:
-        raise ValueError(f"temperature is {temperature!r}, expected a finite number >= 0")
-    name, task = data.get("id", str(number)), data.get("task", "text")
-    if not (isinstance(name, str | int) and isinstance(task, str)):
-        raise ValueError("id and task are no texts")
-    return WrittenText(str(name), task, prompt, output, budget, float(temperature))
+    budget = max(len(output), 1) if line.max_tokens is None else line.max_tokens
+    if budget < len(output):
+        raise ValueError(f"max_tokens is {budget}, expected at least {len(output)}, the output's")
+    name = str(number if line.id is None else line.id)
+    return WrittenText(name, line.task, prompt, output, budget, line.temperature)
 
 
-def _tokens(value: Any, key: str, encode: Encode | None) -> np.ndarray:
+def _tokens(value: list[int] | str, encode: Encode | None) -> np.ndarray:
     if isinstance(value, str):
         if encode is None:
-            raise ValueError(f"{key} is a string: give token ids, or --tokenizer FOLDER")
+            raise ValueError("a text is a string: give token ids, or --tokenizer FOLDER")
         value = list(encode(value))
-    if not isinstance(value, list):
-        raise ValueError(f"{key} is a {type(value).__name__}, expected token ids or a string")
-    if not all(type(token) is int and 0 <= token <= MOST_TOKEN_ID for token in value):
-        raise ValueError(f"{key} holds other values than token ids 0 to {MOST_TOKEN_ID}")
     return np.array(value, np.int32)
 
 

@@ -417,7 +417,7 @@ HOSTILE = [
     ('{"prompt": [1], "output": [NaN]}', "line 1"),
     ('{"prompt": [1], "output": [1e400]}', "line 1"),
     ('{"prompt": [1], "output": [-1]}', "line 1"),
-    ('{"prompt": [1], "output": [2], "temperature": NaN}', "line 1: temperature is nan"),
+    ('{"prompt": [1], "output": [2], "temperature": NaN}', "line 1: JSON is malformed"),
     ('{"prompt": [1], "output": [2], "id": [1]}', "line 1"),
     ('{"prompt": [1], "output": "text"}', "--tokenizer"),
     ("[" * 100_000, "line 1"),

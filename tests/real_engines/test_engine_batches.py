@@ -14,12 +14,12 @@ from strategies import world, written
 from real.engines import EngineError
 from real.engines import measure as prices_of
 from real.engines.compare import compare_rows
+from real.engines.convention import CONVENTIONS, clipped, scheduled_passes
 from real.engines.measure import cost_table, engine_cost, speedup_table
 from real.engines.rows import read_rows
 from real.engines.run import Plan, choose_prompts
 from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
-from simspec.engines.convention import CONVENTIONS, clipped, scheduled_passes
 from simspec.engines.exports import lengths_by_batch
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import record_texts

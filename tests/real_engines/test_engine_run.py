@@ -15,6 +15,7 @@ from fake_engine import KS, PLAN, SETTINGS, FakeRunner, do_run, prompts
 
 from real.engines import EngineError, ModelDraft, NgramDraft
 from real.engines.compare import compare_rows, convention_of, rule_of, written_text
+from real.engines.convention import CONVENTIONS
 from real.engines.rows import open_rows, read_rows
 from real.engines.run import (
     Plan,
@@ -26,7 +27,6 @@ from real.engines.run import (
     run_on_engine,
 )
 from simspec import load_trace
-from simspec.engines.convention import CONVENTIONS
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import record_texts
 

@@ -43,7 +43,7 @@ def test_texts_become_a_recording_that_replays(tmp_path):
 
 def test_strings_need_an_encoder(tmp_path):
     path = write(tmp_path, [{"prompt": "ab", "output": "abab"}])
-    with pytest.raises(ValueError, match="line 1: prompt is a string: give token ids, or --token"):
+    with pytest.raises(ValueError, match="line 1: a text is a string: give token ids, or --token"):
         read_texts(path)
     (text,) = read_texts(path, lambda string: [ord(letter) for letter in string])
     assert text.output.tolist() == [97, 98, 97, 98]
@@ -68,19 +68,19 @@ def test_an_end_token_inside_a_text_is_refused(tmp_path):
 
 WRONG = [
     ("{", "line 1"),
-    ("[]", "expected one JSON object"),
-    ({"prompt": [1]}, "lacks output"),
-    ({"prompt": [1], "output": 3}, "output is a int"),
-    ({"prompt": [1], "output": [True]}, "other values than token ids"),
-    ({"prompt": [1], "output": [-1]}, "other values than token ids"),
-    ({"prompt": [1], "output": [1 << 31]}, "other values than token ids"),
-    ({"prompt": [1], "output": [1.0]}, "other values than token ids"),
+    ("[]", "Expected `object`"),
+    ({"prompt": [1]}, "missing required field `output`"),
+    ({"prompt": [1], "output": 3}, "got `int` - at `.*output`"),
+    ({"prompt": [1], "output": [True]}, "Expected `int`"),
+    ({"prompt": [1], "output": [-1]}, "Expected `int`"),
+    ({"prompt": [1], "output": [1 << 31]}, "Expected `int`"),
+    ({"prompt": [1], "output": [1.0]}, "Expected `int`"),
     ({"prompt": [1], "output": [1, 2], "max_tokens": 1}, "max_tokens is 1"),
-    ({"prompt": [1], "output": [1, 2], "max_tokens": "9"}, "max_tokens is '9'"),
-    ({"prompt": [1], "output": [1], "temperature": -1}, "temperature is -1"),
-    ({"prompt": [1], "output": [1], "temperature": 10**400}, "temperature is 1000"),
-    ('{"prompt": [1], "output": [1], "temperature": NaN}', "temperature is nan"),
-    ({"prompt": [1], "output": [1], "task": 4}, "no texts"),
+    ({"prompt": [1], "output": [1, 2], "max_tokens": "9"}, "max_tokens`"),
+    ({"prompt": [1], "output": [1], "temperature": -1}, "temperature`"),
+    ({"prompt": [1], "output": [1], "temperature": 10**400}, "out of range|temperature"),
+    ('{"prompt": [1], "output": [1], "temperature": NaN}', "JSON is malformed"),
+    ({"prompt": [1], "output": [1], "task": 4}, "task`"),
     ("[" * 100_000, "line 1"),
     ("\udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "line 1"),
 ]

@@ -34,12 +34,6 @@ def test_every_format_has_a_reader_and_a_fixture():
     assert set(IMPORT_FORMATS) == set(READERS) == set(FORMAT_OF.values())
 
 
-@pytest.mark.parametrize("name", ["vllm-requests.jsonl", "vllm-log.txt"])
-def test_rounds_and_sums_become_no_recording(tmp_path, name):
-    words = "start at other tokens, so these rounds cannot be replayed"
-    refused(tmp_path, "import", FORMAT_OF[name], FIXTURES / name, "--out", "x.parquet", words=words)
-
-
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -57,21 +51,18 @@ def test_invalid_options_are_refused(tmp_path, options, words):
 
 
 @pytest.mark.parametrize(
-    "format, option, words",
+    "format, options, words",
     [
         ("vllm-log", ["--drafted", 3], "does not read drafted"),
         ("vllm-log", ["--target", "x"], "does not read target"),
-        ("specdecode-bench", ["--drafted", 3], "does not read drafted"),
         ("aiperf", ["--end-token", 3], "does not read end_token"),
         ("vllm-prometheus", ["--before", "absent"], "absent cannot be read"),
+        ("vllm-lo", [], "did you mean vllm-log?"),
+        ("vllm-log", ["--out", "x.parquet"], "start at other tokens, so these rounds cannot be"),
     ],
 )
-def test_options_that_a_format_does_not_read_are_refused(tmp_path, format, option, words):
-    refused(tmp_path, "import", format, FIXTURES / "vllm-log.txt", *option, words=words)
-
-
-def test_formats_are_named_on_a_wrong_one(tmp_path):
-    refused(tmp_path, "import", "vllm-request", "x", words="did you mean vllm-requests?")
+def test_options_that_a_format_does_not_read_are_refused(tmp_path, format, options, words):
+    refused(tmp_path, "import", format, FIXTURES / "vllm-log.txt", *options, words=words)
 
 
 @pytest.mark.parametrize(

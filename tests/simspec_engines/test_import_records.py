@@ -1,6 +1,7 @@
 """Records of engines: what sums and rows determine, the traps of each tool, and what is refused."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -106,15 +107,6 @@ def test_varying_draft_lengths_are_given_by_draft_length():
         length_at(result, 3)
 
 
-def test_length_is_known_at_the_draft_length_of_the_rounds_only():
-    result = rounds_of([[(3, 3), (3, 0)], [(3, 1)]])
-    assert length_at(result, 3) == {"": pytest.approx(1 + 4 / 3)}
-    with pytest.raises(ValueError, match="start at other tokens"):
-        length_at(result, 4)
-    with pytest.raises(ValueError, match="start at other tokens"):
-        length_at(result, 2)
-
-
 @pytest.mark.parametrize(
     "pairs, words",
     [([(2, 3)], "accepted 3 of 2"), ([(256, 1)], "<= 255"), ([], "no round with a draft")],
@@ -132,37 +124,6 @@ def test_streamed_vllm_responses_are_read(tmp_path):
         "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n"
     )
     assert read("vllm-requests", path).outcomes[:, 2].tolist() == [3, 1, 0, 2]
-
-
-def _stats(row):
-    return (row["metrics"]["speculative_decoding"] or {}) if "metrics" in row else {}
-
-
-@pytest.mark.parametrize(
-    "key, value, words",
-    [
-        ("num_spec_steps", 5, "by the counts"),
-        ("num_draft_tokens", 99, "by the counts"),
-        ("per_step_accepted", [4, 0, 0, 0], "num_spec_steps|num_accepted|differ|accepted"),
-        ("num_spec_steps", None, "num_spec_steps is missing"),
-        ("mean_acceptance_length", 1.5, "length with the bonus token"),
-        ("draft_acceptance_rate", 0.9, "accepted / drafted"),
-    ],
-)
-def test_vllm_lists_and_counters_must_agree(tmp_path, key, value, words):
-    def change(row):
-        if _stats(row):
-            _stats(row)[key] = value
-
-    with pytest.raises(ValueError, match=words):
-        read("vllm-requests", changed(tmp_path / "f", "vllm-requests.jsonl", change))
-
-
-def test_summaries_among_details_make_all_of_them_sums(tmp_path):
-    rows = rows_of("vllm-requests.jsonl")[:1] + rows_of("vllm-requests-summary.jsonl")[1:]
-    result = read("vllm-requests", written(tmp_path / "f", rows))
-    assert result.kind == "pooled"
-    assert result.rounds == 7
 
 
 DEPTH = "acceptance by depth"
@@ -216,7 +177,6 @@ def test_sums_of_requests_keep_requests(format):
     (counts,) = depth_counts(result).values()
     assert counts.tried[:, 0].tolist() == [4, 3]
     assert counts.accepted.tolist() == [[3, 2, 1], [2, 1, 1]]
-    assert result.length_per_request == pytest.approx((2.5 + 1 + 4 / 3) / 2)
 
 
 def test_vllm_summaries_are_kept_by_draft_length():
@@ -258,13 +218,6 @@ def test_counters_of_two_engines_add_up_and_of_two_models_do_not(tmp_path):
         read("vllm-prometheus", path)
 
 
-def test_counters_of_varying_draft_lengths_are_withheld(tmp_path):
-    path = edited(tmp_path / "f", "vllm-prometheus.txt", ("} 27.0", "} 20.0"))
-    result = read("vllm-prometheus", path)
-    assert "several draft lengths" in result.withheld[DEPTH]
-    assert result.length == pytest.approx(1 + 10 / 9)
-
-
 def test_few_short_drafts_are_noted(tmp_path):
     path = edited(
         tmp_path / "f", "vllm-prometheus.txt", ("} 9.0", "} 900.0"), ("} 27.0", "} 2691.0")
@@ -302,18 +255,6 @@ def test_sglangs_proposed_drafts_are_not_believed():
     assert total["acceptance_rate"] is None
     with pytest.raises(ValueError, match="expected 4 a round as --drafted says"):
         read("sglang", FIXTURES / "sglang.jsonl", drafted=4)
-
-
-OLDER = [
-    ("spec_num_correct_drafts", "spec_accept_token_num"),
-    ("spec_num_proposed_drafts", "spec_draft_token_num"),
-]
-
-
-def test_sglangs_older_names_are_read(tmp_path):
-    path = edited(tmp_path / "f", "sglang.jsonl", *OLDER)
-    here, result = (read("sglang", p, drafted=3) for p in (FIXTURES / "sglang.jsonl", path))
-    assert (result.rounds, result.accepted, result.length) == (7, 10, here.length)
 
 
 @pytest.mark.parametrize(
@@ -355,102 +296,6 @@ def test_aiperfs_rounds_of_llamacpp_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match="they were not measured"):
         read("aiperf", changed(tmp_path / "f", "aiperf.jsonl", change))
-
-
-@pytest.mark.parametrize("shift", [1, -1])
-@pytest.mark.parametrize("name", ["tensorrt-llm.jsonl", "sglang.jsonl"])
-def test_a_histogram_that_counts_the_bonus_token_is_refused(tmp_path, name, shift):
-    def change(row):
-        holder = row["choices"][0]["speculative_decoding"] if "choices" in row else row["meta_info"]
-        (key,) = [key for key in holder if "histogram" in key]
-        holder[key] = [0, *holder[key]] if shift > 0 else [*holder[key][1:], 0]
-
-    with pytest.raises(ValueError, match="bonus token"):
-        read(name.partition(".")[0], changed(tmp_path / "f", name, change))
-
-
-RATE = {
-    "vllm-requests.jsonl": "draft_acceptance_rate",
-    "aiperf.jsonl": "draft_acceptance_rate",
-    "tensorrt-llm.jsonl": "acceptance_rate",
-    "sglang.jsonl": "spec_accept_rate",
-}
-
-
-TESTED = [6 / 9, 4 / 6]
-
-
-def holder(value, key):
-    """The object that holds the key, in a row of JSON."""
-    if isinstance(value, dict) and value.get(key) is not None:
-        return value
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return next((found for part in parts if (found := holder(part, key)) is not None), None)
-
-
-@pytest.mark.parametrize("name", RATE)
-def test_a_rate_of_tested_tokens_is_refused(tmp_path, name):
-    rates = iter(TESTED)
-
-    def change(row):
-        if (found := holder(row, RATE[name])) is not None:
-            found[RATE[name]] = next(rates)
-
-    path = changed(tmp_path / "f", name, change)
-    with pytest.raises(ValueError, match="accepted / drafted tokens"):
-        read(FORMAT_OF[name], path)
-
-
-@pytest.mark.parametrize(
-    "name, pairs",
-    [
-        ("vllm-log.txt", [("0.556, 0.333, 0.222", "0.556, 0.600, 0.667")]),
-        ("llamacpp-log.txt", [("0.556, 0.333, 0.222", "0.556, 0.600, 0.667")]),
-    ],
-)
-def test_conditional_rates_in_place_of_marginals_are_refused(tmp_path, name, pairs):
-    text = (FIXTURES / name).read_text()
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    (tmp_path / "f").write_text(text)
-    with pytest.raises(ValueError, match="positions sum to|rises with depth"):
-        read(FORMAT_OF[name], tmp_path / "f")
-
-
-def test_responses_of_several_choices_are_counted_as_left_out():
-    notes = read("vllm-requests", FIXTURES / "vllm-requests.jsonl").notes
-    assert notes[-2] == "responses left out, without acceptance (n > 1, or no drafts): 1"
-
-
-def without_lists(row):
-    stats = row["spec_decode_acceptance"]
-    del stats["per_step_accepted"]
-    del stats["per_step_drafted"]
-
-
-def test_aiperfs_histogram_of_several_draft_lengths_is_withheld(tmp_path):
-    path = changed(tmp_path / "f", "aiperf.jsonl", without_lists)
-    result = read("aiperf", path)
-    assert depth_counts(result) == {}
-    with pytest.raises(ValueError, match="several draft lengths are in one histogram"):
-        length_at(result, 3)
-
-
-@pytest.mark.parametrize("name", ["aiperf.jsonl", "vllm-requests-summary.jsonl"])
-def test_histograms_of_emitted_tokens_are_refused(tmp_path, name):
-    def change(row):
-        stats = holder(row, "acceptance_histogram")
-        counts = stats["acceptance_histogram"]
-        if isinstance(counts, dict):
-            without_lists(row)
-            stats["acceptance_histogram"] = {str(int(j) + 1): n for j, n in counts.items()}
-        else:
-            stats["acceptance_histogram"] = [0, *counts[:-1]]
-
-    path = changed(tmp_path / "f", name, change)
-    with pytest.raises(ValueError, match="bonus token"):
-        read(FORMAT_OF[name], path)
 
 
 LLAMACPP = (
@@ -525,99 +370,94 @@ def test_all_sequences_of_an_sglang_response_count_once(tmp_path, chunks):
     assert (result.requests, result.rounds, result.accepted) == (2, 80, 121)
 
 
-NO_DRAFTS = (
-    "INFO 11-22 08:00:10 [metrics.py:100] SpecDecoding metrics: Mean acceptance length: 1.00, "
-    "Accepted throughput: 0.00 tokens/s, Drafted throughput: 0.00 tokens/s, Accepted: 0 tokens, "
-    "Drafted: 0 tokens, Per-position acceptance rate: 0.000, 0.000, 0.000, Avg Draft acceptance "
-    "rate: nan%\n"
-)
+def holder(value, key):
+    """The object that holds the key, in a row of JSON."""
+    if isinstance(value, dict) and value.get(key) is not None:
+        return value
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return next((found for part in parts if (found := holder(part, key)) is not None), None)
 
 
-def test_a_vllm_log_without_drafts_says_so(tmp_path):
-    path = tmp_path / "log"
-    path.write_text(NO_DRAFTS)
-    with pytest.raises(ValueError, match="count no drafted token"):
-        read("vllm-log", path)
-    path.write_text("nothing\n")
-    with pytest.raises(ValueError, match="no line holds SpecDecoding metrics"):
-        read("vllm-log", path)
+def shifted(counts):
+    """A histogram of emitted tokens: the bonus token is counted."""
+    if isinstance(counts, dict):
+        return {str(int(j) + 1): n for j, n in counts.items()}
+    return [0, *counts[:-1]]
 
 
-def test_nan_is_refused_where_it_is_read_and_passed_over_elsewhere(tmp_path):
-    def change(row):
-        row["meta_info"] |= {"e2e_latency": float("nan")}
-
-    path = changed(tmp_path / "f", "sglang.jsonl", change)
-    assert read("sglang", path).rounds == 7
-
-    def spoil(row):
-        row["meta_info"] |= {"spec_accept_rate": float("nan")}
-
-    with pytest.raises(ValueError, match="spec_accept_rate is nan"):
-        read("sglang", changed(tmp_path / "f", "sglang.jsonl", spoil))
-
-
-def scrape(path, drafted, accepted):
-    lines = [
-        f'trtllm_spec_decode_{kind}_tokens_total{{model_name="m",token_position="{i}"}} {count}.0'
-        for kind, counts in (("drafted", drafted), ("accepted", accepted))
-        for i, count in enumerate(counts)
-    ]
-    lines += ["trtllm_spec_decode_acceptance_length 1.78", "trtllm_spec_decode_draft_overhead 0.3"]
-    path.write_text("\n".join(lines) + "\n")
-    return path
+TESTED = "accepted / drafted tokens"
+WRONG_FIGURES = [
+    ("vllm-requests.jsonl", "draft_acceptance_rate", 0.9, TESTED),
+    ("vllm-requests.jsonl", "mean_acceptance_length", 1.5, "length with the bonus token"),
+    ("vllm-requests.jsonl", "num_spec_steps", 5, "by the counts"),
+    ("vllm-requests.jsonl", "num_spec_steps", None, "num_spec_steps is missing"),
+    ("vllm-requests.jsonl", "num_draft_tokens", 99, "by the counts"),
+    ("vllm-requests.jsonl", "num_draft_tokens", True, "expected `int`, got `bool`"),
+    ("vllm-requests.jsonl", "per_step_accepted", [1, 1, 1, 1], "is the bonus token counted"),
+    ("vllm-requests.jsonl", "per_step_accepted", [3, 1, 0], "two lists differ in length"),
+    ("vllm-requests-summary.jsonl", "acceptance_histogram", shifted, "bonus token"),
+    ("aiperf.jsonl", "draft_acceptance_rate", 0.9, TESTED),
+    ("tensorrt-llm.jsonl", "acceptance_rate", 0.9, TESTED),
+    ("tensorrt-llm.jsonl", "acceptance_histogram", shifted, "bonus token"),
+    ("sglang.jsonl", "spec_accept_rate", 6 / 9, TESTED),
+    ("sglang.jsonl", "spec_accept_rate", float("nan"), "spec_accept_rate is nan"),
+    ("sglang.jsonl", "spec_correct_drafts_histogram", shifted, "bonus token"),
+    ("vllm-bench-serve.json", "spec_decode_acceptance_rate", 50.0, TESTED),
+]
 
 
-def test_llamacpps_counters_are_vllms_by_another_prefix(tmp_path):
-    path = tmp_path / "metrics"
-    counts = {"drafts": 386, "draft_tokens": 1501, "accepted_tokens": 78}
-    lines = [f"llamacpp:spec_decode_num_{name}_total {n}" for name, n in counts.items()]
-    lines += [
-        f'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {n}'
-        for i, n in enumerate((63, 15))
-    ]
-    path.write_text("\n".join(lines) + "\n")
-    result = read("llamacpp-prometheus", path)
-    assert (result.rounds, result.drafted, result.accepted) == (386, 1501, 78)
-    assert "several draft lengths" in result.withheld[DEPTH]
-    before = path.rename(tmp_path / "before")
-    path.write_text(before.read_text().replace("1501", f"{1501 + 8}").replace("386", "388"))
-    later = read("llamacpp-prometheus", path, before=before, drafted=4)
-    assert (later.rounds, later.drafted, later.draft_length) == (2, 8, 4)
+@pytest.mark.parametrize("name, key, value, words", WRONG_FIGURES, ids=range(len(WRONG_FIGURES)))
+def test_figures_that_disagree_with_the_counts_are_refused(tmp_path, name, key, value, words):
+    rows = rows_of(name)
+    found = holder(rows[0], key)
+    found[key] = value(found[key]) if callable(value) else value
+    with pytest.raises(ValueError, match=words):
+        read(FORMAT_OF[name], written(tmp_path / "f", rows))
 
 
-def test_tensorrts_varying_draft_lengths_have_no_depths(tmp_path):
-    path = scrape(tmp_path / "f", (100, 60, 20), (50, 24, 4))
-    result = read("tensorrt-llm-prometheus", path)
-    assert (result.rounds, result.drafted, result.accepted) == (100, 180, 78)
-    assert result.length == pytest.approx(1.78)
-    assert (result.draft_length, depth_counts(result)) == (None, {})
-    assert "several draft lengths" in result.withheld[DEPTH]
+TENSORRT = "tensorrt-llm-prometheus"
+CONDITIONAL = ("0.556, 0.333, 0.222", "0.556, 0.600, 0.667")
+NO_DRAFTS = "Accepted: 0 tokens, Drafted: 0 tokens"
+WRONG_TEXTS = [
+    ("vllm-log", CONDITIONAL, "positions sum to|rises with depth"),
+    ("llamacpp-log", CONDITIONAL, "positions sum to|rises with depth"),
+    ("llamacpp-log", ("#acc rate/pos", "#rate"), "in another form than llama-server's"),
+    ("vllm-log", ("SpecDecoding metrics", "metrics"), "no line holds SpecDecoding metrics"),
+    ("vllm-log", (r"Accepted: \d+ tokens, Drafted: \d+ tokens", NO_DRAFTS), "no drafted token"),
+    ("vllm-prometheus", ('position="0"', 'position="7"'), "at some position"),
+    ("vllm-prometheus", (r"} 9.0", "} 9.5"), "is no counter"),
+    (TENSORRT, (r"drafted_tokens_total(.*)} 9", r"drafted_tokens_total\1} 1"), "no more accepted"),
+    (TENSORRT, (r"(accepted_tokens_total.*)\"2\"", r"\1\"3\""), "at some position"),
+    (TENSORRT, (r"drafted_tokens_total", "drafted_total"), "some draft"),
+]
+
+
+@pytest.mark.parametrize("format, change, words", WRONG_TEXTS, ids=range(len(WRONG_TEXTS)))
+def test_wrong_logs_and_counters_are_refused(tmp_path, format, change, words):
+    text = (FIXTURES / f"{format}.txt").read_text()
+    (tmp_path / "f").write_text(re.sub(*change, text))
+    assert (tmp_path / "f").read_text() != text
+    with pytest.raises(ValueError, match=words):
+        read(format, tmp_path / "f")
 
 
 @pytest.mark.parametrize(
-    "drafted, accepted, words",
+    "name, change, drafted, accepted",
     [
-        ((9, 9), (5,), "expected as many"),
-        ((9, 9), (5, 10), "no more accepted than drafted"),
-        ((0, 0), (0, 0), "some draft"),
-        ((9, 10), (5, 3), "expected at most 2 each"),
-        ((), (), "some draft"),
+        ("tensorrt-llm-prometheus.txt", (r'("2"\}) 9.0', r"\1 4.0"), 22, 10),
+        (
+            "vllm-prometheus.txt",
+            (r"draft_tokens_total(.*) 27.0", r"draft_tokens_total\1 20.0"),
+            20,
+            10,
+        ),
     ],
 )
-def test_wrong_counters_of_tensorrt_are_refused(tmp_path, drafted, accepted, words):
-    with pytest.raises(ValueError, match=words):
-        read("tensorrt-llm-prometheus", scrape(tmp_path / "f", drafted, accepted))
-
-
-def test_llamacpps_statistics_line(tmp_path):
-    """A line of a log with 134 rounds of 4 drafts, 354 accepted: rates and mean agree."""
-    (tmp_path / "f").write_text(
-        "0.16 I statistics        draft-mtp: #calls(b,g,a) =    2    134    134, #gen drafts =    "
-        "134, #acc drafts =   109, #gen tokens =    536, #acc tokens =   354, "
-        "#mean acc len = 3.64, #acc rate/pos = (0.813, 0.716, 0.619, 0.493), "
-        "dur(b,g,a) = 0.004, 808.560, 0.264 ms\n"
-    )
-    result = read("llamacpp-log", tmp_path / "f")
-    assert round(result.length, 2) == 3.64
-    assert [round(m, 3) for m in marginals(result)[4]] == [0.813, 0.716, 0.619, 0.493]
+def test_counters_of_varying_draft_lengths_have_no_depths(
+    tmp_path, name, change, drafted, accepted
+):
+    (tmp_path / "f").write_text(re.sub(*change, (FIXTURES / name).read_text()))
+    result = read(FORMAT_OF[name], tmp_path / "f")
+    assert (result.rounds, result.drafted, result.accepted) == (9, drafted, accepted)
+    assert (result.draft_length, depth_counts(result)) == (None, {})
+    assert "several draft lengths" in result.withheld[DEPTH]

@@ -16,11 +16,11 @@ from vllm_double import VllmDouble
 
 from real.engines import EngineSettings, PolicyDraft, Request
 from real.engines.compare import compare_rows, rule_of, written_text
+from real.engines.convention import CONVENTIONS, engine_passes
 from real.engines.measure import engine_cost, speedup_table
 from real.engines.rows import read_rows
 from real.engines.run import Plan, run_on_engine
 from simspec import CostModel, PolicyError, Rounds, Stepper, replay
-from simspec.engines.convention import CONVENTIONS, engine_passes
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import WrittenText, record_texts
 from simspec.engines.vllm_proposer import (

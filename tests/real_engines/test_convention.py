@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import traces, world, written
 
+from real.engines.convention import CONVENTIONS, clipped, engine_passes
 from simspec import CostModel, load_trace, replay
-from simspec.engines.convention import CONVENTIONS, clipped, engine_passes
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import record_texts, texts_of
 from simspec.policies import make
