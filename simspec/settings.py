@@ -11,7 +11,8 @@
 
 `app.command()(sweep)` then takes `simspec sweep A.parquet --replicates 8`, `Sweep(replicates=0)` is
 a ValueError of one line, and `stored(settings)` is what a card keeps. A field whose type is itself
-a Settings model is a group: its options stand among the command's, for several commands.
+a Settings model is a group: its options stand among the command's, for several commands. A field
+whose limits are a bare `msgspec.Meta` is no option, and belongs to the Python interface alone.
 """
 
 import inspect
@@ -97,6 +98,8 @@ def _parameters(model: Any) -> list[inspect.Parameter]:
             parameters += _parameters(hint)
             continue
         kind, meta = _parts(hint)
+        if meta and not meta.extra:  # of the Python interface alone
+            continue
         extra = (meta and meta.extra) or {"names": (), "kind": "option"}
         declare = typer.Argument if extra["kind"] == "argument" else typer.Option
         default = each.default
@@ -126,7 +129,7 @@ def _made(model: Any, given: dict[str, Any]) -> Any:
     for name, hint in get_type_hints(model, include_extras=True).items():
         if _is_group(hint):
             values[name] = _made(hint, given)
-        else:
+        elif name in given:
             value = given[name]
             values[name] = () if value is None and _is_tuple(hint) else value
     return model(**values)
@@ -150,7 +153,8 @@ def _parts(hint: Any) -> tuple[Any, msgspec.Meta | None]:
     """(the type, its Meta) of an annotation."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
-        return kind, next((note for note in notes if isinstance(note, msgspec.Meta)), None)
+        metas = [note for note in notes if isinstance(note, msgspec.Meta)]
+        return kind, next((meta for meta in metas if meta.extra), metas[0] if metas else None)
     return hint, None
 
 

@@ -208,7 +208,7 @@ def sittings(folder: Path) -> None:
 
     passes = [(i // 3, 0.5) for i in range(5)]
     samples.add([Job("fixed", 2)] * 4, [done] * 4, [[0.1, 0.2, 0.0, 0.0]] * 4, passes)
-    sitting(samples, folder / "unfinished.json").save(Sitting(1, 2.0, 1.5))
+    sitting(samples, folder / "unfinished.json").save(Sitting(1, 2.0))
 
 
 def use_sitting(path: Path) -> None:

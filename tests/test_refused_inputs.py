@@ -34,7 +34,7 @@ from simspec.engines.documents import read_source
 from simspec.policies import BUILTIN, make
 
 SWEEP, RUN = "sweep t.parquet --policy fixed:1", "run t.parquet --policy fixed:4 --cost c.json"
-MEASURE, RECORD = "measure --out x.json -k 1 --repeats 1", " ".join(map(str, RECORD_COMMAND))
+MEASURE, RECORD = "measure --out x.json -k 1", " ".join(map(str, RECORD_COMMAND))
 REFUSED = {
     f"{SWEEP} --nodes 8": "--nodes goes with --report trees, not with gains",
     f"{SWEEP} --report oracle --keep x": "--keep goes with --report gains",
@@ -128,9 +128,9 @@ def test_every_policy_is_bounded():
 def test_cost_beyond_all_times_is_refused(field):
     cost = CostModel.from_ratio(0.1, 3).to_dict()
     cost[field] = [0.0, *[1.1e9] * 3] if field in ("verify", "draft") else 1.1e9
-    with pytest.raises(ValueError, match="expected at most 1e"):
+    with pytest.raises(ValueError, match=r"at most 1e\+09|<= 1000000000.0"):
         CostModel.from_dict(cost)
-    with pytest.raises(ValueError, match="expected at least 1e-15 seconds"):
+    with pytest.raises(ValueError, match="expected float >= 1e-15"):
         replace(CostModel.from_ratio(0.1, 3), baseline=1e-300)
 
 

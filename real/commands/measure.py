@@ -1,7 +1,5 @@
 """simspec measure: what drafting and verification cost on a device."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,18 +12,19 @@ from real.model_settings import ModelSettings, RuleSettings
 from real.progress import Progress, quiet, relabel
 from simspec.cli.options import LONGEST_DRAFT
 from simspec.output.files import check_output
-from simspec.output.frames import frame, show
 from simspec.output.terminal import print_text
 from simspec.settings import Settings, command, option
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from real.sampling import Rule
-    from simspec import CostModel
+    from simspec import Trace
     from simspec.cost.table import CostTable
 
 PANEL = "Record and train"
-SHOWN = 1, 2, 4, 8, 16, 32, 48
-"""Lengths of verification that are printed for several drafters."""
+SHOWN = 0, 1, 2, 4, 8, 16, 32, 48
+"""Lengths of verification that are printed."""
 UNFINISHED = ".unfinished.costs.json"
 """File of an unfinished measurement of several drafters, next to the first cost file."""
 
@@ -56,30 +55,22 @@ class CostSettings(Settings):
             "--for",
         ),
     ] = ()
-    temperature: Annotated[
-        float, option("Divides the logits, where the rule is not greedy.", ge=0)
-    ] = 0.8
-    top_k: Annotated[int, option("Number of best tokens that can be picked; 0: all.", ge=0)] = 0
-    top_p: Annotated[
-        float, option("Only the fewest best tokens that hold this share can be picked.")
-    ] = 1.0
     depth: Annotated[
         int, option("Longest draft to price.", "--depth", "-k", ge=1, le=LONGEST_DRAFT)
     ] = 16
     sizes: MeasureSettings = MeasureSettings()
     models: ModelSettings = ModelSettings()
-    as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A cost file to measure; `recording` is whose costs they are, "" for nobody's."""
+    """A cost file to measure; `recording` is whose costs they are, None for nobody's."""
 
     out: Path
     drafter: str
     rule: "Rule"
     K: int
-    recording: str = ""
+    recording: "Trace | None" = None
 
 
 @command
@@ -110,15 +101,24 @@ def measure(settings: CostSettings) -> None:
     with show_progress() as progress:
         tables = measure_costs(settings, progress)
     from real.measure.estimate import faster_wider_warning
+    from real.measure.price import best_length, tokens_per_round
+    from simspec.output.frames import show
 
-    if settings.as_json:
-        costs = {str(asked.out): table.simplest().to_dict() for asked, table in tables}
-        alone = len(tables) == 1 and not settings.recordings
-        print(json.dumps(next(iter(costs.values())) if alone else costs))
-    else:
-        _print(settings, tables)
-    cells = [cell for _, table in tables for row in table.cells for cell in row if cell is not None]
-    if any(faster_wider_warning(cost) for cost in cells):
+    show(cost_frame([table for _, table in tables]))
+    for warning in dict.fromkeys(text for _, table in tables for text in table.warnings):
+        print_text(f"warning: {warning}")
+    for asked, table in tables:
+        cost = table.known[0]
+        if cost.precision is None:  # a batch's costs have no intervals
+            continue
+        for acceptance, tokens in tokens_per_round(asked.recording, cost.K).items():
+            print_text(f"{cost.name}, {best_length(acceptance, tokens, cost).describe()}")
+        precision = cost.precision
+        print_text(f"{precision.blocks} timing blocks, {precision.disturbed} left out as disturbed")
+    files, table = ", ".join(str(asked.out) for asked, _ in tables), tables[0][1]
+    engines = table.origin.engines if table.origin else {}
+    print_text(f"wrote {files}, measured on {table.device}; {describe_engines(engines)}")
+    if any(faster_wider_warning(cost) for _, table in tables for cost in table.known):
         raise typer.Exit(1)
 
 
@@ -134,8 +134,6 @@ def measure_costs(
     from real.drafters import BUILTIN
     from real.measure.price import Entry, check_offered, measure_several
     from real.pair import check_pair
-    from simspec import load_trace
-    from simspec.trace.recordings import locate
 
     asked, models, sizes = _asked(settings), settings.models, settings.sizes
     several = len(asked) > 1 or bool(settings.recordings)
@@ -154,12 +152,11 @@ def measure_costs(
         pairs = {names[0]: models.load(names[0], rows, capacity)}
     entries = []
     for each in asked:
-        pair, trace = pairs[each.drafter], None
-        if each.recording:
-            trace = load_trace(locate([each.recording])[each.recording])
-            check_pair(trace, pair, each.recording)
+        pair = pairs[each.drafter]
+        if each.recording is not None:
+            check_pair(each.recording, pair, each.out.name.removesuffix(".cost.json"))
         K = pair.drafter.longest(each.K) if several else each.K
-        entries.append(Entry(pair.target, pair.drafter, each.rule, K, trace))
+        entries.append(Entry(pair.target, pair.drafter, each.rule, K, each.recording))
     unfinished = outputs[0].parent / UNFINISHED if several else None
     sizes = replace(sizes, seconds=sizes.seconds * len(asked))
     progress = progress if several else relabel(progress, f"measuring {outputs[0].stem}")
@@ -177,17 +174,15 @@ def _asked(settings: CostSettings) -> list[Asked]:
     from simspec import load_trace
     from simspec.trace.recordings import locate
 
-    out = settings.out
-    if settings.recordings:
-        asked = []
-        for name, path in locate(settings.recordings).items():
-            trace = load_trace(path)
-            file = (out or path.parent) / f"{path.stem}.cost.json"
-            asked.append(Asked(file, trace.meta.drafter, recorded_rule(trace), trace.K, name))
+    out, asked = settings.out, []
+    for path in locate(settings.recordings).values() if settings.recordings else ():
+        trace = load_trace(path)
+        file = (out or path.parent) / f"{path.stem}.cost.json"
+        asked.append(Asked(file, trace.meta.drafter, recorded_rule(trace), trace.K, trace))
+    if asked:
         return asked
     assert out is not None  # the command checks it
-    sampling = settings.temperature, settings.top_k, settings.top_p, settings.sizes.seed
-    rules = [RuleSettings(rule, *sampling).made() for rule in settings.rule or ("greedy",)]
+    rules = [RuleSettings(rule).made() for rule in settings.rule or ("greedy",)]
     drafters = settings.drafter or ("model",)
     if len(rules) * len(drafters) == 1:
         return [Asked(out, drafters[0], rules[0], settings.depth)]
@@ -198,47 +193,18 @@ def _asked(settings: CostSettings) -> list[Asked]:
     ]
 
 
-def _print(settings: CostSettings, tables: "Sequence[tuple[Asked, CostTable]]") -> None:
-    if len(tables) > 1 or settings.recordings:
-        _print_together([table.at() for _, table in tables])
-    else:
-        print_text("\n".join(tables[0][1].describe()))
-    for warning in dict.fromkeys(text for _, table in tables for text in table.warnings):
-        print_text(f"warning: {warning}")
-    for asked, table in tables:
-        _print_best(asked, next(cell for row in table.cells for cell in row if cell is not None))
-    files, table = ", ".join(str(asked.out) for asked, _ in tables), tables[0][1]
-    engines = table.origin.engines if table.origin else {}
-    print_text(f"wrote {files}, measured on {table.device}; {describe_engines(engines)}")
+def cost_frame(tables: "list[CostTable]") -> "DataFrame":
+    """A row of every cell: milliseconds of a plain step, and other parts in plain steps."""
+    from simspec.output.frames import frame
 
-
-def _print_best(asked: Asked, cost: "CostModel") -> None:
-    """The best draft length at the recording's acceptance, or at some assumed ones."""
-    from real.measure.price import best_length, tokens_per_round
-    from simspec import load_trace
-    from simspec.trace.recordings import locate
-
-    precision = cost.precision
-    if precision is None:  # a batch's costs have no intervals
-        return
-    name = asked.recording
-    trace = load_trace(locate([name])[name]) if name else None
-    for acceptance, tokens in tokens_per_round(trace, cost.K).items():
-        print_text(f"{cost.name}, {best_length(acceptance, tokens, cost).describe()}")
-    if precision.blocks:
-        print_text(f"{precision.blocks} timing blocks, {precision.disturbed} left out as disturbed")
-
-
-def _print_together(costs: "Sequence[CostModel]") -> None:
-    lengths = [j for j in SHOWN if j <= max(cost.nodes for cost in costs)]
     rows = []
-    for cost in costs:
-        assert cost.precision is not None  # measured
-        verify = (
-            f"{cost.verify[j] / cost.baseline:.3f}" if j <= cost.nodes else "" for j in lengths
-        )
-        c = f"{cost.draft[1] / cost.baseline:.3f}"
-        after = f"{cost.precision.after_draft / cost.baseline:.3f}"
-        rows.append((cost.name, f"{1e3 * cost.baseline:.3f}", *verify, c, after))
-    headings = ("cost", "plain ms", *(f"verify {j}" for j in lengths), "c", "after draft")
-    show(frame(rows, headings, title=f"in plain steps, measured on {costs[0].device}"))
+    for table in tables:
+        for batch, cells in zip(table.batch, table.cells):
+            for context, cost in zip(table.context, cells):
+                row = {"cost": table.name, "batch": batch, "context": context}
+                if cost is not None:
+                    plain = cost.baseline
+                    row |= {"plain ms": 1e3 * plain, "draft 1": cost.draft[1] / plain}
+                    row |= {f"verify {j}": cost.verify[j] / plain for j in SHOWN if j <= cost.nodes}
+                rows.append(row)
+    return frame(rows, names=3)

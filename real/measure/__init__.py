@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from simspec.cli.options import MOST_BATCH, MOST_CONTEXT, MOST_REPEATS
+from simspec.cli.options import MOST_BATCH, MOST_CONTEXT
 from simspec.settings import Settings, option
 from simspec.tree.tree import MAX_NODES
 
@@ -22,7 +22,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True)
 class MeasureSettings(Settings):
-    """Sizes, repeats and time of a measurement: a group of options."""
+    """Sizes and time of a measurement: a group of options."""
 
     batch: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=MOST_BATCH)], ...],
@@ -32,21 +32,15 @@ class MeasureSettings(Settings):
         tuple[Annotated[int, Meta(ge=1, le=MOST_CONTEXT)], ...],
         option("Tokens before the round, repeatable.", min_length=1),
     ] = (128,)
-    repeats: Annotated[
-        int, option("Runs of every job at least, after a warm-up.", ge=1, le=MOST_REPEATS)
-    ] = 1
     seconds: Annotated[
         float,
         option(
-            "Time limit, for each cost file, with the warm-up: runs go on until all intervals are "
-            "narrow and the best draft length is settled.",
+            "Time limit of each cost file: runs go on until all intervals are within 5% and the "
+            "best draft length is settled.",
             ge=0,
             le=1e9,
         ),
     ] = 40.0
-    precision: Annotated[
-        float, option("Half-width of every cell's 95% interval, as a share of it.", gt=0, lt=1)
-    ] = 0.05
     tree_nodes: Annotated[
         int,
         option(
@@ -56,9 +50,12 @@ class MeasureSettings(Settings):
             le=MAX_NODES,
         ),
     ] = 0
-    seed: Annotated[
-        int, option("Of prompts, the order of jobs, and all draws.", ge=0, le=2**63 - 1)
-    ] = 0
+    repeats: Annotated[int, Meta(ge=1)] = 1
+    """Runs of every job at least, after a warm-up."""
+    precision: Annotated[float, Meta(gt=0, lt=1)] = 0.05
+    """Half-width of every cell's 95% interval, as a share of it."""
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Of prompts, the order of jobs, and all draws."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -77,16 +77,6 @@ class Undrafted:
         return float("inf")
 
 
-def undrafted_chain(length: int, vocab: int) -> Undrafted:
-    """A chain of `length` tokens."""
-    return Undrafted(list(range(-1, length)), vocab)
-
-
-def undrafted_tree(nodes: int, vocab: int) -> Undrafted:
-    """The binary tree of `nodes` tokens."""
-    return Undrafted([-1, *binary_tree(nodes).parent], vocab)
-
-
 def binary_tree(nodes: int) -> Tree:
     """Two children of every node, level by level, up to `nodes` nodes."""
     return Tree(tuple(node // 2 for node in range(nodes)), tuple(node % 2 for node in range(nodes)))
@@ -117,15 +107,11 @@ def resumes(drafter: Drafter) -> bool:
 class LoopBlock:
     """Jobs of one drafter, or of none, in the decode loop after one prompt.
 
-    | argument | meaning |
-    | --- | --- |
-    | jobs | each is done `rounds` times a run, in random order |
-    | samples | where counted rounds go |
-    | plain | samples of plain decoding, which say what a small cell is; default: `samples` |
-
-    A sequence's first round is one more, since it follows a prefill. A drafter without logits has
-    a sequence for every job: it finds much after its prompt and less after its own output. The
-    target passes the prompt once a run.
+    Each job is done `rounds` times a run, in random order; counted rounds go to `samples`. `plain`
+    are samples of plain decoding, which say what a small cell is; default: `samples`. A sequence's
+    first round is one more, since it follows a prefill. A drafter without logits has a sequence for
+    every job: it finds much after its prompt and less after its own output. The target passes the
+    prompt once a run.
     """
 
     def __init__(
@@ -151,11 +137,11 @@ class LoopBlock:
         self.plans: dict[Job, Plan] = {}
         for job in (one for whole in self.jobs for one in whole.rounds()):
             if job.kind == ALONE:
-                self.plans[job] = undrafted_chain(job.size, vocab)
+                self.plans[job] = Undrafted(list(range(-1, job.size)), vocab)
             elif job.kind == NODES:
                 tree = binary_tree(job.size)
                 self.plans[job] = (
-                    StaticTree(tree) if self.resumes else undrafted_tree(job.size, vocab)
+                    StaticTree(tree) if self.resumes else Undrafted([-1, *tree.parent], vocab)
                 )
             elif job not in self.plans:
                 self.plans[job] = chain_plan(job.policy, K, 0, cost)
@@ -205,7 +191,6 @@ class LoopBlock:
         return self.samples.pace.pass_one(self.target, self.prompt[-1])
 
     def widths(self) -> dict[Job, float]:
-        """{job: half-width of its interval over the estimate}."""
         plain = self.plain.seconds(Job(PLAIN))
         floor = SMALL * estimate(plain).seconds if len(plain.seconds) else 0.0
         return {
@@ -265,7 +250,6 @@ class TreeWidthBlock:
             pace.drop()
 
     def widths(self) -> dict[Job, float]:
-        """{job: half-width of its interval over the estimate}."""
         return {job: relative_width(self.samples.seconds(job, DRAFT), 0.0) for job in self.trees}
 
 
@@ -454,10 +438,9 @@ class BatchedBlock:
         self.passes, self.size, self.job = passes, size, job
 
     def run(self, rng: np.random.Generator, rounds: int, counted: bool, precision: float) -> None:
-        if self.size not in self.passes:
-            return
         try:
-            self.passes[self.size].run(self.job, PASSES, counted)
+            if self.size in self.passes:
+                self.passes[self.size].run(self.job, PASSES, counted)
         except torch.OutOfMemoryError:
             del self.passes[self.size]
 

@@ -203,19 +203,15 @@ def faster_wider(cost: CostModel) -> tuple[int, int, float] | None:
 
 @dataclass(frozen=True)
 class Priced:
-    """Properties of a drafter on which the assembly of its costs depends.
-
-    | field | meaning |
-    | --- | --- |
-    | K, nodes | longest draft, and largest tree (0: chains alone) |
-    | resumes | verification skips layers that its drafts have run: its passes are its own |
-    | computes | it runs a model, so that a draft can slow the pass after it |
-    """
+    """Properties of a drafter on which the assembly of its costs depends."""
 
     K: int
     nodes: int
+    """Largest tree; 0: chains alone."""
     resumes: bool
+    """Verification skips layers that its drafts have run: its passes are its own."""
     computes: bool
+    """It runs a model, so that a draft can slow the pass after it."""
 
 
 def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
@@ -329,7 +325,7 @@ def _feature(own: Samples, policy: float) -> Estimate:
         if job.kind == FEATURES and job.size:
             read = own.seconds(job, (POLICY,))
             extra = (read.seconds - policy * (job.size + 1)) / job.size
-            return above_zero(estimate(read.map(extra)))
+            return above_zero(estimate(read._replace(seconds=extra)))
     return ZERO
 
 

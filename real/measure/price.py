@@ -4,11 +4,12 @@ The decode loop runs one sequence at a time, and is timed at every context. What
 timed as bare batched passes and added on top.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -40,7 +41,7 @@ from real.measure.estimate import (
     timed_cost,
     with_replicates,
 )
-from real.measure.sitting import REAL, Clocks, Sitting, UnfinishedSitting, sit
+from real.measure.sitting import Sitting, UnfinishedSitting, sit
 from real.measure.timing import PLAIN, Job, Pace, Samples, alone_jobs, draft_jobs, tree_jobs
 from real.model.target import Target
 from real.progress import Progress, quiet
@@ -63,24 +64,17 @@ LOSS = 0.01
 
 @dataclass(frozen=True)
 class BestLength:
-    """The best fixed draft length at one acceptance.
-
-    | field | meaning |
-    | --- | --- |
-    | acceptance | "recorded", or that of every draft token |
-    | K, speedup | the best length, and its speedup over plain decoding |
-    | rival | the length that is best in most replicates where K is not; else the second best |
-    | row, half_width | rows of the pass that decides, and its relative half-width |
-    | loss | share that K loses to the best length, 95% quantile over replicates |
-    """
+    """The best fixed draft length at one acceptance, "recorded" or that of every draft token."""
 
     acceptance: str
     K: int
     speedup: float
-    rival: int
     row: int
+    """Rows of the pass that decides,"""
     half_width: float
+    """and its relative half-width."""
     loss: float
+    """Share that K loses to the best length, 95% quantile over replicates."""
 
     @property
     def settled(self) -> bool:
@@ -122,31 +116,22 @@ def best_length(
         cost.overhead / cost.baseline,
     )  # fmt: skip
     K = int(point.argmax())
-    held = cost.precision.replicates
+    held: Mapping[str, Any] = cost.precision.replicates
     if not held:
-        return BestLength(acceptance, K, float(point[K]), K, K + 1, float("inf"), float("inf"))
+        return BestLength(acceptance, K, float(point[K]), K + 1, float("inf"), float("inf"))
     drawn = np.array([
         _speedups(emitted, np.array(draft[:lengths]), np.array(verify[:lengths]), overhead)
         for draft, verify, overhead in zip(held["draft"], held["verify"], held["overhead"])
     ])  # fmt: skip
     loss = drawn.max(1) / drawn[:, K] - 1
     other = drawn.argmax(1)[drawn.argmax(1) != K]
-    if len(other):
-        rival = int(np.bincount(other).argmax())
-    else:
-        rival = int(np.argsort(point)[-2]) if lengths > 1 else K
+    second = int(np.argsort(point)[-2:][0])
+    rival = int(np.bincount(other).argmax()) if len(other) else second
     verify = np.array(held["verify"])
     error = 2 * verify.std(axis=0, ddof=1) / np.maximum(verify.mean(axis=0), 1e-9)
     row = max(K, rival, key=lambda k: error[k])
-    return BestLength(
-        acceptance,
-        K,
-        float(point[K]),
-        rival,
-        row + 1,
-        float(error[row]),
-        float(np.quantile(loss, 0.95)),
-    )
+    lost = float(np.quantile(loss, 0.95))
+    return BestLength(acceptance, K, float(point[K]), row + 1, float(error[row]), lost)
 
 
 def _speedups(
@@ -264,12 +249,10 @@ class LoopPrices:
             seconds=sitting.wall,
             blocks=len(counted),
             disturbed=counted.count(False),
-            warnings=tuple(
-                [
-                    *self._drift(of_target),
-                    *disturbed_warning(len(counted), counted.count(False)),
-                    *faster_wider_warning(cost),
-                ]
+            warnings=(
+                *self._drift(of_target),
+                *disturbed_warning(len(counted), counted.count(False)),
+                *faster_wider_warning(cost),
             ),
         )
         return replace(
@@ -377,7 +360,6 @@ def measure_several(
     settings: MeasureSettings,
     unfinished: Path | None = None,
     progress: Progress = quiet,
-    clocks: Clocks = REAL,
     timer: Callable[[], float] = perf_counter,
 ) -> list[CostTable]:
     """The costs of every entry; plain decoding and verification are timed once a rule.
@@ -415,7 +397,6 @@ def measure_several(
         warm,
         state.save if state else lambda sitting: None,
         progress,
-        clocks,
         pace=prices.settle,
         settled=lambda: all(b.settled for each in entries for b in prices.best_lengths(each)),
     )

@@ -3,16 +3,17 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
-from time import perf_counter, process_time
-from typing import Any
+from time import perf_counter
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
 from real.measure import ROUNDS, MeasureSettings
 from real.measure.blocks import Block
-from real.measure.timing import Job, Pace, Samples
+from real.measure.timing import Number, Pace, Samples, SavedRound
 from real.progress import Progress, quiet
 from simspec.output.files import write_json
 
@@ -20,35 +21,14 @@ SAVE_SECONDS = 20.0
 """Between two saves of an unfinished sitting."""
 
 
-@dataclass(frozen=True)
-class Clocks:
-    """Wall-clock and processor seconds of this process; tests inject their own."""
-
-    wall: Callable[[], float] = perf_counter
-    processor: Callable[[], float] = process_time
-
-
-REAL = Clocks()
-
-
 @dataclass
 class Sitting:
-    """Progress of a measurement.
-
-    | field | meaning |
-    | --- | --- |
-    | repeats | counted runs of the blocks |
-    | wall, processor | seconds of all runs, of the wall clock and of this process |
-    | wide | {"block kind size": relative half-width} of cells that are not precise yet |
-    """
+    """Progress of a measurement: counted runs of the blocks, seconds of all runs, and {"block kind
+    size": relative half-width} of cells that are not precise yet."""
 
     repeats: int = 0
     wall: float = 0.0
-    processor: float = 0.0
     wide: dict[str, float] = field(default_factory=dict)
-
-
-Save = Callable[[Sitting], None]
 
 
 def sit(
@@ -56,32 +36,26 @@ def sit(
     settings: MeasureSettings,
     sitting: Sitting | None = None,
     warm: Callable[[], None] = lambda: None,
-    save: Save = lambda sitting: None,
+    save: Callable[[Sitting], None] = lambda sitting: None,
     progress: Progress = quiet,
-    clocks: Clocks = REAL,
+    clock: Callable[[], float] = perf_counter,
     pace: Callable[[], None] = lambda: None,
     settled: Callable[[], bool] = lambda: True,
 ) -> Sitting:
     """Runs all blocks once uncounted, then again and again, in a new random order each time.
 
-    | runs | of |
-    | --- | --- |
-    | the first `settings.repeats` | every job of every block |
-    | later ones | jobs whose interval is wider than `settings.precision` |
-
-    `pace` is called before the first counted run of a block and after every one. Where no cell is
-    wide but the best length is not `settled`, every job runs again. It ends settled without a wide
-    cell, or after `settings.seconds` with the uncounted runs, checked before every block. A
-    `sitting` that was saved goes on where it stopped.
+    The first `settings.repeats` runs are of every job of every block, later ones of the jobs whose
+    interval is wider than `settings.precision`. `pace` is called before the first counted run of a
+    block and after every one. Where no cell is wide but the best length is not `settled`, every job
+    runs again. It ends settled without a wide cell, or after `settings.seconds` with the uncounted
+    runs, checked before every block. A `sitting` that was saved goes on where it stopped.
     """
     sitting = sitting or Sitting()
     rng = np.random.default_rng((settings.seed, sitting.repeats))
     names = list(blocks)
     total = (settings.repeats + 1) * len(names)
-    before = sitting.wall, sitting.processor
-    done = 0
-    begin, busy = clocks.wall(), clocks.processor()
-    saved = begin
+    before, done = sitting.wall, 0
+    saved = begin = clock()
     for i in rng.permutation(len(names)):  # warms caches, allocators and compiled policies
         blocks[names[i]].run(rng, 1, False, 0.0)
         done += 1
@@ -90,8 +64,7 @@ def sit(
     pace()
 
     def late() -> bool:
-        sitting.wall = before[0] + clocks.wall() - begin
-        sitting.processor = before[1] + clocks.processor() - busy
+        sitting.wall = before + clock() - begin
         return sitting.repeats >= settings.repeats and sitting.wall >= settings.seconds
 
     while not late():
@@ -110,10 +83,10 @@ def sit(
             done = min(done + 1, total - 1)
             note = "" if least else f"{len(sitting.wide)} cells wider than {settings.precision:.0%}"
             progress("measuring", done, total, note)
-            if clocks.wall() - saved >= SAVE_SECONDS:
+            if clock() - saved >= SAVE_SECONDS:
                 late()
                 save(sitting)
-                saved = clocks.wall()
+                saved = clock()
         sitting.repeats += 1
     sitting.wide = wide_cells(blocks, settings.precision)
     progress("measuring", total, total, f"{len(sitting.wide)} wide cells")
@@ -123,15 +96,21 @@ def sit(
 def wide_cells(blocks: Mapping[str, Block], precision: float) -> dict[str, float]:
     """{"block kind size": relative half-width} of all cells above `precision`."""
     return {
-        f"{name} {_cell(job)}": width if isfinite(width) else float("inf")
+        f"{name} {job.kind} {job.size}": width
         for name, block in blocks.items()
         for job, width in block.widths().items()
         if width > precision
     }
 
 
-def _cell(job: Job) -> str:
-    return f"{job.kind} {job.size}"
+class Saved(msgspec.Struct):
+    """The file of an unfinished sitting."""
+
+    key: Any
+    repeats: int
+    wall: float
+    blocks: list[Annotated[list[Number], Meta(min_length=1)]]
+    samples: dict[str, list[SavedRound]]
 
 
 class UnfinishedSitting:
@@ -154,34 +133,21 @@ class UnfinishedSitting:
         if not self.path.exists():
             return Sitting()
         try:
-            held = json.loads(self.path.read_text(encoding="utf-8"))
-            if held["key"] != self.key:
+            held = msgspec.json.decode(self.path.read_bytes(), type=Saved)
+            if held.key != self.key:
                 return Sitting()
-            rows = {name: held["samples"][name] for name in self.samples}
-            sitting = Sitting(int(held["repeats"]), float(held["wall"]), float(held["processor"]))
-            self.pace.extend(held["blocks"])
+            self.pace.extend(held.blocks)
             for name, samples in self.samples.items():
-                samples.extend(rows[name])
-        except (
-            OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError,
-            RecursionError,
-        ) as error:  # fmt: skip
+                samples.extend(held.samples[name])
+        except (OSError, ValueError, LookupError, RecursionError, msgspec.MsgspecError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ValueError(
                 f"{self.path} holds no unfinished measurement ({reason}): delete it to start anew"
             ) from None
-        return sitting
+        return Sitting(held.repeats, held.wall)
 
     def save(self, sitting: Sitting) -> None:
         """Replaces the file."""
-        write_json(
-            self.path,
-            {
-                "key": self.key,
-                "repeats": sitting.repeats,
-                "wall": sitting.wall,
-                "processor": sitting.processor,
-                "blocks": self.pace.to_list(),
-                "samples": {name: samples.to_list() for name, samples in self.samples.items()},
-            },
-        )
+        rows = {name: samples.to_list() for name, samples in self.samples.items()}
+        held = Saved(self.key, sitting.repeats, sitting.wall, self.pace.to_list(), rows)
+        write_json(self.path, msgspec.to_builtins(held))

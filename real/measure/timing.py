@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 from torch import Tensor
 
 from real.decode.features import PREDICTOR_NAMES
@@ -47,22 +48,17 @@ PASS_WIDTHS = 1, 4, 8
 class Job:
     """One thing to time.
 
-    | kind | size | in the decode loop |
+    | kind | size | what |
     | --- | --- | --- |
     | plain | 0, 1 | plain decoding without a drafter; 1: the duplicate in separate sequences |
     | alone | tokens | verification of a chain that no drafter computed |
     | nodes | tokens | verification of a tree; no drafter computed it, unless passes resume |
-    | fixed | draft length | drafts of that length |
+    | fixed | length | drafts of that length |
     | backlog | rows | drafts of one token after that many rounds without a draft |
-    | features | draft length | drafts whose confidence the policy reads |
-    | theta, theta_low_rank | draft length | drafts whose prediction the policy reads, and no more |
+    | features, theta, theta_low_rank | length | drafts whose confidence or prediction is read |
     | width | rows of a pass | drafting a two-level tree, without verification |
-
-    | kind | size | as a bare batched pass (`real.measure.blocks`) |
-    | --- | --- | --- |
-    | verify | draft length | the target's pass |
-    | steps | 0 | K draft steps |
-    | backlog | rows | the first draft step after that backlog |
+    | verify, steps, backlog | length, 0, rows | bare passes of a batch: the target's; K draft \
+steps; the first step after that backlog |
     """
 
     kind: str
@@ -155,18 +151,12 @@ class EndOfJobs(Exception):
 
 
 class JobPlan:
-    """Does `units` of jobs in order, each round by its job's plan.
+    """Does `units`, jobs that belong together, in order: each round by its job's plan.
 
-    | argument | meaning |
-    | --- | --- |
-    | plans | job -> its plan |
-    | units | jobs that belong together, one a round |
-    | room | new tokens after which the sequence ends; `left` then has the other units |
-    | retries | units that started after a backlog, and are done once more at the end |
-    | pass_one | times a one-row pass, (block, seconds): before the first and after every round |
-
-    It is its own reader: reading features is the current job's matter. `jobs`, `rounds`,
-    `clock.rows` and `passes` say what was done round by round, and in how many seconds.
+    It ends after `room` new tokens; `left` then has the other units. Up to `retries` units that
+    started after a backlog are done once more at the end. `pass_one` times a one-row pass, (block,
+    seconds), before the first and after every round. `jobs`, `rounds`, `clock.rows` and `passes`
+    say what was done round by round, and in how many seconds.
     """
 
     def __init__(
@@ -247,13 +237,6 @@ ROUNDS = 8
 """One-row passes that say the pace around a run of bare batched passes."""
 
 
-class Paced(Protocol):
-    """Timed seconds that wait for the pace measured after them."""
-
-    def settle(self, before: float, after: float) -> None:
-        """Notes the seconds of one-row passes before and after what waits."""
-
-
 @dataclass
 class TimingBlock:
     """At most a second of a sitting: seconds of its one-row passes, and the share of its time that
@@ -298,7 +281,8 @@ class Pace:
     ):
         self.timer, self.stolen = timer, stolen
         self.blocks: list[TimingBlock] = []
-        self.paced: list[Paced] = []
+        self.paced: list[Any] = []
+        """What waits for `settle(before, after)`: seconds of one-row passes on both sides."""
         self.last = 0.0
         self._begun = self._stolen = 0.0
         self._first = 0
@@ -350,10 +334,6 @@ class Pace:
                 timed.settle(self.last, seconds)
         self.last = seconds
 
-    def __contains__(self, block: int) -> bool:
-        """Whether it has a block of that number."""
-        return 0 <= block < len(self.blocks)
-
     @property
     def counted(self) -> list[bool]:
         """Whether each block counts; True for all where none would."""
@@ -385,12 +365,8 @@ class Pace:
         return [[block.stolen, *block.pace] for block in self.blocks]
 
     def extend(self, rows: Iterable[Sequence[float]]) -> None:
-        """Adds what `to_list` gave; ValueError or TypeError for anything else."""
-        for stolen, *pace in rows:
-            numbers = [float(value) for value in (stolen, *pace)]
-            if not np.isfinite(numbers).all():
-                raise ValueError("a timing block holds numbers that are not finite")
-            self.blocks.append(TimingBlock(numbers[1:], numbers[0]))
+        """Adds what `to_list` gave."""
+        self.blocks += [TimingBlock(pace, stolen) for stolen, *pace in rows]
         self.changes += 1
 
 
@@ -419,24 +395,11 @@ class Timed(NamedTuple):
     def __add__(self, other: "Timed") -> "Timed":  # type: ignore[override]
         return Timed(*(np.concatenate(pair) for pair in zip(self, other)))
 
-    def map(self, seconds: np.ndarray) -> "Timed":
-        """Other seconds of the same rounds."""
-        return self._replace(seconds=seconds)
-
 
 @dataclass(frozen=True)
 class TimedRound:
-    """One round of the decode loop.
-
-    | field | meaning |
-    | --- | --- |
-    | first | whether it is the first of its sequence |
-    | computed, drafted | draft tokens computed, and submitted |
-    | backlog | rows that the drafter's cache lagged by when it started |
-    | seconds | float64 `[4]`: drafting, verification, policy, other |
-    | pace | median seconds of the one-row target passes around the round; 0: unknown |
-    | block | the timing block that it ran in |
-    """
+    """One round of the decode loop: its seconds, float64 [4], of drafting, verification, policy and
+    other; `pace`, the median of the one-row passes around it (0: unknown); its timing block."""
 
     first: bool
     computed: int
@@ -452,8 +415,11 @@ PASS = (VERIFICATION, OTHER)
 DRAFT = (DRAFTING, POLICY)
 NEAR = 4
 """One-row passes on each side of a round that say its pace: a few tenths of a second."""
-MOST = 1e300
-"""Most seconds of a phase; a file can hold integers that no float does."""
+
+
+Number = Annotated[float, Meta(le=1e300)]
+SavedRound = tuple[str, int, bool, int, int, int, Number, int, Number, Number, Number, Number]
+"""A round of a job as files hold it: its kind and size, and the fields of a TimedRound."""
 
 
 class Samples:
@@ -537,34 +503,22 @@ class Samples:
         without = self.seconds(job, DRAFT, 0)
         return without if len(without.seconds) else self.seconds(job, DRAFT)
 
-    def to_list(self) -> list[list]:
+    def to_list(self) -> list[SavedRound]:
         """Plain rows, for a file."""
         return [
-            [
-                *(job.kind, job.size, r.first, r.computed, r.drafted, r.backlog),
-                *(r.pace, r.block),
-                *r.seconds.tolist(),
-            ]
+            (job.kind, job.size, r.first, r.computed, r.drafted, r.backlog, r.pace, r.block,
+             *r.seconds.tolist())
             for job, rounds in self.rounds.items()
             for r in rounds
-        ]
+        ]  # fmt: skip
 
-    def extend(self, rows: Iterable[Sequence]) -> None:
-        """Adds what `to_list` gave; ValueError or TypeError for anything else."""
-        rows = list(rows)
-        for row in rows:
-            if type(row[0]) is not str or not all(map(_is_number, row[1:])):
-                raise ValueError(f"a round is {str(row)[:80]}, expected a job's name and numbers")
+    def extend(self, rows: Iterable[SavedRound]) -> None:
+        """Adds what `to_list` gave; ValueError for a round of a timing block that is not there."""
         for kind, size, first, computed, drafted, backlog, pace, block, *seconds in rows:
             timed = TimedRound(first, computed, drafted, backlog, np.array(seconds), pace, block)
-            if self.pace is not None and not (type(block) is int and block in self.pace):
-                raise ValueError(f"a round ran in block {block!r}, which the file does not hold")
+            if self.pace is not None and not 0 <= block < len(self.pace.blocks):
+                raise ValueError(f"a round ran in block {block}, which the file does not hold")
             self.rounds[Job(kind, size)].append(timed)
-
-
-def _is_number(value: object) -> bool:
-    """Whether this is a number that a float holds."""
-    return isinstance(value, int | float) and abs(value) < MOST
 
 
 def _beside(passes: Sequence[tuple[int, float]], i: int) -> tuple[float, int]:

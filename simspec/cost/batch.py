@@ -1,64 +1,47 @@
 """Costs of sequences decoded together: BatchCost of a step, TokenCost by tokens."""
 
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
+from simspec.cost.provenance import convert_fields
 from simspec.cost.table import CostTable
 
 ROWS = 64
 """Rows of a pass that a stated cost lists; more are on the same line."""
+Time = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 @dataclass(frozen=True)
 class TokenCost:
     """Seconds of the parts of a round; all >= 0, `fixed` + `token` > 0.
 
-    | field | name in a text | meaning |
-    | --- | --- | --- |
-    | fixed | pass | a pass of the target |
-    | token | token | each row of it |
-    | kv | kv | each cached token that it reads |
-    | step | step | a pass in which a sequence has several rows: another kernel |
-    | draft | draft | each draft step |
-    | draft_round | draft_round | each round that drafts |
-    | draft_row | draft_row | each further row of a draft step |
-    | draft_kv | draft_kv | each cached token that a draft step reads |
-    | overhead | overhead | each round, and each plain step |
+    | field | of each |
+    | --- | --- |
+    | fixed ("pass" in a text), token, kv | pass of the target, its rows, cached tokens it reads |
+    | step | pass in which a sequence has several rows: another kernel |
+    | draft, draft_row, draft_kv | draft step, its further rows, cached tokens it reads |
+    | draft_round, overhead | round that drafts; round, and plain step |
     """
 
-    fixed: float
-    token: float = 0.0
-    kv: float = 0.0
-    step: float = 0.0
-    draft: float = 0.0
-    draft_round: float = 0.0
-    draft_row: float = 0.0
-    draft_kv: float = 0.0
-    overhead: float = 0.0
+    fixed: Time
+    token: Time = 0.0
+    kv: Time = 0.0
+    step: Time = 0.0
+    draft: Time = 0.0
+    draft_round: Time = 0.0
+    draft_row: Time = 0.0
+    draft_kv: Time = 0.0
+    overhead: Time = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not (np.isfinite(value) and 0 <= value <= 1e6):
-                raise ValueError(f"{_text_name(field.name)} is {value}, expected a time >= 0")
+        convert_fields(self, "terms of a cost")
         if not self.fixed + self.token > 0:
             raise ValueError("pass and token are 0, expected a pass to take time")
-
-    def plain(self, batch: int = 1, context: float = 0.0) -> float:
-        """Seconds of a plain step of `batch` sequences, `context` cached tokens each."""
-        return self.overhead + self.fixed + (self.token + self.kv * context) * batch
-
-    def round(self, K: int, batch: int = 1, context: float = 0.0) -> float:
-        """Seconds of a round in which every sequence drafts K tokens."""
-        read = (self.draft_row * (batch - 1) + self.draft_kv * batch * context) * K
-        drafting = self.step + self.draft_round if K else 0.0
-        rows = self.token * batch * K
-        return self.plain(batch, context) + rows + drafting + self.draft * K + read
 
     def cost(self, K: int, context: float = 0.0, name: str = "cost") -> CostModel:
         """The CostModel of one sequence with `context` cached tokens, for drafts of up to K."""
@@ -72,7 +55,7 @@ class TokenCost:
             + self.step * (rows > 0),
             catch_up=np.zeros(1),
             overhead=self.overhead,
-            baseline=self.plain(1, context),
+            baseline=self.overhead + self.fixed + self.token + self.kv * context,
             name=name,
             node=self.draft_row,
             kv_verify=self.kv,
@@ -87,7 +70,7 @@ def parse_terms(text: str) -> TokenCost:
 
     ValueError for unknown, repeated or missing names, and for values that are no times.
     """
-    known = {_text_name(field.name): field.name for field in fields(TokenCost)}
+    known = {"pass": "fixed"} | {each.name: each.name for each in fields(TokenCost)[1:]}
     terms: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
@@ -102,10 +85,6 @@ def parse_terms(text: str) -> TokenCost:
     if "fixed" not in terms:
         raise ValueError("pass is missing, expected the milliseconds of a pass of the target")
     return TokenCost(**terms)
-
-
-def _text_name(field: str) -> str:
-    return "pass" if field == "fixed" else field
 
 
 Array = NDArray[np.float64]
@@ -311,19 +290,3 @@ def batch_cost(cost: CostModel | CostTable, batch: int, context: float | None = 
     if isinstance(cost, CostTable):
         cost = cost.at(1, None if context is None else round(context))
     return BatchCost(cost if context is None else cost.at(context))
-
-
-def with_draft_row(cost: CostModel | CostTable, seconds: float) -> CostModel | CostTable:
-    """The same costs with these seconds for each further row of a draft step (`node`)."""
-    if isinstance(cost, CostModel):
-        return _with_node(cost, seconds)
-    cells = tuple(
-        tuple(cell if cell is None else _with_node(cell, seconds) for cell in row)
-        for row in cost.cells
-    )
-    return replace(cost, cells=cells)
-
-
-def _with_node(cost: CostModel, seconds: float) -> CostModel:
-    stated = replace(cost, node=seconds, precision=None)
-    return stated.derived(partial(_with_node, seconds=seconds), cost)

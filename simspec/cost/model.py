@@ -5,20 +5,27 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from operator import methodcaller
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from msgspec import Meta
 
-from simspec.cost.provenance import CostOrigin, CostPrecision, read_origin
+from simspec.cost.provenance import (
+    LISTS,
+    CostOrigin,
+    CostPrecision,
+    Finite,
+    convert_fields,
+    converted,
+    read_origin,
+)
 from simspec.cost.rounds import CostTables, chain_seconds, levels_seconds
 from simspec.output.files import check_keys, read_json, write_json
 
-_LISTS = ("draft", "verify", "catch_up")
-_ARRAYS = (*_LISTS, "passes")
-_TEXTS = ("name", "device")
-_TERMS = ("kv_verify", "kv_draft", "step", "context")
+_ARRAYS = (*LISTS, "passes")
+_TERMS = ("node", "kv_verify", "kv_draft", "step", "context")
 _ROUNDING = 1 + 1e-9
-_OPTIONAL = ("node", "origin", "precision", "predictor", "passes", *_TERMS)
+_OPTIONAL = ("origin", "precision", "predictor", "passes", *_TERMS)
 """Keys that a file leaves out where they say nothing."""
 PREDICTED = "theta", "theta_low_rank"
 """Features that a learned predictor gives (EESD Eq. 5)."""
@@ -26,6 +33,9 @@ MOST_SECONDS = 1e9
 """Limit of a time: sums over a recording stay finite, and their ratios keep their digits."""
 LEAST_SECONDS = 1e-15
 """Limit of a plain step, from below."""
+Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+_PLAIN = dict.fromkeys(_ARRAYS, list[float]) | {"name": str, "device": str}
+"""Types of a file's values; others are numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,34 +73,37 @@ class CostModel:
     draft: np.ndarray
     verify: np.ndarray
     catch_up: np.ndarray
-    overhead: float
-    baseline: float
+    overhead: Seconds
+    baseline: Annotated[float, Meta(ge=LEAST_SECONDS, le=MOST_SECONDS)]
     name: str = "cost"
     device: str = ""
-    feature: float = 0.0
-    node: float = 0.0
+    feature: Seconds = 0.0
+    node: Seconds = 0.0
     origin: CostOrigin | None = None
     precision: CostPrecision | None = None
-    kv_verify: float = 0.0
-    kv_draft: float = 0.0
-    step: float = 0.0
-    context: float = 0.0
-    predictor: float | None = None
+    kv_verify: Seconds = 0.0
+    kv_draft: Seconds = 0.0
+    step: Seconds = 0.0
+    context: Finite = 0.0
+    predictor: Seconds | None = None
     passes: np.ndarray | None = None
     _parent: ClassVar[tuple[Callable[..., "CostModel"], tuple["CostModel", ...]] | None] = None
 
     def __post_init__(self) -> None:
-        lists = _LISTS if self.passes is None else _ARRAYS
-        for field in lists:
+        for field in LISTS if self.passes is None else _ARRAYS:
             array = np.ascontiguousarray(getattr(self, field), dtype=np.float64)
-            valid = array.ndim == 1 and len(array) and np.isfinite(array).all()
-            if not valid or (array < 0).any():
+            # a comparison with nan is false
+            if (
+                array.ndim != 1
+                or not len(array)
+                or not ((array >= 0) & (array <= MOST_SECONDS)).all()
+            ):
                 raise self._error(
-                    f"{field} is not a non-empty list of finite seconds >= 0: correct it"
+                    f"{field} is not a non-empty list of finite seconds >= 0, at most "
+                    f"{MOST_SECONDS:g}: correct it"
                 )
             object.__setattr__(self, field, array)
-        for field in ("overhead", "baseline", "feature", "node", *_TERMS):
-            object.__setattr__(self, field, float(getattr(self, field)))
+        convert_fields(self, f"cost {self.name!r}")
         if len(self.draft) > len(self.verify):
             raise self._error(
                 f"draft has {len(self.draft)} entries and verify {len(self.verify)}, "
@@ -100,39 +113,9 @@ class CostModel:
             first = getattr(self, field)[0]
             if first != 0:
                 raise self._error(f"{field}[0] is {first}, expected 0: no work, no time")
-        for field in ("feature", "node", *_TERMS):
-            value = getattr(self, field)
-            if not (np.isfinite(value) and value >= 0):
-                unit = "tokens" if field == "context" else "seconds"
-                raise self._error(f"{field} is {value}, expected finite {unit} >= 0")
-        if self.predictor is not None:
-            object.__setattr__(self, "predictor", float(self.predictor))
-            if not (np.isfinite(self.predictor) and self.predictor >= 0):
-                raise self._error(f"predictor is {self.predictor}, expected finite seconds >= 0")
-        finite = np.isfinite(self.overhead) and np.isfinite(self.baseline)
-        if not (finite and self.overhead >= 0 and self.baseline > 0):
-            raise self._error(
-                f"overhead {self.overhead}, baseline {self.baseline}, expected finite, >= 0 and > 0"
-            )
-        longest = max(float(getattr(self, field).max()) for field in lists)
-        charged = self.feature, self.node, self.predictor or 0.0
-        for seconds in (longest, self.overhead, self.baseline, *charged):
-            if seconds > MOST_SECONDS:
-                raise self._error(
-                    f"{seconds:g} seconds, expected at most {MOST_SECONDS:g}: give seconds"
-                )
-        if self.baseline < LEAST_SECONDS:
-            raise self._error(
-                f"baseline is {self.baseline:g}, expected at least {LEAST_SECONDS:g} seconds: "
-                "give seconds"
-            )
-        for field, kind in (("origin", CostOrigin), ("precision", CostPrecision)):
-            value = getattr(self, field)
-            if not (value is None or isinstance(value, kind)):
-                raise self._error(f"{field} is {value!r}, expected a {kind.__name__} or None")
         self._check_terms()
         if self.precision is not None:
-            sizes = {field: len(getattr(self, field)) for field in _LISTS}
+            sizes = {field: len(getattr(self, field)) for field in LISTS}
             if wrong := self.precision.misfit(sizes, self.predictor is not None):
                 raise self._error(wrong)
             _ = self.replicates  # an invalid one is the file's error, not that of a later table
@@ -183,6 +166,11 @@ class CostModel:
         object.__setattr__(self, "_parent", (change, parents))
         return self
 
+    def _derived(self, method: str, argument: Any, **changed: Any) -> "CostModel":
+        """The changed costs, as a method of that name makes them."""
+        made = replace(self, precision=None, **changed)
+        return made.derived(methodcaller(method, argument), self)
+
     @property
     def K(self) -> int:
         return len(self.draft) - 1
@@ -211,14 +199,8 @@ class CostModel:
             raise ValueError(
                 f"cost ratio is {c}, expected 0 to {MOST_SECONDS:g}: pass draft step / target step"
             )
-        return cls(
-            draft=c * np.arange(K + 1),
-            verify=np.ones(max(K, nodes) + 1),
-            catch_up=np.zeros(1),
-            overhead=0.0,
-            baseline=1.0,
-            name=f"c={c:g}",
-        )
+        verify = np.ones(max(K, nodes) + 1)
+        return cls(c * np.arange(K + 1), verify, np.zeros(1), 0.0, 1.0, f"c={c:g}")
 
     def reading(self, reads: Sequence[str]) -> "CostModel":
         """The costs of a policy that reads these features, some seconds on every computed token.
@@ -230,8 +212,7 @@ class CostModel:
         if not charge:
             return self
         draft = self.draft + charge * np.arange(self.K + 1)
-        charged = replace(self, draft=draft, feature=0.0, predictor=None, precision=None)
-        return charged.derived(methodcaller("reading", tuple(reads)), self)
+        return self._derived("reading", tuple(reads), draft=draft, feature=0.0, predictor=None)
 
     def charge(self, reads: Sequence[str]) -> float:
         """Seconds of reading these features of one computed token."""
@@ -252,37 +233,34 @@ class CostModel:
         if not moved or not (self.kv_verify or self.kv_draft):
             return self
         draft = self.draft + self.kv_draft * moved * np.arange(self.K + 1)
-        return replace(
-            self,
+        return self._derived(
+            "at",
+            context,
             draft=np.maximum(draft, 0.0),
             verify=np.maximum(self.verify + self.kv_verify * moved, 0.0),
             baseline=self.baseline + self.kv_verify * moved,
             passes=None,
             context=float(context),
-            precision=None,
-        ).derived(methodcaller("at", context), self)
+        )
 
     def truncate(self, K: int) -> "CostModel":
         """The same costs for chains of at most K <= self.K tokens; ValueError beyond."""
         if not 0 <= K <= self.K:
-            raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, asked for {K}: "
-                "measure it further or extend() it"
+            raise self._error(
+                f"prices drafts up to {self.K}, asked for {K}: measure it further or extend() it"
             )
         if K == self.K == self.nodes:
             return self
         draft, verify = self.draft[: K + 1], self.verify[: K + 1]
-        shorter = replace(self, draft=draft, verify=verify, precision=None)
-        return shorter.derived(methodcaller("truncate", K), self)
+        return self._derived("truncate", K, draft=draft, verify=verify)
 
     def extend(self, K: int) -> "CostModel":
         """The same costs extrapolated to K >= self.K by their last step, the kernel step left out;
         at least one must be measured.
         """
         if K < self.K or self.K < 1:
-            raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, asked to extend to {K}: "
-                "truncate() or measure more"
+            raise self._error(
+                f"prices drafts up to {self.K}, asked to extend to {K}: truncate() or measure more"
             )
         kernel = self.step if self.nodes == 1 else 0.0
         draft, verify = (
@@ -292,8 +270,7 @@ class CostModel:
                 (self.verify, self.verify[-1] - self.verify[-2] - kernel),
             )
         )
-        longer = replace(self, draft=draft, verify=verify, precision=None)
-        return longer.derived(methodcaller("extend", K), self)
+        return self._derived("extend", K, draft=draft, verify=verify)
 
     def widen(self, nodes: int) -> "CostModel":
         """The same costs with `verify` extrapolated to `nodes` submitted tokens, if it is shorter.
@@ -305,26 +282,21 @@ class CostModel:
         if nodes <= self.nodes:
             return self
         if self.nodes < 2:
-            raise ValueError(
-                f"cost {self.name!r} prices {self.nodes} submitted tokens, "
-                f"too few to continue to {nodes}: measure more rows"
+            raise self._error(
+                f"prices {self.nodes} submitted tokens, too few to continue to {nodes}: "
+                "measure more rows"
             )
         late = np.arange(self.nodes // 2, self.nodes + 1)
         slope = max(float(np.polyfit(late, self.verify[late], 1)[0]), 0.0)
         more = self.verify[-1] + slope * np.arange(1, nodes - self.nodes + 1)
-        verify = np.concatenate((self.verify, more))
-        wider = replace(self, verify=verify, precision=None)
-        return wider.derived(methodcaller("widen", nodes), self)
+        return self._derived("widen", nodes, verify=np.concatenate((self.verify, more)))
 
     def seconds(self, rounds: Any) -> np.ndarray:
         """float64[R]: seconds of every round of a `Rounds`, the backlog starting at 0 in each
         sequence.
         """
-        if len(rounds.computed) and int(rounds.computed.max()) > self.K:
-            raise ValueError(
-                f"cost {self.name!r} prices drafts up to {self.K}, "
-                f"a round computed {rounds.computed.max()}"
-            )
+        if len(rounds.computed) and (most := int(rounds.computed.max())) > self.K:
+            raise self._error(f"prices drafts up to {self.K}, a round computed {most}")
         held = rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
         return np.asarray(chain_seconds(self.tables, *held))
 
@@ -340,34 +312,25 @@ class CostModel:
             ("submitted", rounds.drafted, self.nodes),
         ):
             if len(tokens) and int(tokens.max()) > priced:
-                raise ValueError(
-                    f"cost {self.name!r} prices {priced} {kind} tokens, a round has "
-                    f"{tokens.max()}: measure with more rows"
+                raise self._error(
+                    f"prices {priced} {kind} tokens, a round has {tokens.max()}: "
+                    "measure with more rows"
                 )
-        seconds: np.ndarray = levels_seconds(
-            self.tables,
-            rounds.offset,
-            rounds.computed,
-            rounds.drafted,
-            np.asarray(backlog, np.int64),
-        )
+        held = rounds.offset, rounds.computed, rounds.drafted, np.asarray(backlog, np.int64)
+        seconds: np.ndarray = levels_seconds(self.tables, *held)
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, as in the file: without the optional keys that say nothing."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values = {
-            k: v
-            for k, v in values.items()
-            if k not in _OPTIONAL or (v is not None if k in ("predictor", "passes") else v)
-        }
-        for name in ("origin", "precision"):
-            if values.get(name) is not None:
-                values[name] = values[name].to_dict()
-        return {
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in values.items()
-        }
+        values = {}
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if name in _OPTIONAL and (value is None or name in _TERMS and not value):
+                continue
+            if isinstance(value, CostOrigin | CostPrecision):
+                value = value.to_dict()
+            values[name] = value.tolist() if isinstance(value, np.ndarray) else value
+        return values
 
     def to_json(self, path: str | PathLike[str]) -> None:
         """Writes the model as one JSON object of its fields, completely or not at all."""
@@ -383,15 +346,8 @@ class CostModel:
             data = {key: value for key, value in data.items() if key != "precision"}
         names = (field.name for field in fields(cls))
         check_keys(data, (name for name in names if name not in _OPTIONAL or name in data))
-        for key, value in data.items():
-            kind: Any = str if key in _TEXTS else (int, float)
-            items = value if key in _ARRAYS and isinstance(value, list) else [value]
-            valid = all(isinstance(item, kind) and not isinstance(item, bool) for item in items)
-            if isinstance(value, list) != (key in _ARRAYS) or not valid:
-                raise ValueError(
-                    f"{key} is {value!r}, expected {'text' if key in _TEXTS else 'seconds'}"
-                )
-        return cls(**data, origin=origin, precision=precision)
+        plain = {k: converted(k, v, _PLAIN.get(k, float)) for k, v in data.items()}
+        return cls(**plain, origin=origin, precision=precision)
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> "CostModel":

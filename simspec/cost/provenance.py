@@ -1,60 +1,102 @@
 """CostOrigin and CostPrecision: where costs were measured, and how certain each part is."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from itertools import chain
-from math import isfinite
-from typing import Any
+from functools import cache
+from sys import float_info
+from typing import Annotated, Any, ClassVar, Self, get_type_hints
+
+import msgspec
+import numpy as np
+from msgspec import Meta
 
 from simspec.output.files import check_keys
+
+Finite = Annotated[float, Meta(ge=0, le=float_info.max)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+def converted(label: str, value: Any, kind: Any) -> Any:
+    """`value` as `kind`; ValueError, one line that begins with `label`, where it is none."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("Expected", "expected").replace("`", "")
+        raise ValueError(f"{label} is {repr(value)[:80]}, {reason}") from None
+
+
+def convert_fields(made: Any, label: str) -> None:
+    """Each field of a frozen dataclass as its annotation says; ValueError as of `converted`."""
+    for name, kind in field_types(type(made)).items():
+        value = converted(f"{label}: {name}", getattr(made, name), kind)
+        object.__setattr__(made, name, value)
+
+
+def _field_types(kind: Any) -> dict[str, Any]:
+    """{field: its annotation} of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+field_types: Callable[[Any], dict[str, Any]] = cache(_field_types)
+
 
 IDENTITY = ("device", "threads", "dtype")
 """What two costs have to share before their seconds can be compared."""
 
-_MAPS = ("engines", "versions", "products")
+
+class Part:
+    """A part of a cost file: a frozen dataclass whose fields are checked, and are the keys."""
+
+    optional: ClassVar[tuple[str, ...]]
+    """Keys that a file leaves out where they say nothing."""
+
+    def __post_init__(self) -> None:
+        convert_fields(self, type(self).__name__.removeprefix("Cost").lower())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and texts, as in the file."""
+        values = {name: getattr(self, name) for name in field_types(type(self))}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+            if value or name not in self.optional
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The inverse of `to_dict`; ValueError for missing or unknown keys and other values."""
+        held = data if isinstance(data, dict) else {}  # anything else check_keys refuses
+        check_keys(data, (k for k in field_types(cls) if k in held or k not in cls.optional))
+        return cls(**data)
 
 
 @dataclass(frozen=True)
-class CostOrigin:
+class CostOrigin(Part):
     """Device, engines and versions of a measurement of costs; an empty value, or 0, is unknown.
 
-    | field | type | meaning |
-    | --- | --- | --- |
-    | device | str | the GPU, or the processor |
-    | threads | int >= 0 | of torch on the host |
-    | dtype | str | of weights and caches |
-    | engines | {model: engine} | engines that the target and the drafter ran on |
-    | versions | {library: version} | of Python and of the libraries that decide latency |
-    | created | str | UTC, ISO 8601 |
-    | sitting | str | equal in all files that one measurement wrote |
-    | products | {shape: text} | how each number of rows was multiplied; files of today have none |
+    | field | meaning |
+    | --- | --- |
+    | device, threads, dtype | GPU or processor; of torch on the host; of weights and caches |
+    | engines | {model: engine} that the target and the drafter ran on |
+    | versions | {library: version} of Python and of the libraries that decide latency |
+    | created, sitting | UTC, ISO 8601; equal in all files that one measurement wrote |
+    | products | {shape: text}, how each number of rows was multiplied; files of today have none |
 
     ValueError for values of another type.
     """
 
     device: str = ""
-    threads: int = 0
+    threads: Count = 0
     dtype: str = ""
     engines: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     created: str = ""
     sitting: str = ""
     products: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.name == "threads":
-                valid, expected = type(value) is int and value >= 0, "a whole number >= 0"
-            elif item.name in _MAPS:
-                valid = isinstance(value, Mapping) and all(
-                    isinstance(text, str) for pair in value.items() for text in pair
-                )
-                expected = "an object of texts"
-            else:
-                valid, expected = isinstance(value, str), "text"
-            if not valid:
-                raise ValueError(f"origin: {item.name} is {value!r}, expected {expected}")
+    optional = ("products",)
 
     def differences(self, other: "CostOrigin") -> tuple[str, ...]:
         """Which of IDENTITY both origins know, and know differently."""
@@ -66,168 +108,91 @@ class CostOrigin:
         """Whether all of IDENTITY is known."""
         return all(getattr(self, name) for name in IDENTITY)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain texts and numbers, as in the file."""
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        values = {name: dict(v) if name in _MAPS else v for name, v in values.items()}
-        return values if self.products else {k: v for k, v in values.items() if k != "products"}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> "CostOrigin":
-        """The inverse of `to_dict`; ValueError for missing or unknown keys and for other values."""
-        names = (item.name for item in fields(cls))
-        check_keys(data, (name for name in names if name != "products" or name in data))
-        return cls(**data)
-
 
 def read_origin(data: Any) -> tuple[Any, CostOrigin | None]:
     """(the JSON value of a cost file without its origin, the origin or None).
 
     Older files hold "engines" alone. ValueError for an invalid origin.
     """
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or not {"origin", "engines"} & set(data):
         return data, None
+    if {"origin", "engines"} <= set(data):
+        raise ValueError("holds engines outside its origin, expected them inside it")
     rest = {key: value for key, value in data.items() if key not in ("engines", "origin")}
     if "origin" in data:
-        if "engines" in data:
-            raise ValueError("holds engines outside its origin, expected them inside it")
         return rest, CostOrigin.from_dict(data["origin"])
-    if "engines" in data:
-        return rest, CostOrigin(engines=data["engines"])
-    return rest, None
+    return rest, CostOrigin(engines=data["engines"])
 
 
 PARTS = ("draft", "verify", "catch_up", "overhead", "baseline", "feature", "node")
 LISTS = ("draft", "verify", "catch_up")
 REPLICATED = (*LISTS, "overhead", "feature", "node")
 MOST_REPLICATES = 1000
-_OPTIONAL = ("replicates", "blocks", "disturbed")
-"""Keys that a file leaves out where they say nothing."""
 
 
 @dataclass(frozen=True)
-class CostPrecision:
+class CostPrecision(Part):
     """Intervals of the medians that a CostModel holds.
 
-    | field | type | meaning |
-    | --- | --- | --- |
-    | level | float | of the intervals |
-    | half_width | {part: seconds or list} | None: not measured, or under 6 rounds |
-    | samples | {part: count or list} | timed rounds; 0: filled, not measured |
-    | seconds | float | the measurement took |
-    | after_draft | float | seconds that a draft adds to the pass after it |
-    | warnings | (str,) | one line each: cells that are wide, drift, a busy machine |
-    | replicates | {part: list [R]} | bootstrap replicates, in plain steps of the replicate |
-    | blocks | int | timing blocks of the sitting |
-    | disturbed | int | of these, left out as disturbed |
+    | field | meaning |
+    | --- | --- |
+    | level | of the intervals |
+    | half_width | {part: seconds or list}; None: not measured, or under 4 timing blocks |
+    | samples | {part: count or list} of timed blocks; 0: filled, not measured |
+    | seconds | the measurement took |
+    | after_draft | seconds that a draft adds to the pass after it, part of every draft[j], j >= 1 |
+    | warnings | one line each: drift, a busy machine, a wide pass that is faster |
+    | replicates | {part: list [R]} of bootstrap replicates, in plain steps of the replicate |
+    | blocks, disturbed | timing blocks of the sitting, and of these left out as disturbed |
 
-    after_draft is part of every draft[j], j >= 1. Parts are those of PARTS; draft, verify and
-    catch_up have lists as long as the cost's. Replicates are empty, or R = 2 .. 1000 of each of
-    REPLICATED, and of predictor where the cost has one; entry r of all parts, and of all files of
-    a sitting, is of the same resample. A replicate of a list is a list that long.
-    ValueError for anything else.
+    Parts are those of PARTS; draft, verify and catch_up have lists as long as the cost's.
+    Replicates are empty, or R = 2 .. 1000 of each of REPLICATED, and of predictor where the cost
+    has one; entry r of all parts, and of all files of a sitting, is of the same resample. A
+    replicate of a list is a list that long. ValueError for anything else.
     """
 
-    level: float
-    half_width: Mapping[str, Any]
-    samples: Mapping[str, Any]
-    seconds: float = 0.0
-    after_draft: float = 0.0
-    warnings: tuple[str, ...] = field(default=())
-    replicates: Mapping[str, Any] = field(default_factory=dict)
-    blocks: int = 0
-    disturbed: int = 0
+    level: Finite
+    half_width: Mapping[str, Finite | None | list[Finite | None]]
+    samples: Mapping[str, Count | list[Count]]
+    seconds: Finite = 0.0
+    after_draft: Finite = 0.0
+    warnings: tuple[str, ...] = ()
+    replicates: Mapping[str, list[Finite | list[Finite]]] = field(default_factory=dict)
+    blocks: Count = 0
+    disturbed: Count = 0
+    optional = ("replicates", "blocks", "disturbed")
 
     def __post_init__(self) -> None:
-        for name in ("level", "seconds", "after_draft"):
-            value = getattr(self, name)
-            if not _number(value) or not isfinite(value):
-                raise ValueError(f"precision: {name} is {value!r}, expected a finite number")
-        texts = isinstance(self.warnings, (list, tuple))
-        if not texts or not all(isinstance(text, str) for text in self.warnings):
-            raise ValueError(f"precision: warnings are {self.warnings!r}, expected a list of texts")
-        object.__setattr__(self, "warnings", tuple(self.warnings))
+        super().__post_init__()
         for name in ("half_width", "samples"):
             values = getattr(self, name)
-            if not isinstance(values, Mapping) or set(values) != set(PARTS):
-                raise ValueError(f"precision: {name} has other parts than {', '.join(PARTS)}")
-            for part, value in values.items():
-                items = value if part in LISTS else [value]
-                if not isinstance(items, list) or not all(_valid(name, item) for item in items):
-                    raise ValueError(
-                        f"precision: {name} of {part} is {value!r}, expected numbers >= 0"
-                    )
-        _check_replicates(self.replicates)
-        counts = self.blocks, self.disturbed
-        if not all(type(n) is int for n in counts) or not 0 <= self.disturbed <= self.blocks:
+            lists = {part for part, value in values.items() if isinstance(value, list)}
+            if set(values) != set(PARTS) or lists != set(LISTS):
+                raise ValueError(
+                    f"precision: {name} has other parts than {', '.join(PARTS)}, "
+                    f"or other lists than {', '.join(LISTS)}"
+                )
+        if self.replicates and set(self.replicates) - {"predictor"} != set(REPLICATED):
+            raise ValueError(f"precision: replicates have other parts than {', '.join(REPLICATED)}")
+        counts = {len(values) for values in self.replicates.values()}
+        if counts and (len(counts) > 1 or not 2 <= max(counts) <= MOST_REPLICATES):
             raise ValueError(
-                f"precision: {self.disturbed!r} of {self.blocks!r} blocks are disturbed, expected "
-                "whole numbers >= 0, and no more than there are"
+                f"precision: {sorted(counts)} replicates, expected one number, "
+                f"2 to {MOST_REPLICATES}"
+            )
+        if self.disturbed > self.blocks:
+            raise ValueError(
+                f"precision: {self.disturbed} of {self.blocks} blocks are disturbed, expected no "
+                "more than there are"
             )
 
     def misfit(self, sizes: Mapping[str, int], predictor: bool) -> str:
         """Why this is not the precision of costs with lists of these sizes; '' where it is."""
-        replicates = {part: values[0] for part, values in self.replicates.items() if part in LISTS}
         for part, size in sizes.items():
-            for held in (self.half_width[part], self.samples[part], replicates.get(part)):
-                if held is not None and len(held) != size:
-                    return f"precision of {part} has {len(held)} entries, expected {size}: drop it"
+            first: list[Any] = self.replicates.get(part, [])[:1]
+            for held in (self.half_width[part], self.samples[part], *first):
+                if np.shape(held) != (size,):
+                    return f"precision of {part} has other than {size} entries: drop it"
         if self.replicates and ("predictor" in self.replicates) != predictor:
             return "replicates of predictor and its cost are not both there: drop the replicates"
         return ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and texts, as in the file."""
-        optional = {name: getattr(self, name) for name in _OPTIONAL}
-        return {
-            "level": self.level,
-            "half_width": dict(self.half_width),
-            "samples": dict(self.samples),
-            "seconds": self.seconds,
-            "after_draft": self.after_draft,
-            "warnings": list(self.warnings),
-        } | {name: value for name, value in optional.items() if value}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> "CostPrecision":
-        """The inverse of `to_dict`; ValueError for missing or unknown keys and other values."""
-        names = ("level", "half_width", "samples", "seconds", "after_draft", "warnings")
-        held = data if isinstance(data, dict) else {}  # which check_keys refuses
-        check_keys(data, (*names, *(name for name in _OPTIONAL if name in held)))
-        return cls(**data)
-
-
-def _check_replicates(replicates: Any) -> None:
-    """ValueError for other parts, for replicates of unequal number or size, and for no seconds."""
-    parts = set(replicates) if isinstance(replicates, Mapping) else {None}
-    if not parts:
-        return
-    if parts - {"predictor"} != set(REPLICATED):
-        raise ValueError(f"precision: replicates have other parts than {', '.join(REPLICATED)}")
-    count = len(replicates["overhead"]) if isinstance(replicates["overhead"], list) else 0
-    for part, values in replicates.items():
-        if not isinstance(values, list) or len(values) != count:
-            raise ValueError(f"precision: replicates of {part} are no list of {count} replicates")
-        if part in LISTS:
-            size = len(values[0]) if values and isinstance(values[0], list) else 0
-            if not size or not all(isinstance(row, list) and len(row) == size for row in values):
-                raise ValueError(
-                    f"precision: replicates of {part} are no lists of one length, that of the cost"
-                )
-            if part != "verify" and any(row[0] != 0 for row in values):
-                raise ValueError(f"precision: replicates of {part} begin with work, expected 0")
-        numbers = chain.from_iterable(values) if part in LISTS else values
-        if not all(_number(value) and isfinite(value) and value >= 0 for value in numbers):
-            raise ValueError(f"precision: replicates of {part} hold other values than numbers >= 0")
-    if not 2 <= count <= MOST_REPLICATES:
-        raise ValueError(f"precision: {count} replicates, expected 2 to {MOST_REPLICATES}")
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _valid(name: str, value: Any) -> bool:
-    if name == "samples":
-        return type(value) is int and value >= 0
-    return value is None or (_number(value) and isfinite(value) and value >= 0)

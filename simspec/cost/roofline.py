@@ -51,26 +51,10 @@ class ModelShape:
 
 SHAPES = {
     "llama-2-7b": ModelShape("llama-2-7b", 32, 4096, 32, 32, 128, 11008, 32000),
-    "llama-2-13b": ModelShape("llama-2-13b", 40, 5120, 40, 40, 128, 13824, 32000),
-    "llama-2-70b": ModelShape("llama-2-70b", 80, 8192, 64, 8, 128, 28672, 32000),
     "llama-3-8b": ModelShape("llama-3-8b", 32, 4096, 32, 8, 128, 14336, 128256),
     "llama-3.2-1b": ModelShape("llama-3.2-1b", 16, 2048, 32, 8, 64, 8192, 128256, tied=True),
 }
 """From config.json, as published with the weights."""
-
-
-def matrix_weights(shape: ModelShape, layers: int | None = None, head: bool = True) -> int:
-    """Weights in the matrices that every row is multiplied by: 2 d e (h + g) + 3 d f a layer, and
-    d V for the head; d = width, h, g = query and key heads, e = head_dim, f = hidden, V = vocab."""
-    s = shape
-    layer = 2 * s.width * s.head_dim * (s.heads + s.kv_heads) + 3 * s.width * s.hidden
-    return layer * (s.layers if layers is None else layers) + s.width * s.vocab * head
-
-
-def cache_bytes(shape: ModelShape, layers: int | None = None) -> float:
-    """Bytes that a token's keys and values take."""
-    deep = shape.layers if layers is None else layers
-    return 2 * shape.kv_heads * shape.head_dim * shape.cache_bytes * deep
 
 
 def pass_seconds(
@@ -81,14 +65,18 @@ def pass_seconds(
     bandwidth, operations / rate).
 
     Bytes: all matrices once, and keys and values of the context and the new rows. Operations: 2 W
-    a row, rows padded to tiles, and 4 h e a layer and attended row.
+    a row, rows padded to tiles, and 4 h e a layer and attended row. Weights W: 2 d e (h + g) + 3 d
+    f a layer, and d V for the head; d = width, h, g = query and key heads, e = head_dim, f =
+    hidden, V = vocab.
     """
-    deep = shape.layers if layers is None else layers
-    weights = matrix_weights(shape, deep, head)
-    moved = weights * shape.weight_bytes + batch * (context + rows) * cache_bytes(shape, deep)
+    s, deep = shape, shape.layers if layers is None else layers
+    layer = 2 * s.width * s.head_dim * (s.heads + s.kv_heads) + 3 * s.width * s.hidden
+    weights = layer * deep + s.width * s.vocab * head
+    cached = 2 * s.kv_heads * s.head_dim * s.cache_bytes * deep
+    moved = weights * s.weight_bytes + batch * (context + rows) * cached
     padded = -(-batch * rows // device.tile) * device.tile
     read = batch * (rows * context + rows * (rows + 1) / 2)
-    operations = 2 * weights * padded + 4 * shape.heads * shape.head_dim * deep * read
+    operations = 2 * weights * padded + 4 * s.heads * s.head_dim * deep * read
     return max(moved / device.bandwidth, operations / device.rate)
 
 

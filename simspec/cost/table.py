@@ -9,12 +9,13 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import combinations
 from os import PathLike
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from simspec.cost.model import CostModel
-from simspec.cost.provenance import CostOrigin, read_origin
+from simspec.cost.provenance import CostOrigin, Count, convert_fields, converted, read_origin
 from simspec.output.files import check_keys, read_json, write_json
 
 
@@ -34,71 +35,61 @@ class CostTable:
     backlog; every batch size and every context has a cell. ValueError otherwise.
     """
 
-    batch: tuple[int, ...]
-    context: tuple[int, ...]
+    batch: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
+    context: Annotated[tuple[Count, ...], Meta(min_length=1)]
     cells: tuple[tuple[CostModel | None, ...], ...]
     name: str = "cost"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise ValueError(f"cost table: name is {self.name!r}, expected text")
-        for axis, least in (("batch", 1), ("context", 0)):
-            object.__setattr__(self, axis, _axis(axis, getattr(self, axis), least))
-        try:
-            cells = tuple(tuple(row) for row in self.cells)
-        except TypeError:
-            raise ValueError(
-                f"cost table {self.name!r}: cells is a {type(self.cells).__name__}, expected rows "
-                "of cells"
-            ) from None
-        object.__setattr__(self, "cells", cells)
-        shape = len(cells), *{len(row) for row in cells}
+        convert_fields(self, "cost table")
+        for axis in ("batch", "context"):
+            sizes = getattr(self, axis)
+            if any(b <= a for a, b in zip(sizes, sizes[1:])):
+                raise self._error(f"{axis} is {list(sizes)}, expected growing integers")
+        shape = len(self.cells), *{len(row) for row in self.cells}
         if shape != (len(self.batch), len(self.context)):
-            raise ValueError(
-                f"cost table {self.name!r}: {len(self.batch)} batch sizes x {len(self.context)} "
-                f"contexts, but rows of cells: {shape}"
+            raise self._error(
+                f"{len(self.batch)} batch sizes x {len(self.context)} contexts, "
+                f"but rows of cells: {shape}"
             )
-        known = [cell for row in cells for cell in row if cell is not None]
-        if not all(isinstance(cell, CostModel) for cell in known):
-            raise ValueError(
-                f"cost table {self.name!r}: a cell is no CostModel, expected one or None in each"
-            )
-        for axis, lines in (("batch", cells), ("context", tuple(zip(*cells)))):
+        for axis, lines in (("batch", self.cells), ("context", tuple(zip(*self.cells)))):
             for size, line in zip(getattr(self, axis), lines):
                 if all(cell is None for cell in line):
-                    raise ValueError(
-                        f"cost table {self.name!r}: {axis} {size} has no cell at all: leave it out"
-                    )
-        sizes = {(cell.K, len(cell.catch_up), cell.nodes) for cell in known}
-        if len(sizes) > 1:
-            raise ValueError(
-                f"cost table {self.name!r}: cells differ in (K, catch_up entries, nodes): "
-                f"{sorted(sizes)}, expected one size"
+                    raise self._error(f"{axis} {size} has no cell at all: leave it out")
+        cuts = {(cell.K, len(cell.catch_up), cell.nodes) for cell in self.known}
+        if len(cuts) > 1:
+            raise self._error(
+                f"cells differ in (K, catch_up entries, nodes): {sorted(cuts)}, expected one size"
             )
+
+    def _error(self, reason: str) -> ValueError:
+        return ValueError(f"cost table {self.name!r}: {reason}")
+
+    @property
+    def known(self) -> list[CostModel]:
+        """The cells that fit."""
+        return [cell for row in self.cells for cell in row if cell is not None]
 
     @property
     def K(self) -> int:
         """The longest draft that every cell prices."""
-        return next(cell.K for row in self.cells for cell in row if cell is not None)
+        return self.known[0].K
 
     @property
     def device(self) -> str:
         """The devices of the cells."""
-        return ", ".join(
-            sorted({cell.device for row in self.cells for cell in row if cell is not None})
-        )
+        return ", ".join(sorted({cell.device for cell in self.known}))
 
     @property
     def origin(self) -> CostOrigin | None:
         """The origin that all cells share; None where they have none, or several."""
-        origins = [cell.origin for row in self.cells for cell in row if cell is not None]
+        origins = [cell.origin for cell in self.known]
         return origins[0] if all(origin == origins[0] for origin in origins) else None
 
     @property
     def warnings(self) -> list[str]:
         """Warnings of the measurements of all cells."""
-        cells = [cell for row in self.cells for cell in row if cell is not None]
-        return list(dict.fromkeys(text for cell in cells for text in cell.warnings))
+        return list(dict.fromkeys(text for cell in self.known for text in cell.warnings))
 
     def at(self, batch: int | None = None, context: int | None = None) -> CostModel:
         """The costs of a batch of that size after that many tokens.
@@ -110,20 +101,17 @@ class CostTable:
         """
         size = self._single("batch", batch)
         if size > self.batch[-1] or size < 1:
-            raise ValueError(
-                f"cost table {self.name!r} has batch sizes 1 to {self.batch[-1]}, "
-                f"asked for {size}: measure that size"
+            raise self._error(
+                f"has batch sizes 1 to {self.batch[-1]}, asked for {size}: measure that size"
             )
         size, row = next((b, row) for b, row in zip(self.batch, self.cells) if b >= size)
         measured = [(c, cell) for c, cell in zip(self.context, row) if cell is not None]
         context = self._single("context", context)
         contexts = [c for c, _ in measured]
         if not contexts[0] <= context <= contexts[-1]:
-            several = f"contexts {contexts[0]} to {contexts[-1]}"
-            span = several if len(contexts) > 1 else f"context {contexts[0]} only"
-            raise ValueError(
-                f"cost table {self.name!r} has {span} at batch {size}, "
-                f"asked for {context}: measure that context"
+            raise self._error(
+                f"has contexts {contexts[0]} to {contexts[-1]} at batch {size}, asked for "
+                f"{context}: measure that context"
             )
         i = bisect_left(contexts, context)
         if contexts[i] == context:
@@ -132,39 +120,17 @@ class CostTable:
         return _between(low, high, (context - c0) / (c1 - c0), f"{self.name}-b{size}-c{context}")
 
     def _single(self, axis: str, value: int | None) -> int:
+        sizes: tuple[int, ...] = getattr(self, axis)
         if value is None:
-            sizes: tuple[int, ...] = getattr(self, axis)
             if len(sizes) > 1:
-                raise ValueError(
-                    f"cost table {self.name!r} has several sizes of {axis}, {list(sizes)}: say "
-                    "which"
-                )
+                raise self._error(f"has several sizes of {axis}, {list(sizes)}: say which")
             return sizes[0]
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool):
-            raise ValueError(f"cost table {self.name!r}: {axis} is {value!r}, expected an integer")
-        return int(value)
+        size: int = converted(f"cost table {self.name!r}: {axis}", value, int)
+        return size
 
     def simplest(self) -> "CostModel | CostTable":
         """The one CostModel of a table of batch 1 and one context, else the table."""
         return self.at() if self.batch == (1,) and len(self.context) == 1 else self
-
-    def describe(self) -> list[str]:
-        """One line a cell, in milliseconds."""
-        return [
-            f"batch {size}, context {tokens}: {self._cell_text(cell)}"
-            for size, row in zip(self.batch, self.cells)
-            for tokens, cell in zip(self.context, row)
-        ]
-
-    def _cell_text(self, cell: CostModel | None) -> str:
-        if cell is None:
-            return "does not fit"
-        times = cell.draft[-1], cell.baseline, cell.verify[0], cell.verify[-1]
-        draft, plain, first, last = (f"{1e3 * seconds:.3f}" for seconds in times)
-        return (
-            f"draft of {self.K} {draft} ms, plain step {plain} ms, "
-            f"verifying 0 and {cell.nodes} {first} and {last} ms"
-        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and numbers, as in the file."""
@@ -196,11 +162,6 @@ class CostTable:
             return cls((1,), (0,), ((model,),), model.name)
         data, origin = read_origin(data)
         check_keys(data, (f.name for f in fields(cls)))
-        for key in ("batch", "context", "cells"):
-            if not isinstance(data[key], list):
-                raise ValueError(f"{key} is {data[key]!r}, expected a list")
-        if not all(isinstance(row, list) for row in data["cells"]):
-            raise ValueError("cells is not a list of lists, expected one list a batch size")
 
         def read_cell(cell: Any) -> CostModel | None:
             if cell is None:
@@ -208,8 +169,8 @@ class CostTable:
             read = CostModel.from_dict(cell)
             return replace(read, origin=read.origin or origin)
 
-        cells = tuple(tuple(read_cell(cell) for cell in row) for row in data["cells"])
-        return cls(tuple(data["batch"]), tuple(data["context"]), cells, data["name"])
+        rows = converted("cells", data["cells"], list[list[Any]])
+        return cls(**data | {"cells": [[read_cell(cell) for cell in row] for row in rows]})
 
     @classmethod
     def from_json(cls, path: str | PathLike[str]) -> "CostTable":
@@ -218,26 +179,13 @@ class CostTable:
 
 
 def load_cost(path: str | PathLike[str]) -> CostModel | CostTable:
-    """The CostModel or CostTable of a file; ValueError, one line with the path, where it is
-    neither.
-    """
-    return read_json(path, _cost, "cost model")
+    """The costs of a file; ValueError, one line with the path, for anything else."""
 
+    def read(data: Any) -> CostModel | CostTable:
+        table = isinstance(data, dict) and "cells" in data
+        return CostTable.from_dict(data) if table else CostModel.from_dict(data)
 
-def _cost(data: Any) -> CostModel | CostTable:
-    if isinstance(data, dict) and "cells" in data:
-        return CostTable.from_dict(data)
-    return CostModel.from_dict(data)
-
-
-def _axis(name: str, values: Any, least: int) -> tuple[int, ...]:
-    values = tuple(values.tolist() if isinstance(values, np.ndarray) else values)
-    whole = all(isinstance(v, int) and not isinstance(v, bool) and v >= least for v in values)
-    if not values or not whole or any(b <= a for a, b in zip(values, values[1:])):
-        raise ValueError(
-            f"cost table: {name} is {list(values)}, expected growing integers >= {least}"
-        )
-    return values
+    return read_json(path, read, "cost model")
 
 
 def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostModel:
@@ -270,12 +218,8 @@ MIXED = "--mixed-costs"
 def check_comparable(costs: Mapping[str, Any], mixed: bool = False) -> list[str]:
     """Notes on {file: CostModel or ratio} that are compared with each other; one line each.
 
-    | origins | outcome |
-    | --- | --- |
-    | a known device, thread count or dtype differs | ValueError; with `mixed` a note |
-    | one is not known | a note, with two labels of devices where they differ |
-
-    Ratios have no origin and agree with everything.
+    ValueError, with `mixed` a note, where a known device, thread count or dtype differs; a note
+    where one is not known. Ratios have no origin and agree with everything.
     """
     models = {file: cost for file, cost in costs.items() if isinstance(cost, CostModel)}
     origins = {file: cost.origin or CostOrigin() for file, cost in models.items()}
@@ -295,7 +239,12 @@ def check_comparable(costs: Mapping[str, Any], mixed: bool = False) -> list[str]
             break
     unknown = [file for file, origin in origins.items() if not origin.known]
     if unknown and len(models) > 1:
-        notes.append(_unknown_note(unknown, models))
+        labels = {models[file].device: file for file in reversed(unknown)}  # the first of each
+        sources = " and ".join(f"{labels[d]} ({d!r})" for d in list(labels)[:-3:-1])
+        notes.append(
+            f"{len(unknown)} of {len(models)} cost files do not say device, threads and dtype, "
+            f"such as {sources}: whether they compare is unknown until they are measured again"
+        )
     return notes
 
 
@@ -309,14 +258,3 @@ def warning_notes(costs: Mapping[str, Any]) -> list[str]:
         f"{of[0]}{f' and {len(of) - 1} more' * (len(of) > 1)}: {warning}"
         for warning, of in files.items()
     ]
-
-
-def _unknown_note(unknown: list[str], models: Mapping[str, CostModel]) -> str:
-    labels: dict[str, str] = {}
-    for file in unknown:
-        labels.setdefault(models[file].device, file)
-    sources = " and ".join(f"{file} ({label!r})" for label, file in list(labels.items())[:2])
-    return (
-        f"{len(unknown)} of {len(models)} cost files do not say device, threads and dtype, such as "
-        f"{sources}: whether they compare is unknown until they are measured again"
-    )

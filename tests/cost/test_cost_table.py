@@ -1,10 +1,9 @@
-import json
 import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from strategies import costs
 
@@ -81,9 +80,8 @@ def test_contexts_are_interpolated_linearly(table, data):
 def test_batch_is_rounded_up_and_never_extrapolated(table, batch, context):
     wider = [i for i, b in enumerate(table.batch) if b >= batch]
     if batch < 1 or not wider:
-        with pytest.raises(
-            ValueError, match=f"batch sizes 1 to {table.batch[-1]}, asked for {batch}"
-        ):
+        words = f"batch sizes 1 to {table.batch[-1]}, asked for {batch}"
+        with pytest.raises(ValueError, match=words):
             table.at(batch, table.context[0])
         return
     size = table.batch[wider[0]]
@@ -91,9 +89,8 @@ def test_batch_is_rounded_up_and_never_extrapolated(table, batch, context):
     if known[0] <= context <= known[-1]:
         assert table.at(batch, context) == table.at(size, context)
     else:
-        with pytest.raises(
-            ValueError, match=rf"context.* {known[0]}.* at batch {size}, asked for {context}"
-        ):
+        words = rf"contexts {known[0]} to .* at batch {size}, asked for {context}"
+        with pytest.raises(ValueError, match=words):
             table.at(batch, context)
 
 
@@ -105,7 +102,7 @@ def test_batch_is_optional_in_a_table_of_one():
     assert CostTable((1,), (64,), ((cheap,),)).at() is cheap
     with pytest.raises(ValueError, match=r"several sizes of batch, \[1, 8\]: say which"):
         table.at()
-    with pytest.raises(ValueError, match="batch is 1.5, expected an integer"):
+    with pytest.raises(ValueError, match="batch is 1.5, expected int"):
         table.at(1.5)
 
 
@@ -113,10 +110,6 @@ def test_single_cell_simplifies_to_its_cost_model():
     assert CostTable((1,), (64,), ((UNIT,),)).simplest() is UNIT
     for table in (CostTable((4,), (64,), ((UNIT,),)), CostTable((1,), (64, 65), ((UNIT, UNIT),))):
         assert table.simplest() is table
-    lines = CostTable((1, 4), (64, 128), ((UNIT, UNIT), (UNIT, None))).describe()
-    assert len(lines) == 4
-    assert lines[3] == "batch 4, context 128: does not fit"
-    assert "plain step 1000.000 ms" in lines[0]
 
 
 @given(tables())
@@ -127,72 +120,9 @@ def test_json_round_trip(tmp_path_factory, table):
     assert os.listdir(path.parent) == ["t.json"]
 
 
-def test_cost_model_file_loads_as_a_table_of_one(tmp_path):
-    UNIT.to_json(tmp_path / "c.json")
-    table = CostTable.from_json(tmp_path / "c.json")
-    assert table.at() == UNIT == load_cost(tmp_path / "c.json")
-    assert (table.batch, len(table.context), table.K) == ((1,), 1, 2)
-
-
-@pytest.mark.parametrize(
-    "change, words",
-    [
-        (lambda d: d.pop("batch"), r"missing keys \['batch'\]"),
-        (lambda d: d.update(gpu="x"), r"unknown keys \['gpu'\]"),
-        (lambda d: d.update(batch=[4, 1]), "batch is .* growing integers >= 1"),
-        (lambda d: d.update(batch=[0, 4]), "batch is .* growing integers >= 1"),
-        (lambda d: d.update(batch=[True, 4]), "batch is"),
-        (lambda d: d.update(batch=[1, 4.0]), "batch is"),
-        (lambda d: d.update(context=[]), "context is"),
-        (lambda d: d.update(context="64"), "context is '64', expected a list"),
-        (lambda d: d.update(context=[-1, 64]), "context is .* >= 0"),
-        (lambda d: d.update(cells=[[None]]), "2 batch sizes x 2 contexts"),
-        (lambda d: d["cells"][0].pop(), "2 batch sizes x 2 contexts"),
-        (lambda d: d.update(cells={}), "cells is {}, expected a list"),
-        (lambda d: d.update(cells=[1, 2]), "cells is not a list of lists"),
-        (lambda d: d["cells"].__setitem__(0, [None, None]), "batch 1 has no cell at all"),
-        (
-            lambda d: (d["cells"][0].__setitem__(1, None), d["cells"][1].__setitem__(1, None)),
-            "context 128 has no cell at all",
-        ),
-        (lambda d: d["cells"][0].__setitem__(0, 3), "holds a int"),
-        (lambda d: d["cells"][0][0].update(baseline=-1), "baseline -1"),
-        (lambda d: d["cells"][0][0].update(draft=[0, 10**400, 1]), "too large"),
-        (
-            lambda d: d["cells"][0].__setitem__(0, CostModel.from_ratio(0.1, 3).to_dict()),
-            "cells differ in",
-        ),
-        (lambda d: d["cells"][0][0].update(catch_up=[0, 1]), "cells differ in"),
-        (lambda d: d.update(name=3), "name is 3"),
-    ],
-)
-def test_bad_json_is_one_line_with_the_path(tmp_path, change, words):
-    path = tmp_path / "t.json"
-    data = CostTable((1, 4), (64, 128), ((UNIT, UNIT), (UNIT, UNIT))).to_dict()
-    change(data)
-    path.write_text(json.dumps(data))
-    for read in (CostTable.from_json, load_cost):
-        with pytest.raises(ValueError, match=words) as caught:
-            read(path)
-        assert str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["", "[]", "3", "[" * 100_000, "\ud800", None])
-def test_files_without_costs_are_refused(tmp_path, text):
-    path = tmp_path / "t.json"
-    if text is not None:
-        path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(ValueError, match="not a cost model") as caught:
-        load_cost(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_invalid_cell_is_refused():
-    with pytest.raises(ValueError, match="a cell is no CostModel"):
-        CostTable((1,), (64,), ((0.1,),))
-    with pytest.raises(ValueError, match="expected rows of cells"):
-        CostTable((1,), (64,), UNIT)
+def test_passes_lie_between_contexts():
+    low, high = (CostModel([0, 1], [x, 2 * x], [0], 0.0, x, passes=[x, x + 1]) for x in (1.0, 3.0))
+    assert CostTable((2,), (0, 10), ((low, high),)).at(2, 5).passes.tolist() == [2, 3]
 
 
 # Non-monotone staircases: a tile that fits better may make a longer pass the cheaper one.
@@ -234,19 +164,3 @@ def test_best_length_and_oracle_use_a_cheaper_step(alpha):
         for c in (dipped, smooth)
     )
     assert often > rarely or alpha == often == rarely == 0
-
-
-def test_cheaper_longer_draft_is_chosen_at_zero_acceptance():
-    trace = synthetic.iid(0.0, 2, 10, 3)
-    cost = CostModel([0, 0, 0, 0], [5, 5, 5, 2], [0], 0, 5)
-    drafted = replay(trace, policies.parse("oracle")(trace, cost)).drafted.reshape(2, -1)
-    assert drafted[:, :7].tolist() == [[3] * 7] * 2  # the last three rounds have no room for three
-
-
-@given(tables(K=2))
-def test_every_cell_prices_a_sweep(table):
-    assume(all(cell is None or cell.baseline > 0 for row in table.cells for cell in row))
-    trace = synthetic.iid(0.5, 2, 8, 2)
-    b = table.batch[-1]
-    c = next(c for c, cell in zip(table.context, table.cells[-1]) if cell is not None)
-    assert (sweep(trace, ["fixed:1"], table.at(b, c), 1, progress=False).speedup > 0).all()

@@ -1,7 +1,6 @@
 """The decode loop: plans, features along a text, engines."""
 
 import inspect
-import json
 from contextlib import redirect_stdout, suppress
 from copy import deepcopy
 from io import StringIO
@@ -18,11 +17,12 @@ from real.decode.loop import along, decode, start
 from real.decode.plans import BeamSearch, Cape, DynamicTree, Plan, StaticTree, chain_plan, make_plan
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
-from real.measure.blocks import undrafted_chain, undrafted_tree
+from real.measure.blocks import Undrafted, binary_tree
 from real.measure.timing import PLAIN, Job, JobPlan
 from real.model.target import Target
 from real.sampling import Rule
 from simspec import Policy, cli, policies
+from simspec.cost.table import load_cost
 
 LOGITS = torch.linspace(0, 1, VOCAB, dtype=torch.float64)
 PROMPT = [5, 6]
@@ -162,9 +162,9 @@ PLANS = {
     "static": lambda: make_plan(policies.parse("static:2x2"), 4, 0, toy_cost()),
     "dynamic": lambda: DynamicTree(2, 3, 4),
     "beam": lambda: BeamSearch(2, 3),
-    "undrafted chain": lambda: undrafted_chain(6, 24),
-    "undrafted tree": lambda: undrafted_tree(6, 24),
-    "jobs": lambda: JobPlan({Job(PLAIN): undrafted_tree(6, 24)}, [[Job(PLAIN)]], 8),
+    "undrafted chain": lambda: Undrafted(list(range(-1, 6)), 24),
+    "undrafted tree": lambda: Undrafted([-1, *binary_tree(6).parent], 24),
+    "jobs": lambda: JobPlan({Job(PLAIN): Undrafted([-1, 0, 0], 24)}, [[Job(PLAIN)]], 8),
 }
 MEMBERS = {"K", "reader", "begin", "draft", "end"}
 
@@ -219,12 +219,9 @@ def test_measure_prints_the_engine_of_each_model(
         return SimpleNamespace(**dict(zip(("target", "drafter"), pair_on(rest[-1], name))))
 
     monkeypatch.setattr("real.pair.load_pair", load)
-    arguments = ["-k", 1, "--seconds", 0, "--context", 8, "--engine", "fast", "--json"]
+    arguments = ["-k", 1, "--seconds", 0, "--context", 8, "--engine", "fast"]
     arguments += ["--drafter", drafter_name, "--out", tmp_path / "c.json"]
     out = StringIO()
     with redirect_stdout(out), suppress(SystemExit):
         cli.main(["measure", *map(str, arguments)])
-    assert json.loads(out.getvalue())["origin"]["engines"] == {
-        "target": "fast",
-        "drafter": expected,
-    }
+    assert load_cost(tmp_path / "c.json").origin.engines == {"target": "fast", "drafter": expected}

@@ -8,11 +8,12 @@ import torch
 from simulated_machine import LAUNCH, ROW, SHARED, TARGET, Machine, layers
 from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
+from real.decode.features import AcceptancePredictor
 from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.measure import MeasureSettings, blocks, price
-from real.measure.price import measure, measure_table, random_prompt
-from real.measure.timing import FEATURES, MAX_BACKLOG, VERIFY, Job, draft_jobs
+from real.measure.price import measure, measure_table
+from real.measure.timing import MAX_BACKLOG, VERIFY, Job
 from real.progress import quiet
 from simspec import CostModel, sweep, synthetic
 from simspec.cost.table import load_cost
@@ -89,14 +90,6 @@ def test_control_unshared_layers_are_detected(machine, monkeypatch):
     assert figures(table_of("early_exit", machine).at(5, 6)) != expected("early_exit", 5)
 
 
-def test_measure_equals_the_table_of_one_sequence(machine):
-    target, drafter = toy_pair("model")
-    cost = measure(target, drafter, RULES["greedy"], K, replace(SHORT, context=(6,)))
-    assert isinstance(cost, CostModel)
-    assert cost.name == "model-greedy"
-    assert figures(cost) == expected("model", 1)
-
-
 SHORT = MeasureSettings(context=(24,), repeats=2, seconds=0)
 EXACT = replace(SHORT, repeats=1)  # on the simulated clock, where all rounds are alike
 
@@ -114,7 +107,7 @@ def steps_of(monkeypatch, paced):
             patched.setattr("real.measure.price.LoopPrices.settle", lambda self: None)
         changing = Machine(patched, lambda: 2.0 + np.sin(changing.time / 3000), False)
         target, drafter = toy_pair("model")
-        settings = MeasureSettings((1, 4), (24,), 6, 0.0)
+        settings = MeasureSettings((1, 4), (24,), 0.0, repeats=6)
         table = measure_table(target, drafter, RULES["greedy"], K, settings, timer=changing.now)
     costs = {batch: table.at(batch, 24) for batch in table.batch}
     return {b: np.concatenate((c.draft, c.verify)) / c.baseline for b, c in costs.items()}
@@ -171,7 +164,8 @@ def test_trees_are_priced_by_rows(name, sublayers, machine):
     assert cost.nodes == 9
     assert plain.nodes == K
     assert plain.node == 0
-    assert figures(cost)[0] == figures(plain)[0]
+    if name != "eagle":  # its first step also takes the rows that were accepted
+        assert figures(cost)[0] == figures(plain)[0]
     assert cost.verify[: K + 1].tolist() == plain.verify.tolist()
     # in a binary tree the early exit has passed the rows that have a child
     passed = SHARED if name == "early_exit" else 0
@@ -180,15 +174,6 @@ def test_trees_are_priced_by_rows(name, sublayers, machine):
         for j in range(K + 1, 10)
     ]
     assert cost.node == pytest.approx(sublayers * ROW, abs=1e-9)
-
-
-def test_invalid_tree_nodes_are_refused():
-    target, drafter = toy_pair("model")
-    for nodes, batch in ((1, (1,)), (8, (1, 2))):
-        settings = MeasureSettings(batch, (8,), 1, 0.0, tree_nodes=nodes)
-        with pytest.raises(ValueError, match="tree nodes are|one sequence at a time") as refused:
-            measure_table(target, drafter, RULES["greedy"], K, settings)
-        assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name, K", [("medusa", 5), ("hydra", 5), ("prompt_lookup", 30)])
@@ -227,19 +212,7 @@ def test_first_rounds_count_only_without_later_ones(machine):
     assert cost.verify.tolist() == [layers(TARGET, j + 1, 1) for j in range(5)]
 
 
-def test_features_are_timed_for_drafters_with_logits():
-    for name in DRAFTERS:
-        target, drafter = toy_pair(name)
-        jobs = draft_jobs(4, drafter.has_logits)
-        assert (Job(FEATURES, 4) in jobs) != (name == "prompt_lookup")
-    repeats, plain = (
-        random_prompt(np.random.default_rng(0), 24, 7, has_logits) for has_logits in (False, True)
-    )
-    assert len(repeats) == len(plain) == 7
-    assert repeats[4:] == repeats[:3] == plain[:3] != plain[4:]
-
-
-def test_overhead_and_features_count_policy_calls(monkeypatch):
+def test_overhead_features_and_predictors_count_readings(monkeypatch):
     """On a clock that advances by one at every reading."""
     ticks = iter(range(10**9))
     monkeypatch.setattr("real.decode.verify.perf_counter", lambda: float(next(ticks)))
@@ -250,6 +223,12 @@ def test_overhead_and_features_count_policy_calls(monkeypatch):
     assert cost.overhead == 1
     assert cost.draft.tolist() == [0, 2, 4]
     assert cost.verify.tolist() == [2] * (K + 1)
+    assert cost.feature == pytest.approx(2)
+    assert cost.predictor is None
+    head = AcceptancePredictor(target.decoder.config.width, drafter.lm.config.width)
+    drafter.predictors = {"theta": head.requires_grad_(False)}
+    cost = measure(target, drafter, RULES["greedy"], K, settings)
+    assert 1 <= cost.predictor <= 2
     assert cost.feature == pytest.approx(2)
     assert cost.baseline == 3
     assert cost.catch_up.tolist() == [0] * (MAX_BACKLOG + 1)
@@ -340,21 +319,15 @@ def test_cell_beyond_memory_is_none(machine, monkeypatch):
             table_of("model", machine, batch=(1, 2), context=contexts)
 
 
-def test_invalid_measurements_are_refused(machine):
-    target, drafter = toy_pair("model")
-
-    def go(drafter, *sizes):
-        settings = MeasureSettings(*sizes, 1, 0.0)
-        return measure_table(target, drafter, RULES["greedy"], K, settings, timer=machine.now)
-
-    with pytest.raises(ValueError, match="'none' is no separate language model"):
-        go(Silent(), (1, 2), (6,))
-    with pytest.raises(ValueError, match="--batch is"):
-        go(drafter, (0, 2), (6,))
-    with pytest.raises(ValueError, match="--context is"):
-        go(drafter, (1,), ())
-    with pytest.raises(ValueError, match="never drafted 1 tokens"):
-        go(Silent(), (1,), (6,))
+def test_drafters_without_a_model_are_measured_alone(machine):
+    target, _ = toy_pair("model")
+    for batch, words in (
+        ((1, 2), "'none' is no separate language model"),
+        ((1,), "never drafted 1"),
+    ):
+        settings = MeasureSettings(batch, (6,), 0.0)
+        with pytest.raises(ValueError, match=words):
+            measure_table(target, Silent(), RULES["greedy"], K, settings, timer=machine.now)
 
 
 def test_backlog_is_limited_by_the_context(machine):
@@ -367,7 +340,7 @@ def test_backlog_is_limited_by_the_context(machine):
 @pytest.mark.parametrize("name", PREFIX)
 def test_real_clock_table_is_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
-    sizes = MeasureSettings((1, 3), (4, 8), 1, 0.0)
+    sizes = MeasureSettings((1, 3), (4, 8), 0.0)
     table = measure_table(target, drafter, RULES["greedy"], 2, sizes)
     for row in table.cells:
         for cell in row:
@@ -393,8 +366,3 @@ def test_real_clock_prices_every_drafter(name):
     assert (cost.draft >= 0).all()
     assert cost.draft[4] > 0 or name == "prompt_lookup"  # microseconds, less a policy's call
     assert name != "prompt_lookup" or cost.feature == 0
-    if name not in PREFIX:
-        with pytest.raises(
-            ValueError, match=f"drafter '{drafter.name}' is no separate language model to batch"
-        ):
-            measure_table(target, drafter, RULES["coupled"], 4, replace(settings, batch=(1, 2)))

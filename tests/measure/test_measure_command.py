@@ -1,15 +1,14 @@
 """The command `simspec measure`."""
 
-import json
-from contextlib import redirect_stdout, suppress
-from io import StringIO
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from shell import run
 from toy_lm import toy_pair
 
-from simspec import CostModel, cli
+from simspec import CostModel
 from simspec.cost.table import CostTable, load_cost
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
@@ -20,82 +19,81 @@ def toy(bundle, drafter, *rest):
     return SimpleNamespace(**dict(zip(("target", "drafter"), toy_pair(drafter))))
 
 
-def command(*arguments):
-    """What `simspec measure` prints."""
-    out = StringIO()
-    with redirect_stdout(out), suppress(SystemExit):
-        cli.main(["measure", *map(str, arguments)])
-    return out.getvalue()
+def toys(folder, drafters, *rest, **options):
+    return [toy(folder, name) for name in drafters]
 
 
-def test_measure_command_writes_a_model_or_a_table(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def models(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("real.pair.load_pair", toy)
-    out = tmp_path / "c.json"
-    options = "-k", 1, "--repeats", 1, "--seconds", 0.5, "--out", out
-    shown = json.loads(command(*options, "--json", "--context", 8))
-    cost = load_cost(out)
+    monkeypatch.setattr("real.pair.load_pairs", toys)
+
+
+def test_one_drafter_gives_a_model_or_a_table(capsys):
+    options = "-k", 1, "--seconds", 0.5, "--out", "c.json", "--context", 8
+    assert run(capsys, "measure", *options)[0] == 0
+    cost = load_cost("c.json")
     assert isinstance(cost, CostModel)
-    assert shown["origin"]["engines"] == {"target": "eager", "drafter": "eager"}
-    assert cost.to_dict() == shown
-    assert cost.K == 1
-    assert cost.name == "model-greedy"
+    assert (cost.K, cost.name, cost.origin.dtype) == (1, "model-greedy", "float64")
     assert cost.origin.known
+    assert cost.origin.engines == {"target": "eager", "drafter": "eager"}
     assert cost.origin.threads == torch.get_num_threads()
     assert cost.origin.versions["torch"]
-    output = command(
-        *options, "--batch", 2, "--context", 8, "--context", 12, "--drafter", "early_exit"
-    )
-    table = load_cost(out)
+    more = "--batch", 2, "--context", 12, "--drafter", "early_exit"
+    _, out, _ = run(capsys, "measure", *options, *more)
+    table = load_cost("c.json")
     assert isinstance(table, CostTable)
-    assert (table.batch, table.context) == ((2,), (8, 12))
-    assert table.at(1, 10).K == 1
-    assert "batch 2, context 12: draft of 1" in output
-    assert "measured on cpu" in output
-    shown = json.loads(command(*options, "--batch", 1, "--batch", 2, "--context", 8, "--json"))
-    assert shown["origin"]["engines"] == {"target": "eager", "drafter": "eager"}
-    assert CostTable.from_dict(shown) == load_cost(out)
+    assert (table.batch, table.context, table.at(1, 10).K) == ((2,), (8, 12), 1)
+    assert "verify 1" in out
+    assert "measured on cpu" in out
 
 
-@pytest.mark.parametrize("batches", [(1,), (1, 2)])
-def test_printed_costs_load_as_a_cost_file(tmp_path, monkeypatch, batches):
-    monkeypatch.setattr("real.pair.load_pair", toy)
-    out, printed = tmp_path / "c.json", tmp_path / "printed.json"
-    sizes = [argument for batch in batches for argument in ("--batch", batch)]
-    printed.write_text(
-        command(
-            "-k",
-            1,
-            "--repeats",
-            1,
-            "--seconds",
-            0.5,
-            "--out",
-            out,
-            *sizes,
-            "--context",
-            8,
-            "--json",
-        )
-    )
-    assert json.loads(printed.read_text())["origin"]["dtype"] == "float64"
-    assert load_cost(printed) == load_cost(out)
-    assert CostTable.from_json(printed) == CostTable.from_json(out)
-    if len(batches) == 1:
-        assert CostModel.from_json(printed) == CostModel.from_json(out)
+def test_several_drafters_give_a_file_each(tmp_path, capsys):
+    threads = torch.get_num_threads()
+    given = ["--drafter", "model", "--drafter", "medusa", "--rule", "greedy", "--rule", "coupled"]
+    sizes = ["-k", "6", "--seconds", "0", "--context", "24", "--threads", "1", "--out", tmp_path]
+    try:
+        code, out, _ = run(capsys, "measure", *given, *sizes)
+    finally:
+        torch.set_num_threads(threads)
+    names = ["medusa-coupled", "medusa-greedy", "model-coupled", "model-greedy"]
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert (code, files) == (0, [f"{name}.cost.json" for name in names])
+    costs = {name: load_cost(f"{name}.cost.json") for name in names}
+    assert all(name in out for name in names)
+    assert costs["medusa-greedy"].K == 4  # its heads; not the six that were asked for
+    assert costs["model-greedy"].K == 6
+    assert np.array_equal(costs["medusa-greedy"].verify, costs["model-greedy"].verify[:5])
+    assert costs["medusa-greedy"].origin.threads == 1
+
+
+TWO = "--drafter", "model", "--drafter", "eagle", "--out"
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--batch", 0], ["--context", 0], ["--out", "nowhere/c.json"]]
+    "given, words",
+    [
+        (["--batch", 0, "--out", "c.json"], "--batch is"),
+        (["--context", 0, "--out", "c.json"], "--context is"),
+        (["--out", "nowhere/c.json"], "no folder nowhere"),
+        (["--for", "tiny-model-greedy", "--drafter", "model"], "--for names recordings"),
+        ([], "--out is missing"),
+        (["--threads", "-1", "--out", "c.json"], "--threads is -1"),
+        ([*TWO, "nowhere"], "no folder nowhere"),
+        ([*TWO, ".", "--batch", 2], "at batch 1 and one context"),
+    ],
 )
-def test_measure_command_errors_are_one_line_and_write_nothing(
-    tmp_path, monkeypatch, capsys, arguments
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("real.pair.load_pair", toy)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["measure", *map(str, ["--out", "c.json", "-k", 1, *arguments])])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2
+def test_command_errors_are_one_line_and_write_nothing(given, words, tmp_path, capsys):
+    code, _, error = run(capsys, "measure", "-k", 1, *given)
+    assert code == 2
     assert error.startswith("simspec: ")
     assert error.count("\n") == 1
+    assert words in error
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_one_drafter_are_not_those_of_two(monkeypatch, capsys):
+    code, _, error = run(capsys, "measure", *TWO, ".", "--weights", "w")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "names one drafter's folder" in error

@@ -2,18 +2,17 @@
 
 import json
 from dataclasses import replace
+from math import nan
 
 import numpy as np
 import pytest
-import torch
 from simulated_machine import SHARED, TARGET, Machine, layers
 from toy_lm import RULES, toy_pair
 
 from real.measure import MeasureSettings
 from real.measure.price import Entry, LoopPrices, measure, measure_several
-from real.measure.timing import FIXED, NODES
-from simspec import cli
-from simspec.cost.table import load_cost
+from real.measure.sitting import Sitting, UnfinishedSitting
+from real.measure.timing import FIXED, NODES, Pace, Samples
 
 pytestmark = pytest.mark.usefixtures("few_replicates")
 K = 6
@@ -154,11 +153,40 @@ def test_killed_measurement_continues(tmp_path, monkeypatch):
     ]
     measure_several(entries(K=2), settings, unfinished)  # another measurement starts anew
     assert json.loads(unfinished.read_text())["key"]["entries"][0][1] == 2
-    unfinished.write_text('{"key": 5}')
-    measure_several(entries(NAMES[:1]), SHORT, unfinished)
-    unfinished.write_text("[")
-    with pytest.raises(ValueError, match="holds no unfinished measurement .*: delete it"):
-        measure_several(entries(NAMES[:1]), SHORT, unfinished)
+
+
+ROW = ["plain", 0, False, 0, 0, 0, 1.0, 1, 0.1, 0.1, 0.1, 0.1]
+
+
+def changed(place, value):
+    return {"samples": {"a": [ROW[:place] + [value] + ROW[place + 1 :]]}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(changed(place, value) for place in (6, 9) for value in (10**400, 1e301, nan, "1", None)),
+        changed(7, 2),  # of a block that is not there
+        *({"blocks": [wrong]} for wrong in ([], None, [0.0, "x"])),
+        {"samples": {}},
+        {"wall": "x"},
+    ],
+)  # fmt: skip
+def test_damaged_unfinished_measurements_are_refused(change, tmp_path):
+    def load(data):
+        path, samples = tmp_path / "u.json", Samples(Pace())
+        path.write_text(json.dumps(data))
+        held = UnfinishedSitting(path, {"entries": ["a"]}, {"a": samples}, samples.pace)
+        return held.load(), samples.pace.to_list(), samples.to_list()
+
+    blocks = [[0.0, 1.0], [0.25]]
+    whole = {"key": {"entries": ["a"]}, "repeats": 1, "wall": 2.0, "blocks": blocks}
+    whole |= {"samples": {"a": [ROW]}}
+    assert load(whole) == (Sitting(1, 2.0), blocks, [tuple(ROW)])
+    assert load(whole | {"key": 5})[0] == Sitting()
+    with pytest.raises(ValueError, match="holds no unfinished measurement .*: delete it") as caught:
+        load(whole | change)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -168,66 +196,11 @@ def test_killed_measurement_continues(tmp_path, monkeypatch):
         (("model", "eagle"), {"batch": (1, 2)}, "at batch 1 and one context"),
         (("model", "eagle"), {"context": (8, 16)}, "at batch 1 and one context"),
         (("model",), {"tree_nodes": 4}, "tree nodes are 4; expected 0, or 6"),
+        (("model",), {"tree_nodes": 8, "batch": (1, 2)}, "one sequence at a time"),
+        (("eagle",), {"batch": (1, 2)}, "is no separate language model to batch"),
     ],
 )
 def test_invalid_requests_are_one_line(names, change, words, tmp_path):
     with pytest.raises(ValueError, match=words) as caught:
         several(tmp_path, names, settings=replace(SHORT, **change))
     assert "\n" not in str(caught.value)
-
-
-def toys(folder, drafters, *rest, **options):
-    """Toy models in place of a folder's."""
-    from types import SimpleNamespace
-
-    pairs = (toy_pair(name) for name in drafters)
-    return [SimpleNamespace(target=target, drafter=drafter) for target, drafter in pairs]
-
-
-def test_command_writes_a_file_for_each(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("real.pair.load_pairs", toys)
-    threads = torch.get_num_threads()
-    given = ["--drafter", "model", "--drafter", "medusa", "--rule", "greedy", "--rule", "coupled"]
-    sizes = ["-k", "6", "--seconds", "0", "--context", "24", "--threads", "1"]
-    try:
-        for asked in (given[:6], [*given, "--json"]):
-            with pytest.raises(SystemExit) as stop:
-                cli.main(["measure", *asked, *sizes, "--out", str(tmp_path)])
-            assert stop.value.code == 0
-            out = capsys.readouterr().out
-    finally:
-        torch.set_num_threads(threads)
-    files = sorted(path.name for path in tmp_path.iterdir())
-    names = ["medusa-coupled", "medusa-greedy", "model-coupled", "model-greedy"]
-    assert files == [f"{name}.cost.json" for name in names]
-    costs = {name: load_cost(tmp_path / f"{name}.cost.json") for name in names}
-    shown = json.loads(out)
-    assert shown[str(tmp_path / files[0])] == costs[names[0]].to_dict()
-    assert costs["medusa-greedy"].K == 4  # its heads; not the six that were asked for
-    assert costs["model-greedy"].K == 6
-    assert np.array_equal(costs["medusa-greedy"].verify, costs["model-greedy"].verify[:5])
-    assert costs["medusa-greedy"].origin.threads == 1
-
-
-@pytest.mark.parametrize(
-    "given, words",
-    [
-        (["--for", "tiny-model-greedy", "--drafter", "model"], "--for names recordings"),
-        ([], "--out is missing"),
-        (["--threads", "-1", "--out", "c.json"], "--threads is -1"),
-        (["--drafter", "model", "--drafter", "eagle", "--out", "nowhere"], "no folder nowhere"),
-        (
-            ["--drafter", "model", "--drafter", "eagle", "--out", ".", "--weights", "w"],
-            "names one drafter's folder",
-        ),
-    ],
-)
-def test_command_errors_are_one_line(given, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["measure", *given])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert error.count("\n") == 1
-    assert words in error
-    assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import costs, traces
 
 from simspec import CostModel, policies, replay, synthetic
-from simspec.cost.batch import BatchCost, TokenCost, batch_cost, with_draft_row
+from simspec.cost.batch import BatchCost, TokenCost, batch_cost
 from simspec.cost.table import CostTable
 from simspec.replay import metrics
 from simspec.replay.batches import ENDS, BatchRules, plain_steps, policy_steps
@@ -192,13 +192,11 @@ def test_features_and_further_rows_are_priced():
             (cost, ()),
             (cost, ("confidence",)),
             (cost, ("theta",)),
-            (with_draft_row(cost, 0.5), ()),
+            (replace(cost, node=0.5), ()),
         )
     )
     assert (free, read, learned, rows) == (1.0, 1.0 + 4 * 0.25, 1.0 + 4 * 0.125, 1.0 + 2 * 0.5)
     assert BatchCost(cost).alike(3, 0).predictor == 3 * 0.125
-    table = CostTable((1,), (0,), ((cost,),))
-    assert with_draft_row(table, 0.5).at().node == 0.5
 
 
 @pytest.mark.parametrize(
