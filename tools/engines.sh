@@ -46,7 +46,7 @@ model_speeds() { # PROMPTS NAME ENGINE OPTIONS...: costs on PROMPTS, and runs, w
 texts() { # PROMPTS NAME ENGINE OPTIONS...: texts and passes of all six tasks
   local prompts=$1
   shift
-  runs "$@" --recording "$SIX" --part 1/1 --prompts "$prompts" --budget 32 --group 12
+  runs "$@" --recording "$SIX" --part 1/1 --prompts "$prompts" --budget 32
 }
 
 for step in $STEPS; do
@@ -113,7 +113,7 @@ for step in $STEPS; do
       seeing=(-k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence)
       for together in 1 8; do
         shared=(vllm --model "$TARGET" --recording "$SIX" --part 1/1 --prompts 24 --budget 24 --concurrent $together)
-        runs "policies-ngram-$together" "${shared[@]}" --group $((together == 1 ? 24 : 8)) "${blind[@]}"
+        runs "policies-ngram-$together" "${shared[@]}" "${blind[@]}"
         runs "policies-model-$together" "${shared[@]}" --drafter "model:$DRAFT" "${seeing[@]}"
       done
       ;;

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from real.engines import Request
     from simspec import Trace
 
+LONGEST_PROMPT = 1024
+"""Most tokens of a prompt that is taken."""
 PANEL = "Decide"
 LONGEST_DRAFT, FEWEST = 32, 16
 """Most tokens of a draft, and fewest prompts."""
@@ -70,7 +72,6 @@ class Advise(Settings):
             "file."
         ),
     ] = "auto"
-    system: Annotated[str, option("System prompt; needs a chat template.")] = ""
     batch: Annotated[
         tuple[Annotated[int, option("", ge=1, le=MOST_BATCH)], ...],
         option("Requests in flight, repeatable."),
@@ -80,7 +81,6 @@ class Advise(Settings):
         int, option("Prompts: half to choose on, half to verify on.", ge=FEWEST, le=MOST_PROMPTS)
     ] = 48
     budget: Annotated[int, option("New tokens of each.", ge=8, le=MOST_TOKENS)] = 64
-    longest: Annotated[int, option("Most tokens of a prompt.", ge=1, le=MOST_TOKENS)] = 1024
     options: EngineOptions = EngineOptions()
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ def advise(settings: Advise) -> None:
     known = settings.tokenizer or (model if model.is_dir() else None)
     if known is None:
         raise ValueError(f"{model} is no folder with a tokenizer: give one by --tokenizer")
-    longest = settings.longest
+    longest = LONGEST_PROMPT
     if (room := _context(model)) is not None:
         longest = min(longest, room - budget - 4 * depth - 4)  # engines draft past the end
         if longest < 1:
@@ -178,7 +178,7 @@ def advise(settings: Advise) -> None:
     out.mkdir(parents=True, exist_ok=True)
 
     def run(used: Any, requests: Any, plan: Any, path: Path, force: bool | None) -> Any:
-        return run_requests(name, used, requests, plan, path, force, given.untested)
+        return run_requests(name, used, requests, plan, path, force)
 
     def measured(draft: Any) -> Any:
         print_note(f"2/4 costs of {draft.method} drafts on {name}")
@@ -250,7 +250,7 @@ def _requests(
 
     path, count = settings.prompts, settings.count
     assert path is not None
-    template = load_chat_template(tokenizer, settings.chat_template, settings.system)
+    template = load_chat_template(tokenizer, settings.chat_template)
     prompts, left_out = read_prompts(
         path, PromptFormat(load_tokenizer(tokenizer), template), longest
     )

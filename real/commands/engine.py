@@ -70,9 +70,6 @@ class EngineOptions(Settings):
     fast: Annotated[
         bool, option("The engine's fast settings, where its texts depend on K or not.", "--fast")
     ] = False
-    untested: Annotated[
-        bool, option("Accept a version of the engine that was not tested.", "--untested")
-    ] = False
     seed: Annotated[int, option("Of all draws.", ge=0, le=(1 << 63) - 1)] = 0
     as_json: Json = False
 
@@ -133,10 +130,6 @@ class Run(Settings):
     part: Part = "2/2"
     budget: Budget = 96
     repeats: Repeats = 3
-    group: Annotated[
-        Annotated[int, option("", ge=1, le=MOST_PROMPTS)] | None,
-        option("Prompts of a timing block; default: 4, or those in flight together."),
-    ] = None
     concurrent: Annotated[
         int,
         option(
@@ -254,7 +247,7 @@ def measure(settings: Measure) -> None:
         plan = Plan(ks, settings.repeats, group, size, False, given.seed)
         requests = prompts_of(settings, size)
         of_size = replace(used, batch=size)
-        run_requests(settings.engine, of_size, requests, plan, rows, None, given.untested)
+        run_requests(settings.engine, of_size, requests, plan, rows, None)
         runs.append(read_rows(rows))
     cost: Any = cost_table(runs, given.seed)
     if sizes == [1]:
@@ -310,13 +303,13 @@ def run(settings: Run) -> None:
         used = with_policies(used, settings.policy, planned, given.seed)
     elif settings.cost is not None:
         raise ValueError("--cost is read by policies: give --policy too")
-    group = settings.group or (concurrent if concurrent > 1 else GROUP)
+    group = concurrent if concurrent > 1 else GROUP
     plan = Plan(ks, settings.repeats, group, concurrent, False, given.seed, settings.policy)
     check_output(settings.out)
     adapter_of(settings.engine).start(used)
     requests = prompts_of(settings, concurrent if group == concurrent else 1)
     name = settings.engine
-    ready = run_requests(name, used, requests, plan, settings.out, False, given.untested)
+    ready = run_requests(name, used, requests, plan, settings.out, False)
     about = {"path": str(settings.out), "engine": name, "version": ready.version}
     show(frame([about], names=3, title=f"wrote {settings.out}: {name} {ready.version}"),
          given.as_json, **about, device=ready.device)  # fmt: skip
@@ -418,15 +411,21 @@ def run_requests(
     plan: "Plan",
     out: Path,
     force: bool | None,
-    untested: bool,
 ) -> Any:
     """Runs the plan on these requests in the engine's environment, with a bar of progress."""
     import real.engines
     from real.engines.run import run_on_engine
+    from simspec.output.terminal import print_note
 
     adapter = adapter_of(name)
     adapter.start(settings)
-    environment = real.engines.find_environment(adapter, untested)
+    environment = real.engines.find_environment(adapter)
+    if not adapter.was_tested(environment.version):
+        lowest, next_one = adapter.tested
+        print_note(
+            f"{environment.package} {environment.version} was not tested with simspec, which knows "
+            f"{lowest} up to {next_one}: compare its passes with the replay"
+        )
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     settings = replace(settings, longest=longest + 2 * max(plan.ks) + 2)
 

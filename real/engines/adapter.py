@@ -277,11 +277,8 @@ class Environment:
     version: str
 
 
-def find_environment(engine: Engine, untested: bool = False) -> Environment:
-    """The engine's environment; `untested` accepts versions out of the tested range.
-
-    ValueError, one line, where it is missing, broken, or its version was not tested.
-    """
+def find_environment(engine: Engine) -> Environment:
+    """The engine's environment; ValueError, one line, where it is missing or broken."""
     folder = Path(os.environ.get(FOLDERS) or ".engines") / engine.name
     # not resolved: a virtual environment's python is a link, and its folder is what counts
     python = Path(os.path.abspath(folder / "bin" / "python"))
@@ -305,21 +302,15 @@ def find_environment(engine: Engine, untested: bool = False) -> Environment:
             f"{engine.name}: {python} has no package {' or '.join(engine.packages)}: {remedy}"
         )
     package, version = found
-    if not untested and not engine.was_tested(version):
-        raise ValueError(
-            f"{engine.name} at {folder} is {package} {version}; expected at least "
-            f"{engine.tested[0]} and below {engine.tested[1]}: {remedy}"
-        )
     return Environment(python, package, version)
 
 
 def is_installed(engine: Engine) -> bool:
     """Whether the engine's environment is there and in the tested range."""
     try:
-        find_environment(engine)
+        return engine.was_tested(find_environment(engine).version)
     except ValueError:
         return False
-    return True
 
 
 def llamacpp_options(settings: EngineSettings) -> dict[str, Any]:

@@ -18,7 +18,7 @@ DEFAULT_POLICIES = (
 ONLY = {
     "by": ("gains", "drafters"), "keep": ("gains",), "cluster": ("gains",), "plot": ("gains",),
     "against": ("differences",), "nodes": ("trees",), "k": ("trees", "drafters"),
-    "ends": ("batch",), "captured": ("batch",), "batch": ("gains", "trees", "batch"),
+    "captured": ("batch",), "batch": ("gains", "trees", "batch"),
     "context": ("gains", "trees", "batch"),
 }  # fmt: skip
 """Options that only some reports read, by field."""
@@ -64,10 +64,6 @@ class Sweep(Settings):
         Annotated[int, option("", ge=1, le=255)] | None,
         option("drafters: longest draft. trees: chain of CAPE; default: chosen.", "--k", "-k"),
     ] = None
-    ends: Annotated[
-        Literal["refill", "shrink"],
-        option("batch: refill: a slot takes the next sequence; shrink: all wait for the last."),
-    ] = "refill"
     captured: Annotated[
         int, option("batch: pad passes to vLLM's captured sizes up to this.", ge=0, le=MOST_BATCH)
     ] = 0
@@ -265,7 +261,7 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
     groups: list[Any] = [((), {name: load_trace(path) for name, path in paths.items()})]
     if of_requests:
         groups = list(servable_groups(paths, of_requests, dict.fromkeys(paths, 0.1)))
-    rules, frames, speeds = BatchRules(settings.ends, captured=settings.captured), [], []
+    rules, frames, speeds = BatchRules(captured=settings.captured), [], []
     for served, group in groups:
         for name, trace in group.items():
             priced = whole_cost(paths[name], on.cost)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from simspec.cli.replayed import Cost, Json, Level, Markdown, MixedCosts, Replicates, Seed, Traces
+from simspec.cli.replayed import Cost, Json, Level, Markdown, Replicates, Seed, Traces
 from simspec.settings import Settings, argument, command, option
 
 PANEL = "Decide"
@@ -16,7 +16,6 @@ class Tune(Settings):
     policy: Annotated[str, argument("name[:arg,...]; arguments that are given are kept.")]
     traces: Traces = ()
     cost: Cost = None
-    mixed_costs: MixedCosts = False
     trials: Annotated[int, option("Settings to replay, about.", ge=16, le=100_000)] = 256
     replicates: Replicates = 4
     level: Level = 0.95
@@ -46,7 +45,7 @@ def tune(settings: Tune) -> None:
     search = Search(settings.trials, settings.replicates, settings.seed, settings.level)
     start = default_text(settings.policy)
     paths = locate(settings.traces or None)
-    costs, notes = comparable_costs(paths, settings.cost, mixed=settings.mixed_costs)
+    costs, notes = comparable_costs(paths, settings.cost)
     print_notes(notes)
     groups = servable_groups(paths, [start], costs)
     served = {name: trace for _, group in groups for name, trace in group.items()}
