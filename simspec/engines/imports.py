@@ -286,20 +286,20 @@ def _timings(source: Source, settings: Import) -> Imported:
 
 
 class RowNames(NamedTuple):
-    """Names of a request's figures; of several the present one is read.
+    """Names of a request's figures.
 
-    path: keys down to the object that holds them. K: '' where the user states the draft length,
-    since `drafted` is computed from it. length, rate: figures that must agree with the counts.
-    by_length: histograms by draft length. lists: accepted and drafted tokens of each round.
-    missing: the error where no response has them.
+    holder: the key of the object that holds them; '': the object that has `rounds`. expected: what
+    the file should be. K: '' where the user states the draft length, since `drafted` is computed
+    from it. length, rate: figures that must agree with the counts. by_length: histograms by draft
+    length. lists: accepted and drafted tokens of each round.
     """
 
-    path: tuple[str, ...]
-    missing: str
+    holder: str
+    expected: str
     rounds: str = "num_spec_steps"
-    drafted: tuple[str, ...] = ("num_draft_tokens",)
-    accepted: tuple[str, ...] = ("num_accepted_draft_tokens",)
-    histogram: tuple[str, ...] = ("acceptance_histogram",)
+    drafted: str = "num_draft_tokens"
+    accepted: str = "num_accepted_draft_tokens"
+    histogram: str = "acceptance_histogram"
     K: str = "num_spec_tokens"
     length: str = "mean_acceptance_length"
     rate: str = "draft_acceptance_rate"
@@ -308,53 +308,39 @@ class RowNames(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+VLLM_ROWS = RowNames(
+    "speculative_decoding",
+    "responses of vLLM with --per-request-spec-decode-metrics, n = 1, and the usage chunk of "
+    "streams, or guidellm's benchmarks.json of them",
+    notes=(OMITTED, TRIMMED),
+)
 ROWS = {
-    "vllm-requests": RowNames(
-        ("metrics", "speculative_decoding"),
-        "no response has metrics.speculative_decoding: serve with "
-        "--per-request-spec-decode-metrics, n = 1, and the usage chunk of streams",
-        notes=(OMITTED, TRIMMED),
-    ),
-    "guidellm": RowNames(
-        ("response_metrics", "speculative_decoding"),
-        "no request has response_metrics.speculative_decoding, expected benchmarks.json of "
-        "guidellm and a vLLM that serves with --per-request-spec-decode-metrics",
-        notes=(OMITTED, TRIMMED),
-    ),
-    "aiperf": RowNames(
-        ("spec_decode_acceptance",),
-        "no record has spec_decode_acceptance, expected AIPerf's export of records",
-    ),
+    "vllm-requests": VLLM_ROWS,
+    "guidellm": VLLM_ROWS,
+    "aiperf": RowNames("spec_decode_acceptance", "AIPerf's export of records"),
     "tensorrt-llm": RowNames(
-        ("speculative_decoding",),
-        "no choice has speculative_decoding, expected responses of trtllm-serve with speculative "
-        "decoding",
-        drafted=("total_draft_tokens",), accepted=("total_accepted_draft_tokens",),
+        "speculative_decoding", "responses of trtllm-serve with speculative decoding",
+        drafted="total_draft_tokens", accepted="total_accepted_draft_tokens",
         rate="acceptance_rate",
     ),
     "sglang": RowNames(
-        ("spec_verify_ct",),
-        "no object has spec_verify_ct, expected SGLang responses with meta_info of a server with "
-        "speculative decoding",
-        rounds="spec_verify_ct",
-        drafted=("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num"),
-        accepted=("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num"),
-        histogram=("spec_correct_drafts_histogram", "spec_accept_histogram"), K="",
+        "", "SGLang responses with meta_info of a server with speculative decoding",
+        rounds="spec_verify_ct", drafted="spec_num_proposed_drafts",
+        accepted="spec_num_correct_drafts", histogram="spec_correct_drafts_histogram", K="",
         rate="spec_accept_rate",
     ),
 }  # fmt: skip
-"""guidellm and AIPerf store vLLM's object; SGLang's figures were renamed twice. The bonus token is
-in no count: a file that counts it disagrees with its own sums."""
+"""guidellm and AIPerf store vLLM's object. The bonus token is in no count: a file that counts it
+disagrees with its own sums."""
 
 
 def _rows(source: Source, settings: Import) -> Imported:
     """Requests by their names in ROWS: rounds where all have lists, else sums by draft length."""
     names = ROWS[source.format]
-    holders = responses(json_rows(source.text), names.path[0])
-    inside = () if names.path == (names.rounds,) else names.path
-    found = [stats for holder in holders if (stats := _inner(holder, inside)) is not None]
+    holders = responses(json_rows(source.text), names.holder or names.rounds)
+    found = [holder.inner(names.holder) if names.holder else holder for holder in holders]
     if not found:
-        raise ValueError(names.missing)
+        raise ValueError(f"no object has {names.holder or names.rounds}: expected {names.expected}")
     if any("llama" in str(stats.values.get("engine")).lower() for stats in found):
         raise ValueError(
             "AIPerf derives llama.cpp's rounds from predicted_n - draft_n_accepted, they were not "
@@ -363,15 +349,9 @@ def _rows(source: Source, settings: Import) -> Imported:
     started = [stats for stats in found if stats.get(names.rounds)]
     if not started:
         raise ValueError(NOTHING)
-    notes = [*names.notes] + [
-        f"{what}: {count}"
-        for what, count in (
-            ("requests left out, without a verify step", len(found) - len(started)),
-            ("responses left out, without acceptance (n > 1, or no drafts)",
-             len(holders) - len(found)),
-        )
-        if count
-    ]  # fmt: skip
+    notes = [*names.notes]
+    if len(started) < len(found):
+        notes.append(f"requests left out, without a verify step: {len(found) - len(started)}")
     totals = [_totals(stats, names) for stats in started]
     detailed = [names.lists[0] in stats for stats in started]
     if not all(detailed):
@@ -384,24 +364,12 @@ def _rows(source: Source, settings: Import) -> Imported:
     )
     for stats, tried, right, total in zip(started, drafted, accepted, totals):
         if len(tried) != len(right):
-            raise ValueError(f"{stats.place}: its two lists differ in length, expected one round")
+            raise ValueError(
+                f"{stats.place}: its two lists differ in length, expected one of each round"
+            )
         _agree(stats, "its lists", (len(right), int(tried.sum()), int(right.sum())), total)
     offset = np.concatenate(([0], np.cumsum([len(right) for right in accepted]))).astype(np.int64)
     return censored(source, offset, np.concatenate(drafted), np.concatenate(accepted), tuple(notes))
-
-
-def _inner(stats: Fields, path: Iterable[str]) -> Fields | None:
-    """The object at the end of the path; None where it is null or absent."""
-    for key in path:
-        if key not in stats:
-            return None
-        stats = stats.inner(key)
-    return stats
-
-
-def _name(stats: Fields, known: tuple[str, ...]) -> str:
-    """The name in use."""
-    return next((name for name in known if name in stats), known[0])
 
 
 Totals = tuple[int, ...]
@@ -411,7 +379,7 @@ Totals = tuple[int, ...]
 def _totals(stats: Fields, names: RowNames) -> Totals:
     """The sums of a request, with which its own figures must agree."""
     rounds = stats.get(names.rounds)
-    drafted, accepted = (stats.get(_name(stats, n)) for n in (names.drafted, names.accepted))
+    drafted, accepted = stats.get(names.drafted), stats.get(names.accepted)
     check_figure(stats, names.length, 1 + accepted / rounds)
     if drafted:
         check_figure(stats, names.rate, accepted / drafted)
@@ -449,7 +417,7 @@ def _requests(
                 f"{stats.place}: {drafted} proposed drafts in {rounds} rounds, expected {K} a "
                 "round as --drafted says"
             )
-        key, counts = _name(stats, names.histogram), np.zeros(0, np.int64)
+        key, counts = names.histogram, np.zeros(0, np.int64)
         if key in stats:
             counts = _counts(stats.get(key, Histogram))
             summed = int(counts.sum()), drafted, int(counts @ np.arange(len(counts)))
@@ -481,8 +449,7 @@ def _requests(
     lengths = np.unique(table[:, 1]).tolist()
     return _summed(
         source, rounds, accepted, drafted=drafted if believed else None, requests=len(summaries),
-        withheld=withheld,
-        outcomes=None if withheld else table,
+        withheld=withheld, outcomes=None if withheld else table,
         draft_length=lengths[0] if not withheld and len(lengths) == 1 else None,
         notes=tuple(notes),
     )  # fmt: skip

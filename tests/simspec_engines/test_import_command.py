@@ -70,7 +70,7 @@ def test_options_that_a_format_does_not_read_are_refused(tmp_path, format, optio
     [
         (None, "cannot be read"),
         (b"\xff\xfe", "not UTF-8"),
-        (b"", "no response has"),
+        (b"", "no object has speculative_decoding"),
         (b"[1, 2]", "expected an object"),
         (b"{" * 100_000, "not JSON"),
         (b"[" * 100_000, "not JSON"),

@@ -14,7 +14,6 @@ from strategies import END, EXAM, traces
 
 import simspec.policies
 from simspec import load_trace, replay, sweep
-from simspec.engines.import_report import length_at
 
 SIGNALLESS = [policy for policy in EXAM if not policy.reads][:8]
 
@@ -144,11 +143,6 @@ def test_other_forms_of_the_list_are_read(tmp_path, form):
     assert list(recordings) == ["drafter" if form == "acc" else "eagle_three"]
 
 
-def test_the_deepest_accepted_draft_is_K(tmp_path):
-    path = FIXTURES / "specdecode-bench.jsonl"
-    assert imported(path)["eagle"].K == 4
-
-
 def test_an_end_token_leaves_room_for_whole_drafts(tmp_path):
     path = written(tmp_path / "f.jsonl", positions([([1], [2, 3, 9], [1, 3, 1])]))
     cut = replay(imported(path)["eagle"], simspec.policies.fixed(2))
@@ -175,17 +169,6 @@ def test_wrong_files_are_refused(tmp_path, change, words):
     (row,) = positions([([1], [2, 3], [2, 1])])
     with pytest.raises(ValueError, match=words):
         imported(written(tmp_path / "f.jsonl", [row | change]))
-
-
-def test_length_at_every_K_of_the_recording(benchmark):
-    path, lists = benchmark
-    result = read("specdecode-bench", path)
-    tokens = sum(map(len, lists))
-    for k in (1, 5):
-        rounds = sum(len(slow_rounds(one, k)) for one in lists)
-        assert length_at(result, k)["eagle"] == pytest.approx(tokens / rounds, abs=1e-12)
-    with pytest.raises(ValueError, match="deeper drafts are not in this recording"):
-        length_at(result, 17)
 
 
 def test_written_recording_is_swept_and_shown(tmp_path):
