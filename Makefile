@@ -24,7 +24,7 @@ DATA ?= ../shared/data
 located = $(foreach name,$(1),$(shell find tests -name test_$(name).py))
 # Tests of compiled functions: interpreted, their code may differ.
 CORE := rng cost specialize policy policies oracle posterior scalar_predictor exits cost_aware
-CORE += simulate synthetic formulas metrics sweep drawn tree tree_policy tree_replay tree_oracle tree_metrics
+CORE += simulate synthetic formulas metrics sweep drawn tree tree_policy tree_replay tree_metrics
 CORE += beta_draw
 SLOW := rejection_policies assisted embedded equality tree_engine tree_embedded sampling_law fuzz random_kills
 SLOW += kill engine_run

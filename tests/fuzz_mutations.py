@@ -1,10 +1,13 @@
-"""Mutations of valid files: of bytes, of text, of JSON values, and of headers with sizes."""
+"""Kinds of files, and mutations of valid ones: bytes, text, JSON values, headers with sizes."""
 
 import json
 import lzma
 import math
 import re
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
 ABSURD = [
@@ -146,3 +149,23 @@ def absurd(value: object, draw: Random) -> object:
     if isinstance(value, str) and draw.random() < 0.3:
         return draw.choice((value + "x", value[:-1], value.upper(), value * 40, [value]))
     return draw.choice(ABSURD)
+
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file.
+
+    prepare writes valid files into an empty folder, read reads one as commands do; damaged names
+    those that are damaged, (): all of them; weight: how often it is drawn, room: bytes of memory
+    beside ten times the file; forge: (sample, draw) -> damaged bytes.
+    """
+
+    prepare: Callable[[Path], None]
+    read: Callable[[Path], object]
+    damaged: tuple[str, ...] = ()
+    weight: float = 1.0
+    room: int = 64 * MEBIBYTE
+    forge: Callable[[bytes, Random], bytes] = mutated

@@ -6,13 +6,9 @@ from pathlib import Path
 from time import process_time
 
 import numpy
-from fuzz_kind import Kind
+from fuzz_mutations import Kind
 
 SAMPLE = {"size": 10, "name": "x", "rows": [1, 2, 3]}
-
-
-def prepare(folder: Path) -> None:
-    (folder / "a.json").write_text(json.dumps(SAMPLE))
 
 
 def sound(path: Path) -> dict:
@@ -40,14 +36,6 @@ def size(path: Path) -> int:
     return value if type(value) is int else 0
 
 
-def no_check_of_keys(path: Path) -> None:
-    tolerant(path)["rows"]
-
-
-def no_check_of_nesting(path: Path) -> None:
-    json.loads(path.read_text(encoding="utf-8", errors="replace"))
-
-
 def two_lines(path: Path) -> None:
     if size(path) != 10:
         raise ValueError(f"size is {size(path)}\nexpected 10")
@@ -64,10 +52,6 @@ def hangs(path: Path) -> None:
         pass
 
 
-def declared_size(path: Path) -> None:
-    bytes(b"\1" * min(max(size(path), 0), 300 << 20))
-
-
 def memory_hidden(path: Path) -> None:
     try:
         bytearray(max(size(path) - 10, 0) << 40)
@@ -75,17 +59,18 @@ def memory_hidden(path: Path) -> None:
         raise ValueError("not a file of ours: MemoryError") from None
 
 
-def aborts(path: Path) -> None:
-    if not isinstance(tolerant(path).get("rows"), list):
-        os.abort()
-
-
-def warns(path: Path) -> None:
-    numpy.exp(numpy.float64(min(max(size(path), 0), 10**6)))
-
-
-READERS = (
-    sound, no_check_of_keys, no_check_of_nesting, two_lines, slow, hangs, declared_size,
-    memory_hidden, aborts, warns,
-)  # fmt: skip
-KINDS = {reader.__name__: Kind(prepare, reader) for reader in READERS}
+READERS = {
+    "sound": sound, "two_lines": two_lines, "slow": slow, "hangs": hangs,
+    "memory_hidden": memory_hidden,
+    "no_check_of_keys": lambda path: tolerant(path)["rows"],
+    "no_check_of_nesting": lambda path: json.loads(
+        path.read_text(encoding="utf-8", errors="replace")
+    ),
+    "declared_size": lambda path: bytes(b"\1" * min(max(size(path), 0), 300 << 20)),
+    "aborts": lambda path: isinstance(tolerant(path).get("rows"), list) or os.abort(),
+    "warns": lambda path: numpy.exp(numpy.float64(min(max(size(path), 0), 10**6))),
+}  # fmt: skip
+KINDS = {
+    name: Kind(lambda folder: (folder / "a.json").write_text(json.dumps(SAMPLE)), reader)
+    for name, reader in READERS.items()
+}

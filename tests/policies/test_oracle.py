@@ -1,13 +1,179 @@
-"""The oracle against every schedule, and the greedy oracle against the best rate of each round."""
+"""Every policy by its name, below the oracle on any recording and cost; the fitted bound between
+the best of them and the oracle.
+"""
+
+import os
+from dataclasses import replace
 
 import naive
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs, traces
 
-from simspec import CostModel, PolicyError, replay, synthetic
-from simspec.policies import greedy_oracle, oracle
+from simspec import CostModel, PolicyError, load_trace, replay, synthetic
+from simspec.policies import BUILTIN, CLAIRVOYANT, greedy_oracle, make, oracle
+from simspec.policy.policy import observe_nothing
+from simspec.replay.sweep import check_policy
+from simspec.reports.reachable import fitted_rule
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.recordings import comparable_costs, recordings
+
+ARGUMENTS = {"fixed": ("0", "1", "3"), "confidence": ("0.5", "0.7,inclusive=false")}
+"""Of names that take no defaults, or where one more form matters; all others by their name."""
+MORE = {
+    "cost_ts": ("depth", "greedy=true,decay=0.5"),
+    "entropy": ("2,inclusive=false",),
+    "goodput": ("released", "shortest=1"),
+    "product": ("0.6,theta,shortest=1,inclusive=false",),
+    "ucb": ("released",),
+}
+TEXTS = [
+    f"{name}:{rest}" if rest else name
+    for name in BUILTIN
+    for rest in (*ARGUMENTS.get(name, ("",)), *MORE.get(name, ()))
+]
+SLOW = bool(os.environ.get("SIMSPEC_SLOW"))
+
+
+def seconds(trace, policy, cost, seed=0):
+    return cost.reading(policy.reads).seconds(replay(trace, policy, seed, cost)).sum()
+
+
+def served(trace, cost, texts=TEXTS):
+    """The policies that this recording supports."""
+    for text in texts:
+        try:
+            policy = make(text, trace, cost)
+            check_policy(trace, policy, cost)
+        except ValueError:
+            continue
+        yield policy
+
+
+def faster(bound, trace, cost, seed):
+    """Names of the policies that take less time than the bound."""
+    least = seconds(trace, bound, cost)
+    return [
+        policy.name
+        for policy in served(trace, cost)
+        if seconds(trace, policy, cost, seed) < least - 1e-9
+    ]
+
+
+@st.composite
+def recorded(draw):
+    """Recordings of any shape; acceptance independent, decaying, switching, or drawn."""
+    seed, K = draw(st.integers(0, 2**32)), draw(st.integers(1, 6))
+    size = (draw(st.integers(1, 3)), draw(st.integers(1, 40)))
+    share = st.integers(0, 16).map(lambda n: n / 16)
+    kind = draw(st.sampled_from(["any", "iid", "decaying", "switching", "rejection"]))
+    if kind == "iid":
+        return synthetic.iid(draw(share), *size, K, seed, confidence=draw(st.booleans()))
+    if kind == "decaying":
+        alphas = draw(st.lists(share, min_size=K, max_size=K))
+        return synthetic.decaying(alphas, *size, seed, confidence=draw(st.booleans()))
+    if kind == "switching":
+        alphas, leave = (draw(share), draw(share)), draw(st.sampled_from([1 / 16, 0.5, 1.0]))
+        return synthetic.switching(alphas, (leave, leave), *size, K, seed)
+    trace = draw(traces(max_rows=40, optional=False))
+    if kind == "rejection":
+        ratio = np.random.default_rng(seed).random((trace.rows, trace.K)).astype(np.float32)
+        rule = replace(trace.meta, rule="rejection", features=(), temperature=1.0)
+        empty = {"run": np.zeros_like(trace.run), "feature": None, "ratio": ratio, "meta": rule}
+        return drawn_trace(replace(trace, **empty), seed)
+    return trace
+
+
+@st.composite
+def charged(draw, K=6):
+    """Costs of any shape, with or without a charge for reading features."""
+    cost = draw(costs(K))
+    return replace(cost, feature=draw(st.sampled_from([0.0, 1 / 64, 0.5])))
+
+
+def test_every_policy_of_chains_is_examined():
+    assert {text.partition(":")[0] for text in TEXTS} == set(BUILTIN)
+    trace = load_trace(recordings()["tiny-model-greedy"])
+    cost = CostModel.from_ratio(0.1, trace.K)
+    left_out = {text for text in TEXTS} - {policy.name for policy in served(trace, cost)}
+    assert {make(text, trace, cost).name for text in left_out if "theta" not in text}.issubset(
+        {policy.name for policy in served(trace, cost)}
+    )
+
+
+@settings(deadline=None, max_examples=400 if SLOW else 40)
+@given(recorded(), charged(), st.integers(0, 2**32))
+def test_no_policy_by_name_beats_the_oracle(trace, cost, seed):
+    assert faster(oracle.resolve(trace, cost), trace, cost, seed) == []
+
+
+def test_a_bound_that_is_none_is_beaten():
+    """Controls: the greedy oracle, the oracle of other costs, and one that never drops a token."""
+    trace, cost = synthetic.iid(0.6, 5, 60, 4, 1), CostModel.from_ratio(0.3, 4)
+    assert "oracle" in faster(greedy_oracle.resolve(trace, cost), trace, cost, 0)
+    other = oracle.resolve(trace, CostModel.from_ratio(2.0, 4))
+    assert "cost_ts" in faster(other, trace, cost, 0)
+    always = synthetic.decaying([1.0, 0.0], 1, 6)
+    dear = CostModel([0, 1, 2], [10, 10, 20], [0, 5], 0, 10)
+    kept = replace(oracle.resolve(always, dear), params=_never_drops(always, dear))
+    assert "oracle" in faster(kept, always, dear, 0)
+
+
+def _never_drops(trace, cost):
+    """The oracle's plan with every dropped token kept."""
+    head, *rest = oracle.resolve(trace, cost).params
+    return (head, *map(abs, rest))
+
+
+def test_charges_for_features_are_paid_by_those_who_read():
+    trace = synthetic.iid(0.6, 5, 60, 4, 1, confidence=True)
+    cost = CostModel.from_ratio(0.3, 4)
+    reader, blind = make("confidence:0.5", trace, cost), make("fixed:2", trace, cost)
+    dear = replace(cost, feature=0.1)
+    assert seconds(trace, reader, dear) > seconds(trace, reader, cost)
+    assert seconds(trace, blind, dear) == seconds(trace, blind, cost)
+
+
+def bundled():
+    """(name, trace, cost): a third of each recording's prompts at measured costs; slow tests take
+    all of them, and cheap drafts too.
+    """
+    for name, path in recordings().items():
+        trace = load_trace(path)
+        (measured,) = comparable_costs({name: path}, None)[0].values()
+        if not SLOW:
+            yield name, trace.select(range(0, trace.sequences, 3)), measured
+            continue
+        for c in (0.1, 0.02):
+            yield f"{name} at {c}", trace, CostModel.from_ratio(c, trace.K)
+        yield name, trace, measured
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case[0]) for case in bundled()])
+def test_fitted_bound_is_between_the_best_policy_and_the_oracle(case):
+    _, trace, cost = case
+    cost = cost.truncate(trace.K)
+    least = seconds(trace, oracle.resolve(trace, cost), cost)
+    rule, fitted = fitted_rule(trace, cost)
+    others = [policy for policy in served(trace, cost) if policy.name not in CLAIRVOYANT]
+    times = {policy.name: seconds(trace, policy, cost) for policy in others}
+    best = min(times, key=times.get)
+    assert least <= fitted * (1 + 1e-9)
+    # what earlier rounds taught is no recorded signal: such a policy may know a little more
+    learns = {p.name for p in others if p.observe is not observe_nothing}
+    assert fitted <= times[best] * (1.005 if best in learns else 1 + 1e-9), (best, times[best])
+    assert fitted == pytest.approx(seconds(trace, rule, cost))
+
+
+def test_a_rule_fitted_to_other_prompts_is_no_such_bound():
+    """Control: what is learned from one half of the prompts loses on the other half."""
+    trace = load_trace(recordings()["tiny-model-greedy"])
+    (cost,) = comparable_costs({"m": recordings()["tiny-model-greedy"]}, None)[0].values()
+    half, other = (trace.select(range(i, trace.sequences, 2)) for i in (0, 1))
+    rule, _ = fitted_rule(half, cost)
+    assert seconds(other, rule, cost) > fitted_rule(other, cost)[1] * 1.005
 
 
 @settings(deadline=None, max_examples=60)

@@ -71,15 +71,8 @@ def test_scalar_files(tmp_path):
     assert parse(by_path.name) == by_path == cali_ts(predictor=path)
     assert parse(inline.name) == inline
     whole = path.read_text()
-    for text in (
-        "",
-        "[]",
-        "{}",
-        '{"bias": 1}',
-        whole.replace("0.1", '"x"'),
-        whole.replace("0.25", "NaN"),
-        "[" * 99999,
-    ):
+    damaged = whole.replace("0.1", '"x"'), whole.replace("0.25", "NaN")
+    for text in ("", "[]", "{}", '{"bias": 1}', *damaged, "[" * 99999):
         path.write_text(text)
         for read in (lambda: ScalarPredictor.from_json(path), lambda: cali_ts(predictor=path)):
             with pytest.raises(ValueError, match="not a scalar predictor") as caught:

@@ -217,15 +217,8 @@ def test_what_cannot_be_priced_is_one_line(change, words):
     arguments = {"cost": CostModel.from_ratio(0.1, 2), "batch": 2, "context": None} | change
     with pytest.raises(ValueError, match=words):
         policy_steps(trace, rounds, **arguments)
-
-
-def test_one_drafted_token_is_too_few_to_extrapolate():
-    trace = synthetic.iid(0.5, 4, 20, 1)
-    rounds = replay(trace, policies.parse("fixed:1"))
-    with pytest.raises(ValueError, match="too few to continue"):
-        policy_steps(trace, rounds, CostModel.from_ratio(0.1, 1), 2)
-
-
-def test_other_ends_are_refused():
     with pytest.raises(ValueError, match="expected one of refill, shrink"):
         BatchRules("wait")
+    one = synthetic.iid(0.5, 4, 20, 1)
+    with pytest.raises(ValueError, match="too few to continue"):
+        policy_steps(one, replay(one, policies.parse("fixed:1")), CostModel.from_ratio(0.1, 1), 2)

@@ -105,16 +105,8 @@ def test_a_readable_example():
     """[row, computed, drafted, accepted] of fixed:2 and of an exclusive confidence exit; budget
     6, end token 9 accepted.
     """
-    meta = TraceMeta(
-        "greedy",
-        "t",
-        "d",
-        K=3,
-        features=(("confidence", "identity"),),
-        end_tokens=(9,),
-        tasks=("x",),
-        ids=("p",),
-    )
+    named = {"end_tokens": (9,), "tasks": ("x",), "ids": ("p",)}
+    meta = TraceMeta("greedy", "t", "d", K=3, features=(("confidence", "identity"),), **named)
     sure, unsure = 255, 0
     trace = Trace(
         offset=np.array([0, 5]),

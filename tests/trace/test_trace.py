@@ -37,16 +37,8 @@ def example():
     """Two sequences of 3 and 2 rows, K = 2; the second ends with its end token before its
     budget.
     """
-    meta = TraceMeta(
-        "greedy",
-        "t",
-        "d",
-        K=2,
-        features=(("confidence", "confidence"),),
-        end_tokens=(9,),
-        tasks=("a", "b"),
-        ids=("p", "q"),
-    )
+    named = {"end_tokens": (9,), "tasks": ("a", "b"), "ids": ("p", "q")}
+    meta = TraceMeta("greedy", "t", "d", K=2, features=(("confidence", "confidence"),), **named)
     return Trace(
         offset=np.array([0, 3, 5]),
         budget=np.array([3, 4]),
@@ -264,15 +256,8 @@ def test_margins_round_up(values):
 def test_margin_codes_round_conservatively():
     assert decode_margin(np.uint8(96)) == 1e-4
     below, above = np.nextafter(1e-4, 0), np.nextafter(1e-4, 1)
-    assert encode_margin(np.array([0.0, 1e-7, 9e-5, below, 1e-4, above, 50.0])).tolist() == [
-        0,
-        0,
-        95,
-        96,
-        96,
-        97,
-        255,
-    ]
+    values = np.array([0.0, 1e-7, 9e-5, below, 1e-4, above, 50.0])
+    assert encode_margin(values).tolist() == [0, 0, 95, 96, 96, 97, 255]
     for wrong in (-1e-9, np.nan):
         with pytest.raises(ValueError, match="a margin is negative or NaN"):
             encode_margin(np.array([wrong]))

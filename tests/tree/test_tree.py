@@ -116,22 +116,12 @@ def test_files_round_trip(tmp_path_factory, tree):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{}",
-        '{"parent": [0]}',
-        '{"parent": [0], "rank": [0], "x": 1}',
-        '{"paths": 3}',
-        '{"paths": [[0, 0]]}',
-        '{"paths": [], "rank": []}',
-        '{"parent": [1], "rank": [0]}',
-        '{"parent": [0], "rank": [99]}',
-        '{"parent": [0.5], "rank": [0]}',
-        '{"parent": {}, "rank": []}',
-        "[" * 100_000,
-        '{"parent": [1e999], "rank": [0]}',
+        "", "[]", "{}", '{"parent": [0]}', '{"parent": [0], "rank": [0], "x": 1}', '{"paths": 3}',
+        '{"paths": [[0, 0]]}', '{"paths": [], "rank": []}', '{"parent": [1], "rank": [0]}',
+        '{"parent": [0], "rank": [99]}', '{"parent": [0.5], "rank": [0]}', "[" * 100_000,
+        '{"parent": {}, "rank": []}', '{"parent": [1e999], "rank": [0]}',
     ],
-)
+)  # fmt: skip
 def test_invalid_tree_files_are_refused_by_path(tmp_path, text):
     (tmp_path / "t.json").write_text(text)
     with pytest.raises(ValueError, match="t.json: not a draft tree") as caught:

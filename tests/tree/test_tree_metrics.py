@@ -43,18 +43,9 @@ def test_tree_metrics_equal_counts(trace, tree, cost):
 def test_sweep_groups_trees_by_task_and_prompt():
     trace = ordered(example(prompts=4), 2, 3)
     texts = [
-        "fixed:2",
-        "static:3x2",
-        "cape:section,k=3",
-        "cape:appendix",
-        "cape:2,k=2",
-        "optimal_tree:6,full",
-        "optimal_tree:6,medusa",
-        "optimal_tree:6",
-        "optimal_tree",
-        "dynamic_tree:5",
-        "tree_oracle",
-    ]
+        "fixed:2", "static:3x2", "cape:section,k=3", "cape:appendix", "cape:2,k=2",
+        "optimal_tree:6,full", "optimal_tree:6", "optimal_tree", "dynamic_tree:5", "tree_oracle",
+    ]  # fmt: skip
     for by in ("trace", "task", "prompt"):
         table = sweep(trace, texts, 0.1, replicates=2, by=by, progress=False)
         assert table.policy.unique().tolist() == texts

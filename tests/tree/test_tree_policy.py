@@ -3,9 +3,12 @@
 from dataclasses import replace
 from functools import partial
 
+import naive_tree
 import numpy as np
 import pytest
-from tree_strategies import NODES, example, ordered
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tree_strategies import NODES, example, ordered, prices, ranked, recordings
 
 from simspec import CostModel, PolicyError, TraceError, load_trace, replay, sweep, synthetic
 from simspec.policies import make, parse
@@ -13,7 +16,15 @@ from simspec.policies.trees import RULES, cape, dynamic_tree, optimal_tree, stat
 from simspec.published import FOLDER
 from simspec.replay.sweep import supported_policies
 from simspec.tree.replay import outcomes, prepare_tree, replay_tree, tree_seconds
-from simspec.tree.tree import MAX_NODES, TreeError, TreePolicy, load_tree, published_tree
+from simspec.tree.search import rank_acceptance, sequoia_trees
+from simspec.tree.tree import (
+    MAX_NODES,
+    TreeError,
+    TreePolicy,
+    chain_tree,
+    load_tree,
+    published_tree,
+)
 
 FITTED = ("optimal_tree:6,medusa", "optimal_tree:6", "optimal_tree:6,full", "optimal_tree")
 SHAPES = ("static:2x1", "static:3", "cape:section", "cape:appendix,k=2", "cape:7", "dynamic_tree:8")
@@ -143,3 +154,86 @@ def test_order_is_saved_selected_and_validated(tmp_path):
     ):
         with pytest.raises(TraceError, match=words):
             change()
+
+
+COST = CostModel([0, 0.01, 0.02], 1 + 0.01 * np.arange(9), [0.0], 0.0, 1.0)
+
+
+def hard_then_easy():
+    """Four first tokens of ten are right; the second one is where the first one is not.
+
+    Behind a right first token the target's second one is the drafter's second choice.
+    """
+    trace = synthetic.iid(0.0, 1, 400, 2)
+    right = np.arange(400) % 10 < 4
+    first, second = np.where(right, 0, 200), np.where(right, 1, 0)
+    rank = np.stack((first, second), 1).astype(np.uint8)
+    return replace(trace, run=right.astype(np.uint8), rank=rank)
+
+
+def test_medusa_counts_every_row_and_sequoia_the_reached_ones():
+    """Behind a right first token the second is of rank 1; over all rows it is of rank 0."""
+    trace = hard_then_easy()
+    every = rank_acceptance(trace, reached=False)[1]
+    reached = rank_acceptance(trace)[1]
+    assert every[0] == pytest.approx(0.6, abs=0.01)
+    assert reached[0] == 0
+    assert optimal_tree(2, "medusa").resolve(trace, COST).tree.paths == ((0,), (0, 0))
+    assert optimal_tree(2).resolve(trace, COST).tree.paths == ((0,), (0, 1))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_trees_are_fitted_on_the_sequences_that_are_named(rule):
+    """Sequence 0 accepts chains, sequence 1 second choices."""
+    chains = ranked(synthetic.iid(1.0, 1, 200, 2), 1)
+    rank = chains.rank.copy()
+    second = replace(chains, run=np.zeros_like(chains.run), rank=np.maximum(rank, 1))
+    both = joined(chains, second)
+    trees = [optimal_tree(2, rule, [s]).resolve(both, COST).tree.paths for s in (0, 1)]
+    assert trees[0] == ((0,), (0, 0))
+    assert trees[1] != trees[0]
+
+
+def joined(one, other):
+    columns = ("token", "depth", "run", "feature", "rank")
+    parts = {name: np.concatenate((getattr(one, name), getattr(other, name))) for name in columns}
+    meta = replace(one.meta, tasks=("a", "b"), ids=("a", "b"))
+    offset = np.array([0, one.rows, one.rows + other.rows])
+    budget = np.concatenate((one.budget, other.budget))
+    return replace(
+        one, offset=offset, budget=budget, meta=meta, sequence=np.arange(2),
+        prompt_offset=np.zeros(3, np.int64), **parts,
+    )  # fmt: skip
+
+
+@settings(max_examples=25)
+@given(recordings(optional=False, max_K=3, max_rows=6, max_sequences=2), prices(), st.booleans())
+def test_tree_oracle_has_the_least_time_over_its_trees(trace, cost, dynamic):
+    trees = {chain_tree(k) for k in range(1, trace.K + 1)}
+    trees |= {
+        tree.cut(d)
+        for tree in sequoia_trees(rank_acceptance(trace), MAX_NODES)
+        for d in range(1, trace.K + 1)
+    }
+    policies = [TreePolicy("one", "static", tree=tree) for tree in trees if len(tree)]
+    if dynamic:
+        trace = ordered(trace, 2, min(3, trace.K))
+        policies = [dynamic_tree(n) for n in range(1, MAX_NODES + 1)] + policies
+    figures = {
+        tuple(tuple(columns.tolist()) for columns in outcomes(trace, policy)) for policy in policies
+    }
+
+    def options(s, row):
+        return {(0, 0, 0, 0, 0), *(tuple(column[row] for column in columns) for columns in figures)}
+
+    best = tree_oracle(trace, cost)
+    rounds = replay_tree(trace, best, cost)
+    seconds = tree_seconds(rounds, trace, best, cost)
+    for s in range(trace.sequences):
+        total = seconds[rounds.offset[s] : rounds.offset[s + 1]].sum()
+        assert total == pytest.approx(naive_tree.least(trace, cost, s, options), rel=1e-12)
+    for policy in policies[:9]:
+        assert (
+            seconds.sum()
+            <= tree_seconds(replay_tree(trace, policy), trace, policy, cost).sum() + 1e-9
+        )
