@@ -147,11 +147,9 @@ def _assisted(seed, schedule, start, ends=()):
 def _drafted(seed, policy, ends=()):
     """Ours, with the same model as a drafter; one stepper for all prompts."""
     model, assistant = _pair(seed)
-    target, drafter, drive = (
-        Target(from_transformers(model)),
-        ModelDrafter(from_transformers(assistant)),
-        _drive(policy),
-    )
+    target = Target(from_transformers(model))
+    drafter = ModelDrafter(from_transformers(assistant))
+    drive = _drive(policy)
     return [_ours(target, drafter, drive, p, ends) for p in _prompts()]
 
 
@@ -211,9 +209,7 @@ def test_rounds_equal_prompt_lookup_generation(seed, count, ngram_max):
 
 @pytest.mark.parametrize("settings", [{"match": "last"}, {"ngram_min": 2}, {"ngram_max": 1}])
 def test_control_other_lookup_is_detected(settings):
-    theirs, ours = (
-        _looked_up(0, 4, 2),
-        _found(0, 4, PromptLookupDrafter(**{"ngram_max": 2} | settings)),
-    )
+    theirs = _looked_up(0, 4, 2)
+    ours = _found(0, 4, PromptLookupDrafter(**{"ngram_max": 2} | settings))
     assert [text for text, _ in ours] == [text for text, _ in theirs]
     assert sum(a != b for a, b in zip(ours, theirs)) > 0.2 * len(_prompts())

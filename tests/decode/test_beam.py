@@ -63,15 +63,9 @@ def test_replayed_beams_equal_the_engine(name, rule, tmp_path):
     part = np.concatenate([whole[cuts[s] : cuts[s + 1]] for s in (2, 0)])
     assert load_trace(tmp_path / "t.parquet") == trace
     assert np.array_equal(outcomes(trace.select([2, 0]), dynamic_tree("beams")).accepted, part)
-    wrong = replace(
-        trace,
-        beam=np.where(np.arange(2) == 0, np.maximum(trace.beam, 1) - 1, trace.beam).astype(
-            np.uint8
-        ),
-    )
-    assert rounds_of(trace, ran) != replay_tree(
-        wrong, dynamic_tree("beams")
-    )  # the control: one node fewer
+    fewer = np.where(np.arange(2) == 0, np.maximum(trace.beam, 1) - 1, trace.beam)
+    wrong = replace(trace, beam=fewer.astype(np.uint8))  # the control: one node fewer
+    assert rounds_of(trace, ran) != replay_tree(wrong, dynamic_tree("beams"))
 
 
 def test_beam_is_no_deeper_than_its_recorded_tree():

@@ -85,10 +85,8 @@ def test_names_choose_the_columns():
 
 
 def test_log_odds_are_read_beside_logits_or_alone():
-    rows, odds = (
-        torch.randn(5, 9, generator=torch.Generator().manual_seed(0)),
-        torch.linspace(-3, 3, 5).double(),
-    )
+    rows = torch.randn(5, 9, generator=torch.Generator().manual_seed(0))
+    odds = torch.linspace(-3, 3, 5).double()
     both, far = read_features(("theta", "confidence"), rows, 1.0, {"theta": odds})
     assert np.array_equal(both[:, 1:], read_features(("confidence",), rows, 1.0)[0])
     alone, near = read_features(("theta",), None, 1.0, {"theta": odds})
@@ -153,11 +151,8 @@ def test_drafters_without_logits_have_no_features():
             partial(required_predictors, names, Quiet()),
             partial(FeatureReader, names, 1.0, Quiet()),
         ):
-            with pytest.raises(
-                ValueError, match=f"feature '{names[0]}': drafter 'quiet' has no logits"
-            ) as caught:
+            with pytest.raises(ValueError, match=f"'{names[0]}': drafter 'quiet' has no logits"):
                 ask()
-            assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -187,12 +182,8 @@ def random_logits(seed):
 
 def test_next_token_is_the_mean_negative_log_probability():
     logits, token = random_logits(0), torch.tensor([[0, 4, 2], [1, 1, 3]])
-    wanted = (
-        -sum(
-            logits[b, n].double().softmax(-1)[token[b, n]].log() for b in range(2) for n in range(3)
-        )
-        / 6
-    )
+    log = logits.double().log_softmax(-1)
+    wanted = -sum(log[b, n, token[b, n]] for b in range(2) for n in range(3)) / 6
     assert abs(next_token_loss(logits, token) - wanted) < 1e-6
     sure = torch.nn.functional.one_hot(token, 5) * 1e4
     assert abs(distillation_loss(logits, sure) - next_token_loss(logits, token)) < 1e-6

@@ -56,9 +56,8 @@ def fits(observed, p):
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_coupled_pick_samples_at_its_temperature(temperature):
-    logits = (
-        LOGITS * temperature if temperature < 1 else LOGITS
-    )  # every token frequent enough to count
+    # every token frequent enough to count
+    logits = LOGITS * temperature if temperature < 1 else LOGITS
     counts = np.bincount(picks(Rule("coupled", temperature, 11), logits).ravel(), minlength=6)
     assert fits(counts, softmax(logits, temperature))
     assert not fits(counts, softmax(logits, temperature * 1.15))  # control: a wrong temperature
@@ -128,9 +127,8 @@ CUTS = st.tuples(st.integers(0, 9), st.one_of(st.just(1.0), st.floats(0.01, 1)))
 def test_truncation_equals_its_definition(values, temperature, cut):
     wanted, near = slow_probs(values, temperature, *cut)
     for name in ("coupled", "rejection"):
-        probabilities = (
-            Rule(name, temperature, 0, *cut).probs(torch.tensor([values]).double())[0].numpy()
-        )
+        rule = Rule(name, temperature, 0, *cut)
+        probabilities = rule.probs(torch.tensor([values]).double())[0].numpy()
         assert near or np.allclose(probabilities, wanted, atol=1e-12), (probabilities, wanted)
         assert abs(probabilities.sum() - 1) < 1e-12
 
@@ -143,10 +141,8 @@ def test_truncation_equals_its_definition(values, temperature, cut):
 def test_coupled_pick_is_among_the_kept_tokens(values, temperature, cut, seed, position):
     """The coupled pick under top-k and top-p: first of the clocks -log(u) / p of the processed
     p, so it is drawn from that p, exactly."""
-    rule, logits = (
-        Rule("coupled", temperature, seed, *cut),
-        torch.tensor(values, dtype=torch.float64)[None],
-    )
+    rule = Rule("coupled", temperature, seed, *cut)
+    logits = torch.tensor(values, dtype=torch.float64)[None]
     p, scores = rule.probs(logits)[0].tolist(), rule.scores(logits, 3, [position])[0]
     u = [rng.uniform(seed, 3, position, v, rng.GUMBEL) for v in range(len(values))]
     clocks = [-math.log(a) / b if b else math.inf for a, b in zip(u, p)]
@@ -178,9 +174,8 @@ def test_coupled_agreement_equals_its_formula():
     assert fits(two, np.array([share, 1 - share]))
     assert (p * q).sum() < share < np.minimum(p, q).sum()
     assert not fits(two, np.array([(p * q).sum(), 1 - (p * q).sum()]))  # control: independent draws
-    assert not fits(
-        two, np.array([np.minimum(p, q).sum(), 1 - np.minimum(p, q).sum()])
-    )  # control: the rejection rule
+    overlap = np.minimum(p, q).sum()
+    assert not fits(two, np.array([overlap, 1 - overlap]))  # control: the rejection rule
 
 
 @HELD
@@ -194,9 +189,8 @@ def test_noise_depends_on_the_position_only(position, sequence):
     elsewhere = rule.scores(rows[position], sequence, [p + 1 for p in position])
     assert not torch.equal(together, elsewhere)
     assert not torch.equal(together, rule.scores(rows[position], sequence + 1, position))
-    assert not torch.equal(
-        together, Rule("coupled", 0.8, 3).scores(rows[position], sequence, position)
-    )
+    other = Rule("coupled", 0.8, 3)
+    assert not torch.equal(together, other.scores(rows[position], sequence, position))
 
 
 def test_scores_leave_their_inputs_unchanged():
@@ -264,16 +258,9 @@ DRAWS = 34_000 if SLOW else 2_000  # of each of three rules
 RUNS = 5_000 if SLOW else 200
 ALPHA = 1e-5
 PROMPTS = ("def add(a, b):\n    return", "The capital of France is", "Q: 12 + 7 =")
-RULES = (
-    Rule("rejection", 1.0, 1),
-    Rule("rejection", 0.8, 2, 0, 0.9),
-    Rule("rejection", 1.0, 3, 20),
-)
-FEW = (
-    Rule("rejection", 1.0, 1, 3),
-    Rule("rejection", 0.8, 2, 4, 0.9),
-    Rule("rejection", 1.3, 3, 2),
-)  # texts few enough for whole runs
+RULES = tuple(Rule("rejection", *cut) for cut in ((1.0, 1), (0.8, 2, 0, 0.9), (1.0, 3, 20)))
+# texts few enough for whole runs
+FEW = tuple(Rule("rejection", *cut) for cut in ((1.0, 1, 3), (0.8, 2, 4, 0.9), (1.3, 3, 2)))
 
 
 def detectable(n: int, cells: int) -> float:

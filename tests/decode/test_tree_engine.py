@@ -78,10 +78,8 @@ def test_chain_as_tree_equals_the_chain(rule):
     for k in (1, 3, 5):
         tree, _ = examined(trace, target, model, TreePolicy("t", "static", tree=chain_tree(k)))
         chain = replay(trace, policies.BUILTIN["fixed"](k))
-        same = rounds_of(
-            trace, run_all(target, model, trace, policies.BUILTIN["fixed"](k), toy_cost())
-        )
-        assert same == chain
+        ran_chain = run_all(target, model, trace, policies.BUILTIN["fixed"](k), toy_cost())
+        assert rounds_of(trace, ran_chain) == chain
         assert tree.accepted.tolist() == chain.accepted.tolist()
 
 
@@ -99,10 +97,8 @@ def spoilt(trace, row):
 )
 def test_control_wrong_rank_or_order_is_detected(drafter, rule):
     trace, target, model = recording(drafter, rule)
-    static, dynamic = (
-        TreePolicy("t", "static", tree=tree_of_widths((3, 2, 1))),
-        policies.parse("dynamic_tree:10"),
-    )
+    static = TreePolicy("t", "static", tree=tree_of_widths((3, 2, 1)))
+    dynamic = policies.parse("dynamic_tree:10")
     for policy in (static, dynamic):
         rounds, results = examined(trace, target, model, policy)
         row = int(rounds.row[rounds.accepted > 0][0])
@@ -149,12 +145,9 @@ def test_round_gap_is_the_smallest_on_its_path():
             text = [*prompt, *result.token[: start + depth].tolist()]
             with torch.inference_mode():
                 logits = model.lm(torch.tensor([text]))[0, -1:]
-            scores = (
-                rule.scores(logits, int(trace.sequence[1]), [start + depth])[0]
-                .sort(descending=True)
-                .values[: widths[depth] + 1]
-            )
-            near.append(float((scores[:-1] - scores[1:]).min()))
+            scores = rule.scores(logits, int(trace.sequence[1]), [start + depth])[0]
+            best = scores.sort(descending=True).values[: widths[depth] + 1]
+            near.append(float((best[:-1] - best[1:]).min()))
         assert result.gap[i] == pytest.approx(min(near), abs=1e-9)
 
 
@@ -188,9 +181,8 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     exam = [(texts, POLICIES)] if SLOW else few
     for chosen, names in exam:
         part = trace.select(chosen)
-        if not SLOW and names != (
-            "dynamic_tree:beams",
-        ):  # a search's nodes are those of the recorded budget
+        # a search's nodes are those of the recorded budget
+        if not SLOW and names != ("dynamic_tree:beams",):
             part = part.shorten(BUDGET)
         chosen = [policies.make(name, part, cost) for name in names]
         with_plain = names == exam[0][1]  # the others' texts are compared with the recorded ones
@@ -212,9 +204,8 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     )
     assert total.rounds > 20, total
     assert not total.failures, total
-    assert total.equal or (not SLOW and len(total.exceptions) == 1), (
-        total
-    )  # one near-tie may fall into a few rounds
+    # one near-tie may fall into a few rounds
+    assert total.equal or (not SLOW and len(total.exceptions) == 1), total
 
 
 def test_tree_policy_text_is_run_and_priced():

@@ -103,13 +103,8 @@ def both(pair, record_settings, seed, fast=record_parallel):
 )  # fmt: skip
 def test_parallel_rows_equal_stepwise_rows(name, rule, seed, K, budget, ends):
     features = (*drafter_features(PAIRS[name][1]), *(("probability",) if seed % 2 else ()))
-    same(
-        *both(
-            PAIRS[name],
-            Settings(K, budget, ALL_RULES[rule], ends, features if seed % 3 else ()),
-            seed,
-        )
-    )
+    chosen = Settings(K, budget, ALL_RULES[rule], ends, features if seed % 3 else ())
+    same(*both(PAIRS[name], chosen, seed))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -121,10 +116,8 @@ def test_parallel_rows_equal_stepwise_rows_for_all_settings(kind, rule, seed, K)
     pair = Target(target, capacity=32), make(target, part(target))
     record_settings = Settings(K, 12, RULES[rule], END)
     same(*both(pair, record_settings, seed))
-    record_settings, prompt = (
-        replace(record_settings, tree=(3, min(3, K, pair[1].max_draft_length or 3))),
-        toy_prompts(1, seed)[0],
-    )
+    record_settings = replace(record_settings, tree=(3, min(3, K, pair[1].max_draft_length or 3)))
+    prompt = toy_prompts(1, seed)[0]
     text, _ = target_sequence(pair[0], record_settings, prompt, seed)
     for slow, fast in zip(
         tree_order_stepwise(*pair, record_settings, prompt, text, seed),
@@ -173,17 +166,8 @@ def test_position_batches_do_not_change_rows(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(parallel, "MAX_BYTES", 8 * 3 * VOCAB * 4)
             known = full_pass.TargetPass(toy_target(), prompt, whole.token.tolist())
-            assert (
-                len(
-                    parallel.position_batches(
-                        torch.arange(18),
-                        3,
-                        known,
-                        parallel_form(PAIRS[name][1])(PAIRS[name][1], known),
-                    )
-                )
-                > 2
-            )
+            form = parallel_form(PAIRS[name][1])(PAIRS[name][1], known)
+            assert len(parallel.position_batches(torch.arange(18), 3, known, form)) > 2
             assert same(whole, record_sequence(*PAIRS[name], record_settings, prompt, 9))
 
 
@@ -207,11 +191,11 @@ def test_control_wrong_visible_rows_are_caught(name, monkeypatch):
 def test_control_features_of_the_next_row_are_caught(name, monkeypatch):
     record_settings, kind = Settings(4, 18, RULES["greedy"], END), parallel_form(PAIRS[name][1])
     start = kind.start
-    monkeypatch.setattr(
-        kind,
-        "start",
-        lambda self, positions: start(self, (positions + 1).clamp(max=int(positions[-1]))),
-    )
+
+    def late(self, positions):
+        return start(self, (positions + 1).clamp(max=int(positions[-1])))
+
+    monkeypatch.setattr(kind, "start", late)
     with pytest.raises(AssertionError):
         same(*both(PAIRS[name], record_settings, 9))
 
@@ -227,20 +211,16 @@ def test_parallel_tree_orders_equal_stepwise_ones(name, rule, seed, levels, widt
     record_settings = Settings(5, budget, ALL_RULES[rule], END, (), (width, levels))
     prompt = toy_prompts(1, seed)[0]
     text, _ = target_sequence(target, record_settings, prompt, seed)
-    slow, fast = (
-        tree_order_stepwise(target, drafter, record_settings, prompt, text, seed),
-        tree_order_parallel(target, drafter, record_settings, prompt, text, seed),
-    )
+    slow = tree_order_stepwise(target, drafter, record_settings, prompt, text, seed)
+    fast = tree_order_parallel(target, drafter, record_settings, prompt, text, seed)
     for a, b in zip(slow, fast):
         np.testing.assert_array_equal(a, b)
 
 
 def test_control_orders_by_the_last_token_are_caught(monkeypatch):
     target, drafter = PAIRS["eagle"]
-    record_settings, prompt = (
-        Settings(5, 18, RULES["greedy"], END, (), (4, 3)),
-        toy_prompts(1, 9)[0],
-    )
+    record_settings = Settings(5, 18, RULES["greedy"], END, (), (4, 3))
+    prompt = toy_prompts(1, 9)[0]
     text, _ = target_sequence(target, record_settings, prompt, 9)
     grow = parallel_tree_order._grow
     stepwise = tree_order_stepwise(target, drafter, record_settings, prompt, text, 9)[0]

@@ -40,13 +40,8 @@ def test_speculative_sampling_on_a_chain_follows_the_target():
     @given(seeds, rules, st.sampled_from([(5, 2), (4, 2), (3, 3), (3, 2), (2, 3), (4, 3), (5, 1)]))
     def held(seed, rule, size):
         (_, K), world = size, World(seed, size[0])
-        assert (
-            off(
-                round_distribution(world, rule, chain(K + 1), K + 1, verified=verified),
-                world.true(rule, K + 1),
-            )
-            < EXACT
-        )
+        found = round_distribution(world, rule, chain(K + 1), K + 1, verified=verified)
+        assert off(found, world.true(rule, K + 1)) < EXACT
 
     held()
     assert busy(verified, 20)
@@ -61,13 +56,8 @@ def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
     @given(seeds, rules, st.sampled_from([7, 7, 6, 6, 5, 4, 2]), st.sampled_from([4, 3, 4, 3, 2]))
     def held(seed, rule, nodes, vocab):
         world, (parent, sure) = World(seed, vocab, 0.4), tree(seed, vocab, nodes, 100)
-        assert (
-            off(
-                round_distribution(world, rule, parent, 3, sure, ends=end, verified=verified),
-                whole(world, rule, 3, end),
-            )
-            < EXACT
-        )
+        found = round_distribution(world, rule, parent, 3, sure, ends=end, verified=verified)
+        assert off(found, whole(world, rule, 3, end)) < EXACT
 
     held()
     assert busy(verified, 30)
@@ -75,10 +65,8 @@ def test_trees_of_up_to_seven_nodes_partly_drawn_follow_the_target(end):
 
 @pytest.mark.parametrize("parent", [[-1, 0, 0, 1, 1, 2, 3, 5], [-1, 0, 0, 0, 1, 1, 4, 4]])
 def test_trees_of_seven_nodes(parent):
-    world, rule = (
-        World(11, 2 if parent.count(0) == 2 else 3, 0.3),
-        Rule("rejection", 0.8, 0, 0, 0.95),
-    )
+    world = World(11, 2 if parent.count(0) == 2 else 3, 0.3)
+    rule = Rule("rejection", 0.8, 0, 0, 0.95)
     assert off(round_distribution(world, rule, parent, 4), world.true(rule, 4)) < EXACT
 
 

@@ -166,10 +166,8 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
         mean = 0.0
         for text, odds in world.true(rule, budget).items():
             if odds:
-                ratio, n = (
-                    ratios_of(world, rule, text, 3).astype(np.float32),
-                    np.full(budget, 3, np.uint8),
-                )
+                ratio = ratios_of(world, rule, text, 3).astype(np.float32)
+                n = np.full(budget, 3, np.uint8)
                 trace = Trace(
                     np.array([0, budget]), np.array([budget]), np.array(text, np.int32), n, 0 * n,
                     meta, ratio=ratio
@@ -252,9 +250,8 @@ def test_ratios_equal_those_of_the_engine(name):
         decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, draws.hear, draws)
         for (row, slot), q in draws.q.items():
             if row + slot < len(rows.token):
-                assert rows.ratio[row, slot] == pytest.approx(
-                    min(1.0, q / p[row + slot]), rel=1e-5
-                ), (row, slot)
+                ratio = min(1.0, q / p[row + slot])
+                assert rows.ratio[row, slot] == pytest.approx(ratio, rel=1e-5), (row, slot)
                 seen += 1
     assert seen > 20
     assert rows.depth.max() == K
@@ -292,11 +289,8 @@ def test_recording_round_trips(recording, tmp_path):
     recording.save(tmp_path / "r.parquet")
     loaded = load_trace(tmp_path / "r.parquet")
     assert loaded == recording
-    assert (loaded.meta.rule, loaded.meta.temperature, loaded.meta.top_p) == (
-        "rejection",
-        0.9,
-        0.95,
-    )
+    meta = loaded.meta
+    assert (meta.rule, meta.temperature, meta.top_p) == ("rejection", 0.9, 0.95)
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)

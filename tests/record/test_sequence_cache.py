@@ -115,9 +115,8 @@ def test_invalid_sequence_is_refused_despite_its_checksum(tmp_path, text):
 def test_cache_of_other_passes_is_refused(tmp_path, monkeypatch):
     cache = tmp_path / "cache.json"
     recorded(tmp_path / "a.parquet", cache=cache)
-    monkeypatch.setattr(
-        PAIRS["eagle"][0], "passes", CapturedPasses((1, 5), 64, compiled=False), raising=False
-    )
+    passes = CapturedPasses((1, 5), 64, compiled=False)
+    monkeypatch.setattr(PAIRS["eagle"][0], "passes", passes, raising=False)
     with pytest.raises(RecordError, match="made with another passes"):
         recorded(tmp_path / "b.parquet", cache=cache)
 
