@@ -1,10 +1,9 @@
 """simspec check: the simulator against closed forms, with controls that have to fail."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,10 @@ from numpy.typing import NDArray
 
 from simspec import formulas, policies, synthetic
 from simspec.cost.model import CostModel
-from simspec.numerics.rng import check_seed
 from simspec.replay import metrics
 from simspec.replay import replay as simulate
-from simspec.trace.acceptance import depth_acceptance, drawn_trace
-from simspec.trace.trace import Trace, broken_rounds, load_trace
+from simspec.trace.acceptance import drawn_trace
+from simspec.trace.trace import Trace, broken_rounds
 
 Array = NDArray[np.float64]
 
@@ -177,31 +175,23 @@ def _settings(seed: int, off: float) -> Iterator[tuple[Any, ...]]:
         yield name, sequences(*[alpha] * DEEP), policy, law, next(seeds), of
 
 
-def recording_checks(
-    name: str, trace: Trace, seed: int
-) -> tuple[list[Check], list[dict[str, Any]]]:
-    """(the rules of rounds and Eq. 13 for several policies, tokens a round by draft length).
+def recording_checks(name: str, trace: Trace, seed: int) -> list[Check]:
+    """The rules of rounds, and Eq. 13, for several policies.
 
-    Eq. 13 is exact but for sequences that an accepted end token closed, one target step each. The
-    rows hold the replay beside formulas 1 and 2: a deviation is no failure, since real acceptance
-    is neither independent nor constant.
+    Eq. 13 is exact but for sequences that an accepted end token closed, one target step each.
     """
     cost = CostModel.from_ratio(RATIO, trace.K)
     used = [policies.fixed(k) for k in LENGTHS if k <= trace.K]
     used += [policies.beta_ts(), policies.hf_heuristic()]
     if "confidence" in dict(trace.meta.features):
         used += [policies.confidence(0.5), policies.confidence(0.5, inclusive=False)]
-    alpha, alphas = depth_acceptance(trace)
     trace = drawn_trace(trace, seed)  # under the rejection rule: the accepted lengths of a draw
-    checks, rows = [], []
+    checks = []
     for policy in used:
         rounds = simulate.replay(trace, policy, seed, cost)
         found = metrics.summary(rounds, trace, cost)
         assert isinstance(found, metrics.Metrics)
-        label, broken = (
-            f"{name}: {policy.name}",
-            broken_rounds(trace, rounds, policy.longest(trace.K)),
-        )
+        broken = broken_rounds(trace, rounds, policy.longest(trace.K))
         last = rounds.offset[1:] - 1
         ended = int((rounds.row[last] + rounds.accepted[last] >= trace.offset[1:]).sum())
         eq_13 = RATIO * found.computed + found.tokens  # where v_d = 0 hides how many were computed
@@ -211,16 +201,10 @@ def recording_checks(
             eq_13 = float(formulas.eesd_time(found.v_d, found.r_d, found.tokens, RATIO, 1.0))
         bounds = eq_13 * (1 - 1e-9), eq_13 * (1 + 1e-9)
         checks += [
-            Check(f"{label}, rounds that break a rule", 0, broken, 0, 0),
-            Check(f"{label}, Eq. 13", eq_13, found.seconds - ended, *bounds),
+            Check(f"{name}: {policy.name}, rounds that break a rule", 0, broken, 0, 0),
+            Check(f"{name}: {policy.name}, Eq. 13", eq_13, found.seconds - ended, *bounds),
         ]
-        if policy.name.startswith("fixed:"):
-            k = int(policy.name[6:])
-            row = {"recording": name, "alpha": alpha, "K": k, "tokens": found.committed_per_round}
-            row["formula 1"] = float(formulas.expected_committed(alpha, k))
-            row["formula 2"] = float(formulas.depthwise_committed(np.nan_to_num(alphas[:k])))
-            rows.append(row)
-    return checks, rows
+    return checks
 
 
 def controls(seed: int = 0) -> dict[str, bool]:
@@ -231,27 +215,4 @@ def controls(seed: int = 0) -> dict[str, bool]:
     return {
         "acceptance 0.01 higher than stated": not all(c.ok for c in synthetic_checks(seed, 0.01)),
         "an accepted token too many": broken_rounds(trace, lucky, 3) > 0,
-    }
-
-
-def check(recordings: Mapping[str, Trace | Path | str], seed: int = 0) -> dict[str, Any]:
-    """Every check, as plain data: {ok, checks, controls, recordings, false_alarm}.
-
-    ok: all checks hold and all controls fail. ValueError for a recording that cannot be read, or an
-    invalid seed.
-    """
-    check_seed(seed)
-    checks, rows = synthetic_checks(seed), []
-    for name, source in recordings.items():
-        trace = source if isinstance(source, Trace) else load_trace(source)
-        of_recording, of_trace = recording_checks(name, trace, seed)
-        checks += of_recording
-        rows += of_trace
-    planted = controls(seed)
-    return {
-        "ok": all(check.ok for check in checks) and all(planted.values()),
-        "checks": [asdict(check) | {"ok": check.ok} for check in checks],
-        "controls": planted,
-        "recordings": rows,
-        "false_alarm": FALSE_ALARM,
     }

@@ -1,8 +1,8 @@
 """simspec check: simulator and recordings against closed forms."""
 
 import json
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import typer
 
@@ -19,7 +19,9 @@ class CheckSettings(Settings):
         tuple[str, ...],
         argument("Recordings: files, or names of bundled ones; default: all bundled ones."),
     ] = ()
-    seed: Annotated[int, option("Seed of the synthetic texts and of every draw.")] = 0
+    seed: Annotated[
+        int, option("Seed of the synthetic texts and of every draw.", ge=0, le=2**63 - 1)
+    ] = 0
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "--json")] = False
 
 
@@ -31,35 +33,35 @@ def check(settings: CheckSettings) -> None:
 
     Example: simspec check traces/prose.parquet --json
     """
-    from simspec.check import check as run_checks
-    from simspec.numerics.rng import check_seed
-    from simspec.trace.recordings import locate
-
-    check_seed(settings.seed)
-    report = run_checks(locate(settings.traces), settings.seed)
-    print(json.dumps(report)) if settings.as_json else _print(report)
-    if not report["ok"]:
-        raise typer.Exit(1)
-
-
-def _print(report: dict[str, Any]) -> None:
+    from simspec.check import FALSE_ALARM, controls, recording_checks, synthetic_checks
     from simspec.output.frames import frame, show
     from simspec.output.terminal import print_text
+    from simspec.trace.recordings import locate
+    from simspec.trace.trace import load_trace
 
-    families: dict[str, list[dict[str, Any]]] = {}
-    for result in report["checks"]:
-        families.setdefault(result["name"].partition(":")[0], []).append(result)
-    rows = [(name, len(of), sum(not c["ok"] for c in of)) for name, of in families.items()]
-    show(frame(rows, ("checks of", "number", "failed")))
-    if shown := [row for row in report["recordings"] if row["K"] in (1, 4, 16)]:
-        texts = [[f"{v:.3f}" if type(v) is float else v for v in row.values()] for row in shown]
-        show(frame(texts, tuple(shown[0]), title="tokens a round, replayed and by formulas"))
-    for result in [result for result in report["checks"] if not result["ok"]][:20]:
-        got, expected = (f"{result[key]:.6g}" for key in ("got", "expected"))
-        span = f"[{result['low']:.6g}, {result['high']:.6g}]"
-        print_text(f"FAILED {result['name']}: got {got}, expected {expected} in {span}")
-    for fault, found in report["controls"].items():
-        print_text(f"control, {fault}: {'found' if found else 'NOT FOUND'}")
-    verdict = "all hold" if report["ok"] else "NOT ALL HOLD"
-    risk = f"a correct simulator fails with probability {report['false_alarm']:g} at most"
-    print_text(f"{len(report['checks'])} checks: {verdict} ({risk})")
+    traces = {name: load_trace(path) for name, path in locate(settings.traces).items()}
+    checks = synthetic_checks(settings.seed)
+    for name, trace in traces.items():
+        checks += recording_checks(name, trace, settings.seed)
+    planted, failed = controls(settings.seed), [check for check in checks if not check.ok]
+    ok = not failed and all(planted.values())
+    if settings.as_json:
+        listed = [asdict(check) | {"ok": check.ok} for check in checks]
+        about = {"ok": ok, "checks": listed, "controls": planted, "false_alarm": FALSE_ALARM}
+        print(json.dumps(about))
+    else:
+        families: dict[str, list[bool]] = {}
+        for check in checks:
+            families.setdefault(check.name.partition(":")[0], []).append(check.ok)
+        rows = [(name, len(of), of.count(False)) for name, of in families.items()]
+        show(frame(rows, ("checks of", "number", "failed")))
+        for check in failed[:20]:
+            span = f"[{check.low:.6g}, {check.high:.6g}]"
+            print_text(f"FAILED {check.name}: got {check.got:.6g}, expected it in {span}")
+        for fault, found in planted.items():
+            print_text(f"control, {fault}: {'found' if found else 'NOT FOUND'}")
+        verdict = "all hold" if ok else "NOT ALL HOLD"
+        risk = f"a correct simulator fails with probability {FALSE_ALARM:g} at most"
+        print_text(f"{len(checks)} checks: {verdict} ({risk})")
+    if not ok:
+        raise typer.Exit(1)

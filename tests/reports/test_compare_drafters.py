@@ -259,6 +259,6 @@ def test_default_policies_run_everywhere_without_notes(mixed, capsys):
 
 def test_checks_pass_on_a_shallow_recording(mixed):
     for path in mixed:
-        checks, _ = recording_checks("r", load_trace(path), 0)
+        checks = recording_checks("r", load_trace(path), 0)
         assert checks
         assert all(entry.ok for entry in checks)
