@@ -431,9 +431,12 @@ def read_vllm(text: str) -> dict[str, Any]:
     """
     try:
         config = msgspec.json.decode(text, type=dict[str, Any])
-        longest = msgspec.convert(config.get(LENGTH), Length)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not a speculative_config with {LENGTH}: {error}") from None
+        raise ValueError(f"not JSON of a speculative_config: {error}") from None
+    try:
+        longest = msgspec.convert(config.get(LENGTH), Length)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{LENGTH} is {config.get(LENGTH)!r:.60}: {error}") from None
     if config.get(BY_BATCH) is not None:
         lengths_by_batch(config[BY_BATCH], longest, 0)
     return config

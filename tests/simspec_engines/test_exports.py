@@ -201,8 +201,8 @@ def test_one_length_is_not_made_of_several(format):
 @pytest.mark.parametrize(
     "config, words",
     [
-        ("[1]", "not a speculative_config"),
-        ("{", "not a speculative_config"),
+        ("[1]", "not JSON of a speculative_config"),
+        ("{", "not JSON of a speculative_config"),
         ({"num_speculative_tokens": "3"}, "Expected `int`"),
         ({"num_speculative_tokens": 0}, "Expected `int` >= 1"),
         ([], "expected [first batch size"),
@@ -337,7 +337,7 @@ def test_costs_of_another_engine_are_named(folder, tmp_path):
         ("vllm", ("--batch-sizes", "0", "--cost", "table.json"), "asked for 0"),
         ("vllm", ("--batch-sizes", "65", "--cost", "table.json"), "asked for 65"),
         ("vllm", ("--context", "7"), "context 7 were asked for"),
-        ("vllm", ("--context", "7", "--cost", "table.json"), "has context 0 only"),
+        ("vllm", ("--context", "7", "--cost", "table.json"), "asked for 7"),
         ("vllm", ("--policy", "confidence:0.5"), "has no fixed draft length"),
         ("vllm", ("--policy", "static:2x2"), "submits trees"),
         ("vllm", ("--policy", "tree_oracle"), "submits trees"),
