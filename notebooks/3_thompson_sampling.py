@@ -448,7 +448,7 @@ axes[0, 0].invert_yaxis()
 # ## Measured on a real model
 #
 # The policies decode SmolLM2-135M with its EAGLE and with prompt lookup, 20 prompts five times
-# (`make smollm2-scorecards`). Predictions replay those prompts at costs of 20 others.
+# (at d1265ed8). Predictions replay those prompts at costs of 20 others.
 #
 # **Look for:** predicted (above, blue) and measured (below) agree within 1%. With EAGLE, Beta-TS
 # and Cali-TS come out below K = 2: they ignore what a draft costs, which `cost_ts` does not.

@@ -144,7 +144,7 @@ def advise(settings: Advise) -> None:
         raise ValueError(f"--policy {policies[0]} needs vLLM and a model: it runs in the engine")
     for text in policies:
         served_policy(text, depth)  # refused now
-    plan = steps.AdvicePlan(adapter, used, out, batches, depth, given.seed, policies)
+    plan = steps.AdvicePlan(adapter, used, out, batches, depth, 0, policies)
     folders = {str(draft.model): folder for draft, folder in models}
     record = partial(_record_model, folders, given.dtype)
     if log is not None:
@@ -169,7 +169,7 @@ def advise(settings: Advise) -> None:
                 f"of --depth {depth}: lower them"
             )
     requests, tasks = _requests(settings, known, longest)
-    chosen, held_out = steps.halves(requests, given.seed)
+    chosen, held_out = steps.halves(requests, 0)
     if batches[-1] > len(held_out):
         raise ValueError(
             f"{len(requests)} prompts leave {len(held_out)} to verify on, --batch is "

@@ -70,7 +70,6 @@ class EngineOptions(Settings):
     fast: Annotated[
         bool, option("The engine's fast settings, where its texts depend on K or not.", "--fast")
     ] = False
-    seed: Annotated[int, option("Of all draws.", ge=0, le=(1 << 63) - 1)] = 0
     as_json: Json = False
 
     def engine_settings(self, model: Path, drafter: str, k: int, batch: int) -> "EngineSettings":
@@ -154,6 +153,7 @@ class Run(Settings):
         ),
     ] = ()
     cost: Annotated[Path | None, option("Costs that policies plan with: `engine measure`.")] = None
+    seed: Annotated[int, option("Of all draws.", ge=0, le=(1 << 63) - 1)] = 0
     options: EngineOptions = EngineOptions()
 
 
@@ -244,14 +244,14 @@ def measure(settings: Measure) -> None:
         ending = ".rows.jsonl" if sizes == [1] else f".b{size}.rows.jsonl"
         rows, group = out.with_name(out.name + ending), 2 if sizes == [1] else size
         ks = tuple(range(settings.depth + 1))
-        plan = Plan(ks, settings.repeats, group, size, False, given.seed)
+        plan = Plan(ks, settings.repeats, group, size, False, 0)
         requests = prompts_of(settings, size)
         of_size = replace(used, batch=size)
         run_requests(settings.engine, of_size, requests, plan, rows, None)
         runs.append(read_rows(rows))
-    cost: Any = cost_table(runs, given.seed)
+    cost: Any = cost_table(runs, 0)
     if sizes == [1]:
-        cost = engine_cost(*runs[0], seed=given.seed)
+        cost = engine_cost(*runs[0], seed=0)
     cost.to_json(out)
     for warning in cost.warnings:
         print_note(warning)
@@ -300,11 +300,11 @@ def run(settings: Run) -> None:
         ks = (0, used.draft.k)
     if settings.policy:
         planned = None if settings.cost is None else CostModel.from_json(settings.cost)
-        used = with_policies(used, settings.policy, planned, given.seed)
+        used = with_policies(used, settings.policy, planned, settings.seed)
     elif settings.cost is not None:
         raise ValueError("--cost is read by policies: give --policy too")
     group = concurrent if concurrent > 1 else GROUP
-    plan = Plan(ks, settings.repeats, group, concurrent, False, given.seed, settings.policy)
+    plan = Plan(ks, settings.repeats, group, concurrent, False, settings.seed, settings.policy)
     check_output(settings.out)
     adapter_of(settings.engine).start(used)
     requests = prompts_of(settings, concurrent if group == concurrent else 1)

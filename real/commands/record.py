@@ -45,7 +45,6 @@ class PromptSettings(Settings):
             "styles for base models; none: those styles; or a Jinja file."
         ),
     ] = "auto"
-    system: Annotated[str, option("System prompt; needs a chat template.")] = ""
     turns: Annotated[
         Literal["first", "all"],
         option('Which of "turns": first; or all, later ones after the target\'s own answers.'),
@@ -318,9 +317,7 @@ def select_prompts(
 
     asked, path = settings.selection, models.target_path
     context = min(models.context(drafter) for drafter in drafters)
-    form = PromptFormat(
-        load_tokenizer(path), load_chat_template(path, asked.chat_template, asked.system)
-    )
+    form = PromptFormat(load_tokenizer(path), load_chat_template(path, asked.chat_template))
     limit = asked.longest or longest_prompt(context, settings.budget)
     read = [read_prompts(file, form, limit) for file in asked.prompts]
     every = [prompt for part, _ in read for prompt in part]

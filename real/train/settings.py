@@ -48,9 +48,6 @@ class Training(Settings):
     longest: Annotated[
         int, option("Longest prompt of --prompts taken, in tokens.", ge=1, le=1 << 20)
     ] = 1024
-    chat_template: Annotated[
-        str, option('How "turns" become a prompt: auto, none or a Jinja file, as for record.')
-    ] = "auto"
     distil_tokens: Annotated[
         int, option("Tokens that the target writes for its drafters.", ge=1, le=1 << 40)
     ] = 1_000_000

@@ -1,10 +1,9 @@
 """simspec policies: the built-in policies, where they come from and what they do."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 from simspec.cli.replayed import Json, Markdown
-from simspec.settings import Settings, command, option
+from simspec.settings import Settings, command
 
 PANEL = "Decide"
 
@@ -13,31 +12,22 @@ PANEL = "Decide"
 class Policies(Settings):
     """Which policies are listed."""
 
-    group: Annotated[
-        str, option("outcomes, costs, features, batches, bounds or trees; default: all.")
-    ] = ""
     as_json: Json = False
     as_markdown: Markdown = False
 
 
 @command
 def policies(settings: Policies) -> None:
-    """List the built-in policies: source, what they read, what they do, defaults.
-
-    Example: simspec policies --group features
-    """
+    """List the built-in policies: source, what they read, what they do, defaults."""
     from simspec.output.frames import frame, show
     from simspec.policies import BATCH_KINDS, KINDS
     from simspec.policy_kind import GROUPS
 
-    group, names = settings.group, ("source", "signal", "rule", "defaults", "released")
-    if group and group not in GROUPS:
-        raise ValueError(f"group {group!r} is unknown: expected one of {', '.join(GROUPS)}")
+    names = ("source", "signal", "rule", "defaults", "released")
     every = sorted((KINDS | BATCH_KINDS).values(), key=lambda kind: list(GROUPS).index(kind.group))
     rows = [
         {"policy": kind.name, "group": kind.group} | {name: getattr(kind, name) for name in names}
         for kind in every
-        if group in ("", kind.group)
     ]
     if settings.as_markdown:  # declarations are written in Markdown, so nothing is escaped
         lines = [("policy", *names), ["---"] * (1 + len(names))]

@@ -1,9 +1,9 @@
 """simspec tune: a policy's arguments, chosen on half of the prompts and reported on the rest."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from simspec.cli.replayed import Cost, Json, Level, Markdown, Replicates, Seed, Traces
+from simspec.cli.replayed import Cost, Json, Seed, Traces
 from simspec.settings import Settings, argument, command, option
 
 PANEL = "Decide"
@@ -17,11 +17,8 @@ class Tune(Settings):
     traces: Traces = ()
     cost: Cost = None
     trials: Annotated[int, option("Settings to replay, about.", ge=16, le=100_000)] = 256
-    replicates: Replicates = 4
-    level: Level = 0.95
     seed: Seed = 0
     as_json: Json = False
-    as_markdown: Markdown = False
 
 
 @command
@@ -42,7 +39,7 @@ def tune(settings: Tune) -> None:
     from simspec.reports.tuning import tune as tune_policy
     from simspec.trace.recordings import comparable_costs, locate
 
-    search = Search(settings.trials, settings.replicates, settings.seed, settings.level)
+    search = Search(settings.trials, seed=settings.seed)
     start = default_text(settings.policy)
     paths = locate(settings.traces or None)
     costs, notes = comparable_costs(paths, settings.cost)
@@ -52,6 +49,15 @@ def tune(settings: Tune) -> None:
     with progress_bar("tuning", search.trials) as advance:
         tuning = tune_policy(served, settings.policy, costs, search, advance)
     table = tuning_frame(tuning, covers_text(costs.values(), search.level))
-    about = {"seed": search.seed, "level": search.level, "covers": covers(costs.values())}
-    about |= {"default": tuning.default, "tuned": tuning.tuned, "settings": tuning.settings}
-    show(table, settings.as_json, settings.as_markdown, **about)
+    about: dict[str, Any] = {
+        "seed": search.seed,
+        "level": search.level,
+        "covers": covers(costs.values()),
+    }
+    about |= {
+        "covers": covers(costs.values()),
+        "default": tuning.default,
+        "tuned": tuning.tuned,
+        "settings": tuning.settings,
+    }
+    show(table, settings.as_json, **about)

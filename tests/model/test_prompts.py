@@ -320,11 +320,11 @@ ASKED = (
 
 
 def test_a_recording_states_its_template_and_what_it_leaves_out(models):
-    code, out, error = command(models, *ASKED, "--system", "be brief", "--json")
+    code, out, error = command(models, *ASKED, "--json")
     assert code == 0, error
     card, trace = json.loads(out), load_trace(models / "t.parquet")
     digest = hashlib.sha256(CHAT.encode()).hexdigest()
-    assert trace.meta.chat == {"template": "tokenizer", "sha256": digest, "system": "be brief"}
+    assert trace.meta.chat == {"template": "tokenizer", "sha256": digest, "system": ""}
     assert card["chat"] == trace.meta.chat
     assert {k: card["prompts"][k] for k in ("read", "empty", "too_long", "limit", "recorded")} == {
         "read": 4, "empty": 1, "too_long": 1, "limit": 250, "recorded": 2,
