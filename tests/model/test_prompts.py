@@ -336,5 +336,5 @@ def test_a_recording_states_its_template_and_what_it_leaves_out(models):
     tokenizer = load_tokenizer(models / "m" / "target")
     assert tokenizer.token_to_id(TURN) in trace.meta.end_tokens
     first = trace.prompt[: trace.prompt_offset[1]].tolist()
-    chat = messages(["what is it?"], (), "be brief")
+    chat = messages(["what is it?"], ())
     assert first == theirs(AutoTokenizer.from_pretrained(models / "m" / "target"), chat)
