@@ -127,14 +127,8 @@ def faulty(  # the signature of rejection_sample, and one flag a fault
     logits,
     draft,
     draws,
-    round,
-    end_tokens,
-    bonus_from_q=False,
-    clipped=True,
-    updated=True,
-    raw=False,
-    one_draw=False,
-):
+    round, end_tokens, bonus_from_q=False, clipped=True, updated=True, raw=False, one_draw=False,
+):  # fmt: skip
     """`rejection_sample` written anew, with a fault of choice."""
     p = rule.probs(logits)
     committed, row = [], 0
@@ -162,9 +156,8 @@ def faulty(  # the signature of rejection_sample, and one flag a fault
             q = q / q.sum()
         if chosen is None:
             last = draft.q.get(row)
-            committed.append(
-                draws.sample(last if bonus_from_q and last is not None else left, round, row, 3)
-            )
+            left = last if bonus_from_q and last is not None else left
+            committed.append(draws.sample(left, round, row, 3))
             return verify.VerifyResult(committed, [0], len(committed) - 1, p)
         committed.append(draft.token[chosen])
         row = chosen
@@ -190,12 +183,10 @@ def test_control_planted_faults_change_the_distribution(name):
     def worst(fault):
         worlds = [World(seed, 3, 0.3) for seed in range(4)]
         return max(
-            off(
-                round_distribution(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
-                world.true(rule, 2),
-            )
+            off(round_distribution(world, rule, [-1, 0, 0, 1], 2, accept_exact=planted(fault)),
+                world.true(rule, 2))
             for world in worlds
-        )
+        )  # fmt: skip
 
     assert worst(FAULTS[name]) > 1e-2
     assert worst({}) < EXACT  # the rewritten walk is right where no fault is planted
@@ -210,21 +201,11 @@ def test_control_bonus_token_from_q_changes_the_distribution():
         verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
         if verified.accepted < 1:
             return verified
-        return replace(
-            verified,
-            token=[
-                draft.token[1],
-                draws.sample(rule.probs(world.q(texts[1])[None])[0], round, 9, 3),
-            ],
-        )
+        bonus = draws.sample(rule.probs(world.q(texts[1])[None])[0], round, 9, 3)
+        return replace(verified, token=[draft.token[1], bonus])
 
-    assert (
-        off(
-            round_distribution(world, rule, chain(2), 2, accept_exact=wrong_bonus),
-            world.true(rule, 2),
-        )
-        > 1e-2
-    )
+    found = round_distribution(world, rule, chain(2), 2, accept_exact=wrong_bonus)
+    assert off(found, world.true(rule, 2)) > 1e-2
 
 
 SLOW = os.environ.get("SIMSPEC_SLOW")  # every policy in every case, else in one, in turn
@@ -253,18 +234,13 @@ def test_sequences_follow_the_target_under_every_policy(text):
 def test_dropping_without_looking_keeps_the_distribution(seed):
     """It drops tokens, by its own draws: which token was drawn plays no part."""
     world, rule = World(seed, 3, 0.4), Rule("rejection", 0.9, 0, 0, 0.9)
-    distribution = output_distribution(
-        lambda draws: tuple(
-            spoken(world, rule, at_random(0.7, 0.4), 3, 2, draws, seed).token.tolist()
-        )
-    )
+    distribution = texts_of(world, rule, at_random(0.7, 0.4), 3, seed)
     assert off(distribution, world.true(rule, 3)) < EXACT
 
 
 def _drops_the_unlikely(params, state, slot, features, u):
-    return slot < 2 and (slot == 0 or features[slot - 1, 0] >= params[0]), slot == 0 or features[
-        slot - 1, 0
-    ] >= params[0]
+    likely = slot == 0 or features[slot - 1, 0] >= params[0]
+    return slot < 2 and likely, likely
 
 
 def _stops_at_the_unlikely(params, state, slot, features, u):
@@ -278,18 +254,21 @@ def _ignore(params, state, computed, drafted, accepted, features, cost):
 ANTICIPATING = Policy("drops", _drops_the_unlikely, _ignore, (0.4,), reads=("probability",))
 
 
+def texts_of(world, rule, policy, length, seed=0):
+    """The distribution of the texts that a policy writes."""
+    return output_distribution(
+        lambda draws: tuple(spoken(world, rule, policy, length, 2, draws, seed).token.tolist())
+    )
+
+
 def test_anticipating_policies_change_the_distribution_and_are_refused(monkeypatch):
     world, rule = World(3, 3, 0.2), Rule("rejection")
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
-        output_distribution(
-            lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
-        )
+        texts_of(world, rule, ANTICIPATING, 3)
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
         spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
     monkeypatch.setattr("simspec.policy.stepper.Stepper._refuse", lambda self: None)
-    distribution = output_distribution(
-        lambda draws: tuple(spoken(world, rule, ANTICIPATING, 3, 2, draws, 0).token.tolist())
-    )
+    distribution = texts_of(world, rule, ANTICIPATING, 3)
     assert off(distribution, world.true(rule, 3)) > 1e-2  # why it is refused
 
 
@@ -298,15 +277,7 @@ def test_stopping_after_the_seen_token_keeps_the_distribution():
     dropped."""
     policy = Policy("stops", _stops_at_the_unlikely, _ignore, (0.4,), reads=("probability",))
     world, rule = World(3, 3, 0.2), Rule("rejection")
-    assert (
-        off(
-            output_distribution(
-                lambda draws: tuple(spoken(world, rule, policy, 3, 2, draws, 0).token.tolist())
-            ),
-            world.true(rule, 3),
-        )
-        < EXACT
-    )
+    assert off(texts_of(world, rule, policy, 3), world.true(rule, 3)) < EXACT
 
 
 def test_real_decoders_with_caches_follow_the_target():

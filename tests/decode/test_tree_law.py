@@ -108,14 +108,11 @@ def tree_distribution(make, seed, rule, length, outcome=lambda text, accepted: t
         for token, parent in zip(draft.token[1:], draft.parent[1:]):
             paths.append((*paths[parent], token))
         logits = torch.stack([table(seed + 1, path) for path in paths])
-        verified = rejection_sample(
-            rule, logits, draft.__class__(**{**vars(draft), "q": {**drawn, **draft.q}}), draws, 0,
-            ()
-        )  # fmt: skip
+        known = replace(draft, q={**drawn, **draft.q})
+        verified = rejection_sample(rule, logits, known, draws, 0, ())
         waiting += draws.others
-        for text, odds in target_distribution(
-            seed + 1, rule, length, tuple(verified.token[:length])
-        ).items():
+        start = tuple(verified.token[:length])
+        for text, odds in target_distribution(seed + 1, rule, length, start).items():
             key = outcome(text, verified.accepted)
             distribution[key] = distribution.get(key, 0) + draws.odds * odds
     return distribution

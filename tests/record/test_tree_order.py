@@ -39,15 +39,10 @@ def test_recorded_order_equals_a_stateless_twin(name, rule):
                 if ranks:
                     before, _, ranked = behind(ranks[:-1])
                     tokens = [*before, ranked[ranks[-1]]]
-                logprob, scores = logprob_and_scores(
-                    name, [*prompt, *text[:row]], tokens, RULES[rule]
-                )
-                ranked = (
-                    scores(sequence, row + len(ranks))
-                    .sort(descending=True, stable=True)
-                    .indices.tolist()
-                )
-                known[ranks] = tokens, logprob, ranked
+                before = [*prompt, *text[:row]]
+                logprob, scores = logprob_and_scores(name, before, tokens, RULES[rule])
+                best = scores(sequence, row + len(ranks)).sort(descending=True, stable=True)
+                known[ranks] = tokens, logprob, best.indices.tolist()
             return known[ranks]
 
         def score(ranks):
