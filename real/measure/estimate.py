@@ -1,6 +1,6 @@
 """Estimates by trimmed means of timing blocks, the CostModel made of them, and warnings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import hypot, inf, isfinite, nan, sqrt
 from typing import Any, NamedTuple
@@ -237,17 +237,14 @@ def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
         for job in target.rounds
         if job.kind in (ALONE, NODES)
     }
-    behind = {
-        j: difference(estimate(own.seconds(Job(FIXED, j), PASS)), kept._replace(half_width=0.0))
-        for j in lengths
-    }
+
+    def own_pass(job: Job) -> Estimate:
+        return difference(estimate(own.seconds(job, PASS)), kept._replace(half_width=0.0))
+
+    behind = {j: own_pass(Job(FIXED, j)) for j in lengths}
     verify = filled(passes, max(priced.K, priced.nodes))
     if priced.resumes:
-        trees = {
-            job.size: difference(estimate(own.seconds(job, PASS)), kept._replace(half_width=0.0))
-            for job in own.rounds
-            if job.kind == NODES
-        }
+        trees = {job.size: own_pass(job) for job in own.rounds if job.kind == NODES}
         verify[1:] = _resumed(behind | trees, verify)
     after = ZERO
     if priced.computes and not priced.resumes:
@@ -266,19 +263,15 @@ def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
         "feature": _feature(own, policy.seconds),
         "node": _node(own),
     }
-    precision = CostPrecision(
-        LEVEL,
-        {name: [width_or_none(e) for e in part] for name, part in parts.items()}
-        | {name: width_or_none(e) for name, e in single.items()},
-        {name: [e.samples for e in part] for name, part in parts.items()}
-        | {name: e.samples for name, e in single.items()},
-        after_draft=after.seconds,
-    )
-    arrays: dict[str, Any] = {
-        name: np.array([e.seconds for e in part]) for name, part in parts.items()
-    }
-    arrays |= {name: e.seconds for name, e in single.items()}
-    return CostModel(**arrays, precision=precision, predictor=_predictor(own))
+
+    def each(of: Callable[[Estimate], Any]) -> dict[str, Any]:
+        lists = {name: [of(e) for e in part] for name, part in parts.items()}
+        return lists | {name: of(e) for name, e in single.items()}
+
+    widths, samples = each(width_or_none), each(lambda e: e.samples)
+    precision = CostPrecision(LEVEL, widths, samples, after_draft=after.seconds)
+    seconds = each(lambda e: e.seconds)
+    return CostModel(**seconds, precision=precision, predictor=_predictor(own))
 
 
 def _resumed(behind: Mapping[int, Estimate], verify: list[Estimate]) -> list[Estimate]:
@@ -423,7 +416,7 @@ def _widening(samples: Any) -> Any:
     """Widening by an entry's number of blocks; entries between measured ones have the fewest."""
     counts = np.array(samples, np.float64)
     measured = counts[counts > 1]
-    if not len(np.atleast_1d(measured)) or not measured.size:
+    if not measured.size:
         return 1.0
     blocks = np.where(counts > 1, counts, measured.min())
     # a resample holds none to several of an entry's blocks, which widens it as n / (n - 1) would

@@ -165,16 +165,10 @@ class Entry:
 class LoopPrices:
     """Blocks of the decode loop that price `entries` at every context, and the costs they give.
 
-    | block | of | times |
-    | --- | --- | --- |
-    | target | each rule | plain decoding, and verification of what no drafter computed |
-    | plain | each rule | plain decoding once more, in separate sequences |
-    | drafter | each entry | drafts |
-    | resumed | each entry whose passes resume | verification of its trees |
-    | trees | each entry that grows trees | passes of the drafter over several rows |
-
-    The first two belong to the target: all entries of a rule share them. They run on the first
-    entry's target, whose taps are kept but not read. `pace` holds the timing blocks.
+    Of each rule: plain decoding twice, in separate sequences, and verification of what no drafter
+    computed. They are the target's, which all entries share; they run on the first entry's target,
+    whose taps are kept but not read. Of each entry: drafts, trees where its passes resume, and
+    passes over several rows where it grows trees. `pace` holds the timing blocks.
     """
 
     def __init__(
@@ -187,9 +181,8 @@ class LoopPrices:
         self.name = uuid4().hex[:12]
         self.created = datetime.now(UTC).isoformat(timespec="seconds")
         vocab = entries[0].target.decoder.config.vocab
-        prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
         self.pace = Pace()
-        self.prompt = prompt
+        self.prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
         for context in settings.context:
             self._add(context, rng)
 
@@ -237,8 +230,7 @@ class LoopPrices:
         of_target = self.samples[f"{entry.rule.name}{where} target"]
         own = self.samples[f"{entry.name}{where}"]
         drafter = entry.drafter
-        nodes = self.settings.tree_nodes
-        priced = Priced(entry.K, nodes, resumes(drafter), drafter.has_logits)
+        priced = Priced(entry.K, self.settings.tree_nodes, resumes(drafter), drafter.has_logits)
         cost = timed_cost(of_target, own, priced)
         drawn = draw_blocks(len(self.pace.blocks), self.settings.seed, draws)
         cost = with_replicates(cost, replicate_costs(of_target, own, priced, cost, drawn))

@@ -273,35 +273,6 @@ def test_batch_costs_at_least_its_bare_passes():
     assert figures(slow_minute) == ([0, 2], [6, 9], [0, 0, 0, 0, 0], 6)
 
 
-def test_all_jobs_share_one_random_order(machine, monkeypatch):
-    seen = []
-    in_loop, bare = blocks.LoopBlock.run, blocks.BatchedBlock.run
-
-    def noted(self, rng, rounds, counted, precision):
-        seen.append((id(self), rounds, counted))
-        in_loop(self, rng, rounds, counted, precision)
-
-    def noted_bare(self, rng, rounds, counted, precision):
-        seen.append((id(self), rounds, counted))
-        bare(self, rng, rounds, counted, precision)
-
-    monkeypatch.setattr("real.measure.price.LoopPrices.settle", lambda self: None)
-    monkeypatch.setattr(blocks.LoopBlock, "run", noted)
-    monkeypatch.setattr(blocks.BatchedBlock, "run", noted_bare)
-    progress_calls = []
-    table_of("model", machine, progress=lambda *call: progress_calls.append(call[1:3]))
-    loops, bares = 2 * 3, 6 * (K + 1 + 1 + MAX_BACKLOG + 1)
-    count = len(seen) // 2
-    assert count == loops + bares
-    done = [*range(1, 2 * count), 2 * count - 1, 2 * count]
-    assert progress_calls == [(i, 2 * count) for i in done]
-    order = [[number for number, *_ in seen[i * count : (i + 1) * count]] for i in range(2)]
-    assert len(set(order[0])) == count
-    assert set(order[0]) == set(order[1])
-    assert order[0] != order[1]
-    assert [rest for _, *rest in seen] == [[1, False]] * count + [[2, True]] * count
-
-
 def test_cell_beyond_memory_is_none(machine, monkeypatch):
     run = blocks.BatchedPasses.run
 
@@ -364,5 +335,5 @@ def test_real_clock_prices_every_drafter(name):
     assert cost.K == 4
     assert (cost.verify > 0).all()
     assert (cost.draft >= 0).all()
-    assert cost.draft[4] > 0 or name == "prompt_lookup"  # microseconds, less a policy's call
+    assert cost.draft[4] > 0 or name not in PREFIX  # else microseconds, less a policy's call
     assert name != "prompt_lookup" or cost.feature == 0

@@ -6,7 +6,7 @@ from math import nan
 
 import numpy as np
 import pytest
-from simulated_machine import SHARED, TARGET, Machine, layers
+from simulated_machine import Machine, layers
 from toy_lm import RULES, toy_pair
 
 from real.measure import MeasureSettings
@@ -45,18 +45,6 @@ def test_each_entry_equals_a_measurement_of_its_own(tmp_path, monkeypatch):
         assert cost.baseline == own.baseline
     assert costs[0].verify.tolist() == [layers(4, j + 1, 1) for j in range(K + 1)]
     assert costs[2].verify[K] < costs[0].verify[K]  # early_exit resumes behind its own layers
-
-
-def test_trees_are_priced_behind_the_layers_that_their_drafts_have_run(tmp_path, monkeypatch):
-    Machine(monkeypatch, computes=False)
-    model, exit = several(tmp_path, ("model", "early_exit"), settings=replace(SHORT, tree_nodes=9))
-    assert model.verify[7:].tolist() == [layers(TARGET, nodes + 1, 1) for nodes in (7, 8, 9)]
-    # in a binary tree, rows with a child are passed while it is drafted
-    leaves = {nodes: nodes + 1 - (nodes + 1) // 2 for nodes in (7, 8, 9)}
-    assert exit.verify[7:].tolist() == [
-        layers(SHARED, rows, 1) + layers(TARGET - SHARED, nodes + 1, 1)
-        for nodes, rows in leaves.items()
-    ]
 
 
 def test_drafts_of_trees_are_no_backlog_of_drafts_of_chains():
