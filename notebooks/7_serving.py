@@ -396,8 +396,9 @@ axis.legend(fontsize=8)
 # %% [markdown]
 # ## The same choice for other engines
 #
-# Their forms differ more than their meaning: SGLang counts the root of a draft as a token, llama.cpp
-# takes flags of one length, and an engine that simulates reads acceptance in place of a length.
+# Their forms differ more than their meaning: SGLang counts the root of a draft as a token,
+# llama.cpp takes flags of one length, and an engine that simulates reads acceptance in place of a
+# length.
 # Beside each file lies its provenance, with the predicted speedup and its interval.
 
 # %%

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from real.files import replace_json, replacing
 from real.model.decoder import Decoder, DecoderConfig, frequencies
+from real.model.stored_weights import MAX_RATIO, read_bytes
 from real.model.stored_weights import WeightsError as WeightsError
-from real.model.stored_weights import read_bytes
 
 FAMILIES: dict[str, dict[str, bool]] = {
     "llama": {},
@@ -307,9 +307,10 @@ def _check_weights(folder: Path, config: DecoderConfig) -> None:
             f"{folder} holds an adapter (adapter_config.json), expected a whole model: "
             "merge it into its base model"
         )
+    packed = folder / "model.safetensors.xz"  # what stands beside it is no part of the model
     held = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    if (folder / "model.safetensors.xz").exists():  # what stands beside is no part of it
-        held = 0
+    if packed.exists() and not packed.with_suffix("").exists():
+        held = MAX_RATIO * packed.stat().st_size
     if held and held < (wanted := config.weights):
         raise WeightsError(
             f"{folder} cannot be loaded as a transformers checkpoint: its config asks for "
