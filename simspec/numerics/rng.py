@@ -46,13 +46,9 @@ def block(seed: Any, sequence: Any, round_: Any, quarter: Any, role: Any) -> Any
     """
     s = np.uint64(seed)
     w0, w1, w2, w3 = philox(
-        np.uint64(sequence),
-        np.uint64(round_),
-        np.uint64(quarter),
-        np.uint64(role),
-        s & _LOW,
-        s >> _HALF,
-    )
+        np.uint64(sequence), np.uint64(round_), np.uint64(quarter), np.uint64(role),
+        s & _LOW, s >> _HALF,
+    )  # fmt: skip
     return unit(w0), unit(w1), unit(w2), unit(w3)
 
 

@@ -52,10 +52,6 @@ class Estimate:
         figures = {"value": self.value, "low": self.low, "high": self.high}
         return {name: None if math.isnan(x) else x for name, x in figures.items()}
 
-    def columns(self, name: str) -> dict[str, float]:
-        """{name, name_low, name_high} for a data frame."""
-        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
-
 
 class NoInterval(ValueError):
     """Too few prompts, or a resample without the figure."""

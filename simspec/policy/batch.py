@@ -45,11 +45,9 @@ class BatchStep(NamedTuple):
 class BatchRule:
     """The state of a batch policy; as it is, it drafts K tokens and submits them all.
 
-    | method | asked | answers |
-    | --- | --- | --- |
-    | length | before drafting | tokens to draft, the same number for each request |
-    | submit | after drafting | int64[n], tokens of each draft to verify, at most `computed` |
-    | observe | after verification | nothing; it receives the outcome and the modelled seconds |
+    `length`, before drafting, answers the tokens to draft, the same number for each request;
+    `submit`, after it, int64[n] tokens of each draft to verify, at most `computed`; `observe`
+    receives the outcome and the modelled seconds.
     """
 
     def __init__(self, start: BatchStart) -> None:
@@ -71,13 +69,8 @@ class BatchRule:
 class BatchPolicy:
     """Decides once a step for all active requests; `simspec.replay.batches` replays it.
 
-    | field | meaning |
-    | --- | --- |
-    | name | label in tables; a built-in policy's name reads back as itself |
-    | rule | a fresh BatchRule from BatchStart |
-    | K | longest draft; None: the recording's, as far as the costs reach |
-    | reads | the feature that its rule sees as confidence; at most one |
-    | random | whether its rule draws |
+    rule makes a fresh BatchRule from BatchStart; K is the longest draft, None: the recording's, as
+    far as the costs reach; reads is the feature that the rule sees as confidence, at most one.
     """
 
     name: str

@@ -22,11 +22,8 @@ TOKEN_FEATURES = ("probability",)
 class Stepper:
     """Calls a policy's compiled functions at the same draw addresses as `replay`.
 
-    | argument | meaning                                                                    |
-    | -------- | -------------------------------------------------------------------------- |
-    | K        | the longest draft of the recording or engine                               |
-    | cost     | a CostModel of at least that K                                             |
-    | features | ((name, grid), ...) of the codes passed to `see`, as in TraceMeta.features |
+    K is the longest draft of the recording or engine, which cost prices; features, as in
+    TraceMeta.features, are ((name, grid), ...) of the codes passed to `see`.
 
     One sequence: `begin(sequence)`. One round: `ask(0)`; while go and slot < cap, compute a token,
     `see(slot, codes)`, `ask(slot + 1)`; verify; `end(computed, drafted, accepted)`.

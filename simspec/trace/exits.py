@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from simspec.output.files import replacing
-from simspec.trace.file import check_size, digest, parquet_options
+from simspec.trace.file import binary_column, check_size, digest, parquet_options
 from simspec.trace.quantization import LOG_ODDS
 from simspec.trace.trace import Trace
 
@@ -20,18 +20,12 @@ from simspec.trace.trace import Trace
 class ExitDrafts:
     """Drafts of each of E exits after each of M nodes: the N rows of a trace, then other drafts.
 
-    | field | shape, dtype | meaning |
-    | --- | --- | --- |
-    | layers | (int, ...) | layers in front of each exit, ascending |
-    | token | int32 `[M, E]` | the exit's token |
-    | child | int32 `[M, E]` | the node after that token, of a higher number; -1: none is needed |
-    | confidence | uint8 `[M, E]` | code of its largest probability at temperature 1 |
-    | feature | uint8 `[M, E, F]` | its features, as recorded |
-    | draft_margin, feature_margin | uint8 `[M, E]` | as recorded |
-    | rank | uint8 `[M, E]` | of the recorded token; 0 after the first N nodes |
-
-    The nodes after the rows are the drafts that some thresholds reach. ValueError for arrays that
-    do not fit each other, and for children that are no later node.
+    layers are those in front of each exit, ascending; the arrays are `[M, E]`, feature `[M, E, F]`,
+    token and child int32, the others uint8 as recorded. child is the node after the token, of a
+    higher number, -1 where none is needed; confidence the code of the largest probability at
+    temperature 1; rank that of the recorded token, 0 after the first N nodes. The nodes after the
+    rows are the drafts that some thresholds reach. ValueError for arrays that do not fit, and for
+    children that are no later node.
     """
 
     layers: tuple[int, ...]
@@ -131,13 +125,8 @@ def write_exits(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = {}
-    for name in COLUMNS:
-        flat = np.ascontiguousarray(getattr(drafts, name)).reshape(len(drafts.token), -1)
-        if flat.shape[1]:
-            columns[name] = pa.FixedSizeBinaryArray.from_buffers(
-                pa.binary(flat.shape[1] * flat.itemsize), len(flat), [None, pa.py_buffer(flat)]
-            )
+    arrays = {name: getattr(drafts, name) for name in COLUMNS}
+    columns = {name: binary_column(array) for name, array in arrays.items() if array.size}
     about = {"layers": drafts.layers, "features": drafts.feature.shape[2], "trace": digest(trace)}
     table = pa.table(columns).replace_schema_metadata({"simspec.exits": json.dumps(about)})
     with replacing(path) as temporary:

@@ -194,7 +194,7 @@ def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> N
     import pyarrow.parquet as pq
 
     columns = {
-        name: array if array.ndim == 1 else _binary_column(_file_axes(name, array))
+        name: array if array.ndim == 1 else binary_column(_file_axes(name, array))
         for name in BY_ROW
         if (array := getattr(trace, name)) is not None and array.size
     }
@@ -332,7 +332,7 @@ def _file_axes(name: str, array: np.ndarray) -> np.ndarray:
     return array.swapaxes(1, 2) if name == "feature" else array
 
 
-def _binary_column(array: np.ndarray) -> Any:
+def binary_column(array: np.ndarray) -> Any:
     """One fixed-size binary value a row: rows of a prefix-only drafter are shifted copies, which
     zstd detects.
     """

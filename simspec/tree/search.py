@@ -113,19 +113,14 @@ def medusa_like(accuracy: Any, nodes: int) -> Tree:
     return from_paths(chosen)
 
 
-def sequoia_tree(acceptance: Any, nodes: int) -> Tree:
-    """The tree of at most `nodes` nodes of the largest `expected_committed` (Sequoia, section 3.1).
+def sequoia_trees(acceptance: Any, nodes: int) -> Iterator[Tree]:
+    """The trees of at most 0, 1, .. `nodes` nodes of the largest `expected_committed` (Sequoia,
+    section 3.1), from one dynamic program.
 
     F[d, m], the most that m nodes under an accepted node of depth d can add, is the maximum over
     the number s of them in the subtree of its child of rank r, r = 0, 1, ..: acceptance[d, r] (1 +
     F[d + 1, s - 1]) + the rest's. Nodes of probability 0 are left out.
     """
-    *_, last = sequoia_trees(acceptance, nodes)
-    return last
-
-
-def sequoia_trees(acceptance: Any, nodes: int) -> Iterator[Tree]:
-    """`sequoia_tree` of 0, 1, .. `nodes` nodes, from one dynamic program."""
     acceptance, nodes = _table(acceptance), _budget(nodes)
     K, R = acceptance.shape
     budget = np.arange(nodes + 1)
@@ -189,9 +184,8 @@ def best_tree(acceptance: Any, cost: CostModel, most: int = MAX_NODES, least: in
     depth.
 
     `sequoia_trees` of acceptance[:d] for each depth d, priced by `expected_seconds`: the measured
-    staircase of
-    `verify` decides the number of nodes (Sequoia's hardware-aware size and depth, section 3.3).
-    Never more nodes than `verify` prices; ties go to the shallower, smaller tree.
+    staircase of `verify` decides the number of nodes (Sequoia's hardware-aware size and depth,
+    section 3.3). Never more nodes than `verify` prices; ties go to the shallower, smaller tree.
     """
     acceptance = _table(acceptance)
     budget = min(_budget(most), cost.nodes)

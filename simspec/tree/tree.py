@@ -123,10 +123,6 @@ class Tree:
             )
         return self
 
-    def to_dict(self) -> dict[str, list[int]]:
-        """The JSON form, {"parent": [...], "rank": [...]}."""
-        return {"parent": list(self.parent), "rank": list(self.rank)}
-
 
 def from_paths(paths: Iterable[Any]) -> Tree:
     """The tree of these nodes, each given by the ranks that lead to it (Medusa's form), sorted by

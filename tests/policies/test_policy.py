@@ -235,10 +235,8 @@ def test_stepper_refuses_anticipating_policies_under_rejection():
         assert "\n" not in str(caught.value)
     with pytest.raises(PolicyError, match="drops a drawn token"):
         Stepper(Policy("says so", _more, _quiet, anticipates=True), 4, 0, COST).unforeseeing(True)
-    for policy in (
-        Policy("blind", _drops, _quiet),
-        Policy("q alone", _drops, _quiet, reads=("confidence",)),
-    ):
+    for reads in ((), ("confidence",)):
+        policy = Policy("q alone", _drops, _quiet, reads=reads)
         stepper = Stepper(policy, 4, 0, COST, TOLD)
         stepper.unforeseeing(True)
         stepper.begin(0)

@@ -166,8 +166,5 @@ def test_rounds_without_drafts_add_no_acceptance():
         policy = cali_ts(reading)
         assert state_after(policy, policy.state0, [(0, 0)] * 5).tolist() == [0, 0, 0]
     policy = cali_ts("draft_share")
-    assert state_after(policy, policy.state0, [(0, 0)] * 5).tolist() == [
-        0,
-        5,
-        0,
-    ]  # output tokens all the same
+    # output tokens all the same
+    assert state_after(policy, policy.state0, [(0, 0)] * 5).tolist() == [0, 5, 0]
