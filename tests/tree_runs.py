@@ -19,7 +19,7 @@ from real.rerun import compare, prompts_of, rounds_of, rule_of
 from simspec.tree.replay import replay_tree
 
 SLOW = os.environ.get("SIMSPEC_SLOW")
-DRAFTERS = ("model", "early_exit", "eagle", "medusa", "hydra")
+DRAFTERS = ("model", "early_exit", "eagle", "medusa")
 WIDTH, LEVELS = 3, 4
 PAIRS = [(drafter, rule) for drafter in DRAFTERS for rule in RULES]
 

@@ -93,7 +93,7 @@ def spoilt(trace, row):
 
 
 @pytest.mark.parametrize(
-    "drafter, rule", [("eagle", "greedy"), ("hydra", "coupled"), ("model", "coupled")]
+    "drafter, rule", [("eagle", "greedy"), ("medusa", "coupled"), ("model", "coupled")]
 )
 def test_control_wrong_rank_or_order_is_detected(drafter, rule):
     trace, target, model = recording(drafter, rule)
