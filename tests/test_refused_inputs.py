@@ -59,7 +59,6 @@ REFUSED = {
     "tune oracle t.parquet": "policy 'oracle' has nothing to tune",
     "tune fixed:2 t.parquet": "gives every argument that is tuned",
     "report --paper nothing": "there is no table 'nothing'",
-    "policies --group none": "group 'none' is unknown",
     "score": "score is `simspec sweep --report oracle` now",
     f"{RECORD} --temperature=0 --rule coupled": "temperature 0.0",
     f"{RECORD} --device cuda:99": "device 'cuda:99' asked for",
