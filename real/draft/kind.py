@@ -17,17 +17,12 @@ from real.model.passes import BranchCache, TargetPass, full_pass
 
 @dataclass(frozen=True)
 class DraftedLogits:
-    """Logits over what a drafter drafts from; those of all other tokens are -inf.
+    """Logits over what a drafter drafts from; those of all other tokens are -inf."""
 
-    | field | meaning |
-    | --- | --- |
-    | logits `[..., N]`, vocab | of these tokens; tokens of the whole vocabulary |
-    | token int64 `[N]` | the tokens, ascending; None: all of them, or nearly |
-    """
-
+    # logits [..., N], vocab: of these tokens; tokens of the whole vocabulary
     logits: Tensor
     vocab: int
-    token: Tensor | None
+    token: Tensor | None  # int64 [N]: the tokens, ascending; None: all of them, or nearly
 
     @classmethod
     def of(cls, logits: "Tensor | DraftedLogits") -> "DraftedLogits":
@@ -167,58 +162,40 @@ def position_batches(
 class PaperRecipe:
     """How the authors of a drafter trained it, in place of a recipe for minutes of training.
 
-    | field | meaning |
-    | --- | --- |
-    | source | where the figures are printed |
-    | soft | whether the loss is towards the target's distribution |
-    | settings | of the draft head and the loss |
-    | rate | peak learning rate; None: not printed, and the recipe's own |
-    | betas, decay, clip | of AdamW, its weight decay, and the largest norm of the gradient |
-    | warmup | share of the steps in which the rate rises |
-    | batch | sequences a step there, for the record |
-    | silent | what the source does not print; the values here are then defaults |
-
     The rate is as printed for models of billions of weights; it does not follow the width.
     """
 
-    source: str
-    soft: bool
-    settings: Mapping[str, object]
-    rate: float | None = None
+    source: str  # where the figures are printed
+    soft: bool  # whether the loss is towards the target's distribution
+    settings: Mapping[str, object]  # of the draft head and the loss
+    rate: float | None = None  # peak learning rate; None: not printed, and the recipe's own
+    # betas, decay, clip: of AdamW, its weight decay, and the largest norm of the gradient
     betas: tuple[float, float] = (0.9, 0.999)
     decay: float = 0.0
     clip: float = 1.0
-    warmup: float = 0.02
-    batch: int = 0
+    warmup: float = 0.02  # share of the steps in which the rate rises
+    batch: int = 0  # sequences a step there, for the record
+    # what the source does not print; the values here are then defaults
     silent: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class TrainingRecipe:
-    """How the weights of one kind of drafter are trained.
+    """How the weights of one kind of drafter are trained."""
 
-    | field | meaning |
-    | --- | --- |
-    | head | (target, **settings) -> nn.Module with an attribute `settings`: what is trained |
-    | loss | (head, target, `TrainingBatch`, soft, generator, **settings) -> scalar |
-    | drafter | (target, head) -> Drafter |
-    | file | its weights are <file>.safetensors |
-    | soft | whether the loss is towards the target's distribution by default |
-    | rate | peak learning rate |
-    | reads | (head, soft) -> names of the features (`read_target`) that the loss asks for |
-    | defaults | settings without a default, or better ones for minutes of training |
-    | paper | the authors' own recipe; None: none is printed |
-    """
-
+    # (target, **settings) -> nn.Module with an attribute settings: what is trained
     head: Callable[..., nn.Module]
+    # (head, target, TrainingBatch, soft, generator, **settings) -> scalar
     loss: Callable[..., Tensor]
-    drafter: Callable[[Decoder, Any], Drafter]
-    file: str
-    soft: bool
-    rate: float = 3e-3
+    drafter: Callable[[Decoder, Any], Drafter]  # (target, head) -> Drafter
+    file: str  # its weights are <file>.safetensors
+    soft: bool  # whether the loss is towards the target's distribution by default
+    rate: float = 3e-3  # peak learning rate
+    # (head, soft) -> names of the features (read_target) that the loss asks for
     reads: Callable[[Any, bool], tuple[str, ...]] = lambda head, soft: ()
+    # settings without a default, or better ones for minutes of training
     defaults: Mapping[str, object] = field(default_factory=dict)
-    paper: PaperRecipe | None = None
+    paper: PaperRecipe | None = None  # the authors' own recipe; None: none is printed
 
 
 @dataclass(frozen=True)

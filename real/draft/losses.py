@@ -104,17 +104,12 @@ def _cast(dtype: torch.dtype, *parts: Tensor | None) -> list[Any]:
 
 @dataclass(frozen=True)
 class TrainingBatch:
-    """Sequences of the target, padded at their ends.
+    """Sequences of the target, padded at their ends."""
 
-    | field | meaning |
-    | --- | --- |
-    | token int64 `[b, n + 1]` | the sequences; the first n are read, the last n predicted |
-    | learned bool `[b, n + 1]` | the tokens that are learned as next tokens; None: all |
-    | stored | name -> features `[b, n, ...]` of the tokens read, see `read_target` |
-    """
-
-    token: Tensor
+    token: Tensor  # int64 [b, n + 1]: the sequences; the first n are read, the last n predicted
+    # bool [b, n + 1]: the tokens that are learned as next tokens; None: all
     learned: Tensor | None = None
+    # name -> features [b, n, ...] of the tokens read, see read_target
     stored: Mapping[str, Tensor] = field(default_factory=dict)
 
     @classmethod

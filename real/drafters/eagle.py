@@ -12,28 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
+from real.draft.heads import filled, load_head, new_layers
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.model.checkpoint import WeightsError, from_hf_name, to_hf_name
-from real.model.decoder import (
-    MAX_THETA,
-    Decoder,
-    DecoderLayer,
-    KVCache,
-    Linear,
-    StaticKVCache,
-    frequencies,
-)
-from real.model.draft_head import (
-    DraftHead,
-    check_settings,
-    fill,
-    load_draft_head,
-    read_state,
-    write_published,
-)
+from real.model.decoder import MAX_THETA, Decoder, KVCache, Linear, StaticKVCache, frequencies
+from real.model.draft_head import DraftHead, read_state, write_published
 from real.model.passes import EAGER, BranchCache, ForwardContext, Span, TargetPass, causal_mask
-from simspec.output.names import one_note
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} or f_i."""
@@ -89,11 +74,7 @@ class EagleHead(DraftHead):
         config = target.config if norm_eps is None else replace(target.config, norm_eps=norm_eps)
         self.inputs, self.shift = inputs, int("unshifted" not in inputs)
         self.fc = Linear(config.width * (1 + ("&" in inputs)), config.width, bias=bias)
-        decoder_layers = [DecoderLayer(config) for _ in range(layers)]
-        for layer in decoder_layers:
-            for residual_writer in (layer.output, layer.down):
-                nn.init.normal_(residual_writer.weight, std=0.02)
-        self.layers = nn.ModuleList(decoder_layers)
+        self.layers = new_layers(config, layers)
         # embeddings are an order of magnitude smaller than features: both shall count at first
         sizes = [target.embed.weight.std()] if "token" in inputs else []
         sizes += [target.norm.weight.square().mean().sqrt()] if "feature" in inputs else []
@@ -171,23 +152,13 @@ def published(folder: Path, target: Decoder) -> EagleHead:
                 f"{folder} was made for another target: "
                 f"embed_tokens.weight {list(copy.shape)} is not its embedding"
             )
-    bias, first_norm = bool(config.get("bias", True)), "layers.0.attention_norm.weight" in state
-    try:
-        check_settings({"norm_eps": config.get("rms_norm_eps", 1e-6), "layers": layers})
-        head = EagleHead(
-            target,
-            layers=layers,
-            bias=bias,
-            first_norm=first_norm,
-            norm_eps=config.get("rms_norm_eps", 1e-6),
-        )
-    except ValueError as error:
-        raise WeightsError(
-            f"{folder / 'config.json'} has settings that this target cannot have: "
-            f"{one_note(error)[:300]}"
-        ) from error
-    fill(head, state, str(folder))
-    return head.requires_grad_(False).eval()
+    form = {
+        "layers": layers,
+        "bias": bool(config.get("bias", True)),
+        "first_norm": "layers.0.attention_norm.weight" in state,
+        "norm_eps": config.get("rms_norm_eps", 1e-6),
+    }
+    return filled(EagleHead, target, form, state, folder)
 
 
 def publish(head: EagleHead, target: Decoder, folder: Path) -> None:
@@ -321,10 +292,7 @@ class EagleDrafter(Drafter):
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "EagleDrafter":
         """From eagle.json and eagle.safetensors, or from a released checkpoint (`published`)."""
-        folder = Path(folder)
-        if (folder / "config.json").exists() and not (folder / "eagle.json").exists():
-            return cls(target, published(folder, target))
-        return cls(target, load_draft_head(EagleHead, folder, "eagle", target, made_for))
+        return cls(target, load_head(EagleHead, published, folder, "eagle", target, made_for))
 
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:

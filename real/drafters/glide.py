@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
+from real.draft.heads import new_layers
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import hard_loss, learned_rows, soft_loss
-from real.model.decoder import Decoder, DecoderConfig, DecoderLayer, KVCache, RMSNorm, rotate
+from real.model.decoder import Decoder, DecoderConfig, KVCache, RMSNorm, rotate
 from real.model.draft_head import (
     DraftHead,
     TiedDraftVocabularyHead,
@@ -139,11 +140,7 @@ class GlideModel(DraftHead):
         self.reads, self.cross, self.shared, self.rebuild = reads, cross, shared, rebuild
         own = width or s.width
         self.config = _config(own, s)
-        decoder_layers = [DecoderLayer(self.config) for _ in range(layers)]
-        for layer in decoder_layers:
-            for residual_writer in (layer.output, layer.down):
-                nn.init.normal_(residual_writer.weight, std=0.02)
-        self.layers = nn.ModuleList(decoder_layers)
+        self.layers = new_layers(self.config, layers)
         attentions = (TargetCrossAttention(own, s) for _ in range(layers if cross else 0))
         self.glimpses = nn.ModuleList(attentions)  # the name is that of the stored tensors
         self.norm = RMSNorm(own, s.norm_eps)

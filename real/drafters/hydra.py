@@ -1,28 +1,28 @@
 """Hydra: as Medusa, but each head also reads the tokens drafted before its own."""
 
-import json
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
+from real.draft import DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
+from real.draft.heads import (
+    StackedDrafter,
+    StackedHeads,
+    declared_heads,
+    filled,
+    load_head,
+    released,
+    released_state,
+)
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import multi_head_loss
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
-from real.model.draft_head import (
-    StackedHeads,
-    block_count,
-    declared_heads,
-    fill,
-    load_draft_head,
-    read_state,
-)
 from real.model.passes import TargetPass
 
 
@@ -58,11 +58,7 @@ class HydraHeads(StackedHeads):
     | own_head | a vocabulary head with a bias per stack (as released); False: the target's |
     | residual | a trained matrix on the first block's residual path (as released) |
 
-    ValueError for fewer than one head or block.
     """
-
-    stacks: nn.ModuleList
-    head: nn.ModuleList
 
     def __init__(
         self,
@@ -72,18 +68,8 @@ class HydraHeads(StackedHeads):
         own_head: bool = False,
         residual: bool = False,
     ):
-        super().__init__()
-        if type(heads) is not int or type(blocks) is not int or min(heads, blocks) < 1:
-            raise ValueError(
-                f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
-            )
-        width, vocab = target.config.width, target.config.vocab
-        self.settings = {
-            "heads": heads,
-            "blocks": blocks,
-            "own_head": own_head,
-            "residual": residual,
-        }
+        super().__init__(heads, blocks, own_head=own_head, residual=residual)
+        width = target.config.width
         stacks = [
             [
                 ResidualBlock(width, 2 + j, residual),
@@ -96,13 +82,7 @@ class HydraHeads(StackedHeads):
         for stack in stacks:
             stack[0].linear.weight.data[:, width:] /= size.to(stack[0].linear.weight)
         self.stacks = nn.ModuleList(nn.Sequential(*stack) for stack in stacks)
-        if own_head:
-            own = [nn.Linear(width, vocab) for _ in range(heads)]
-            for head in own:
-                head.weight.data.copy_(target.head.weight.data)
-                head.bias.data.zero_()
-            self.head = nn.ModuleList(own)
-        self.to(target.device, target.dtype)
+        self.add_heads(target, bias=True)
 
     def teacher_forced(self, target: Decoder, feature: Tensor, token: Tensor, head: int) -> Tensor:
         """Output of stack `head` for the rows `feature [b, n, width]` f_i.
@@ -130,41 +110,17 @@ def published(folder: Path, target: Decoder) -> HydraHeads:
     A leading "hydra_head." is dropped. WeightsError for anything else: Hydra++ ("prefix-mlp", with
     a decoder layer over the features) and heads that read no drafts are not supported.
     """
-    try:
-        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        blocks = block_count(config["hydra_num_layers"], f"{folder / 'config.json'}")
-        kind = config.get("hydra_head_arch", "mlp")
-    except WeightsError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(
-            f"{folder} is no Hydra checkpoint: "
-            f"config.json says no hydra_num_layers ({type(error).__name__})"
-        ) from error
+    config, blocks = released(folder, "hydra", lambda config: "hydra_num_layers")
+    kind = config.get("hydra_head_arch", "mlp")
     if kind != "mlp" or config.get("grounded_heads") is False:
         raise WeightsError(
             f"{folder} holds Hydra heads of the kind {kind!r}; "
             "expected 'mlp' heads that see the drafted tokens"
         )
-    file = next(
-        (
-            folder / name
-            for name in ("hydra_lm_head.safetensors", "model.safetensors")
-            if (folder / name).exists()
-        ),
-        None,
-    )
-    state = {
-        _ours(name): value
-        for name, value in read_state(file or folder / "hydra_lm_head.safetensors").items()
-    }
+    state = {_ours(name): value for name, value in released_state(folder, "hydra").items()}
     count = len([name for name in state if re.fullmatch(r"head\.\d+\.weight", name)])
-    try:
-        heads = HydraHeads(target, count, blocks, own_head=True, residual=True)
-    except ValueError as error:
-        raise WeightsError(f"{folder} is no Hydra checkpoint: {error}") from error
-    fill(heads, state, str(folder))
-    return heads.requires_grad_(False).eval()
+    form = {"heads": count, "blocks": blocks, "own_head": True, "residual": True}
+    return filled(HydraHeads, target, form, state, folder)
 
 
 def _ours(name: str) -> str:
@@ -174,37 +130,24 @@ def _ours(name: str) -> str:
     return re.sub(r"^hydra_mlp\.", "stacks.", ours).replace(".res_connection.", ".residual.")
 
 
-class HydraDrafter(Drafter):
+class HydraDrafter(StackedDrafter):
     """Drafts one token a head, each head reading the tokens that the heads before it drafted.
 
-    A draft is a function of the feature after the last committed token, of that token and of
-    itself (`history_free`, not `prefix_only`). Nothing is offered after the last head, or after a
-    prompt of one token.
+    It reads the last committed token as well.
     """
 
     name = "hydra"
-    prefix_only = False
-    history_free = True
-
-    def __init__(self, target: Decoder, head: HydraHeads):
-        self.decoder, self.head = target, head
-        self.max_draft_length: int = len(head.stacks)
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "HydraDrafter":
         """From hydra.json and hydra.safetensors, or from a released checkpoint (`published`)."""
-        folder = Path(folder)
-        if (folder / "config.json").exists() and not (folder / "hydra.json").exists():
-            return cls(target, published(folder, target))
-        return cls(target, load_draft_head(HydraHeads, folder, "hydra", target, made_for))
+        return cls(target, load_head(HydraHeads, published, folder, "hydra", target, made_for))
 
-    @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.pick, self.last = pick, prompt[-1]
+        super().begin(target, prompt, prefill, pick)
+        self.last = prompt[-1]
         self.draft: list[int] = []
         self.paths: list[list[int]] = []
-        self.feature: Any = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
 
     @torch.inference_mode()
     def next(self) -> Step | None:
@@ -236,9 +179,8 @@ class HydraDrafter(Drafter):
     def rollback(self, accepted: int) -> None:
         self.draft, self.paths = [], []
 
-    @torch.inference_mode()
     def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
-        self.feature = self.decoder.norm(output.hidden[path[-1]])
+        super().catch_up(tokens, output, path)
         self.last = tokens[-1]
 
     def _hidden(self, paths: list[list[int]]) -> Tensor:
@@ -308,5 +250,5 @@ KIND = DrafterKind(
     HydraDrafter.load,
     RECIPE,
     ParallelHydra,
-    declared=lambda folder: declared_heads(folder, "hydra"),
+    declared=partial(declared_heads, name="hydra"),
 )

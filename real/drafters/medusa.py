@@ -1,32 +1,29 @@
 """Medusa: residual heads on the target's last feature, each predicting one later token."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
+from real.draft import DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
+from real.draft.heads import (
+    StackedDrafter,
+    StackedHeads,
+    declared_heads,
+    filled,
+    load_head,
+    released,
+    released_state,
+)
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import multi_head_loss
-from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
-from real.model.draft_head import (
-    DraftVocabularyHead,
-    StackedHeads,
-    block_count,
-    declared_heads,
-    fill,
-    head_rows,
-    load_draft_head,
-    read_state,
-    write_published,
-)
+from real.model.draft_head import DraftVocabularyHead, head_rows, write_published
 from real.model.passes import TargetPass, depths
 
 
@@ -55,29 +52,15 @@ class MedusaHeads(StackedHeads):
     | blocks | residual blocks in a stack |
     | own_head | a separate vocabulary head per stack (as published); False: the target's |
 
-    ValueError for fewer than one head or block.
     """
 
-    stacks: nn.ModuleList
-    head: nn.ModuleList
-
     def __init__(self, target: Decoder, heads: int = 4, blocks: int = 1, own_head: bool = False):
-        super().__init__()
-        if type(heads) is not int or type(blocks) is not int or min(heads, blocks) < 1:
-            raise ValueError(
-                f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
-            )
-        width, vocab = target.config.width, target.config.vocab
-        self.settings = {"heads": heads, "blocks": blocks, "own_head": own_head}
+        super().__init__(heads, blocks, own_head=own_head)
+        width = target.config.width
         self.stacks = nn.ModuleList(
             nn.Sequential(*(ResidualBlock(width) for _ in range(blocks))) for _ in range(heads)
         )
-        if own_head:
-            own = [nn.Linear(width, vocab, bias=False) for _ in range(heads)]
-            for head in own:
-                head.weight.data.copy_(target.head.weight.data)
-            self.head = nn.ModuleList(own)
-        self.to(target.device, target.dtype)
+        self.add_heads(target, bias=False)
 
     def teacher_forced(self, target: Decoder, feature: Tensor, token: Tensor, head: int) -> Tensor:
         """Output of stack `head` for `feature [b, n, width]`; no Medusa head reads a `token`."""
@@ -99,28 +82,17 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
     released configs say 2 with files of 5. With "original_lm_head" all share lm_heads.0.
     WeightsError for anything else or other sizes.
     """
-    try:
-        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        served = config.get("model_type") == "medusa" and "num_heads" in config
-        name = "num_hidden_layers" if served else "medusa_num_layers"
-        blocks = block_count(config[name], f"{folder / 'config.json'}")
-    except WeightsError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(
-            f"{folder} is no Medusa checkpoint: "
-            f"config.json says no medusa_num_layers ({type(error).__name__})"
-        ) from error
-    file = next(
-        (
-            folder / name
-            for name in ("medusa_lm_head.safetensors", "model.safetensors")
-            if (folder / name).exists()
-        ),
-        None,
+
+    def served(config: dict) -> bool:
+        return config.get("model_type") == "medusa" and "num_heads" in config
+
+    config, blocks = released(
+        folder,
+        "medusa",
+        lambda config: "num_hidden_layers" if served(config) else "medusa_num_layers",
     )
     state = {}
-    for name, value in read_state(file or folder / "medusa_lm_head.safetensors").items():
+    for name, value in released_state(folder, "medusa").items():
         ours = re.sub(r"^(medusa_head|heads)\.", "", name)
         if match := re.fullmatch(r"(\d+)\.(\d+)\.weight", ours):
             ours = f"head.{match[1]}.weight" if int(match[2]) == blocks else ours
@@ -129,15 +101,11 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
         ours = re.sub(r"^blocks\.(\d+)\.layers\.(\d+)\.", r"stacks.\1.\2.linear.", ours)
         state[re.sub(r"^lm_heads\.", "head.", ours)] = value
     count = len([name for name in state if name.startswith("head.")])
-    if served and config.get("original_lm_head") and "head.0.weight" in state:
+    if served(config) and config.get("original_lm_head") and "head.0.weight" in state:
         count = len({name.split(".")[1] for name in state if name.startswith("stacks.")})
         state |= {f"head.{i}.weight": state["head.0.weight"] for i in range(count)}
-    try:
-        heads = MedusaHeads(target, count, blocks, own_head=True)
-    except ValueError as error:
-        raise WeightsError(f"{folder} is no Medusa checkpoint: {error}") from error
-    fill(heads, state, str(folder))
-    return heads.requires_grad_(False).eval()
+    form = {"heads": count, "blocks": blocks, "own_head": True}
+    return filled(MedusaHeads, target, form, state, folder)
 
 
 def publish(heads: MedusaHeads, target: Decoder, folder: Path) -> None:
@@ -171,37 +139,25 @@ def publish(heads: MedusaHeads, target: Decoder, folder: Path) -> None:
     write_published(folder, config, state)
 
 
-class MedusaDrafter(Drafter):
+class MedusaDrafter(StackedDrafter):
     """Drafts one token a head from the feature after the last committed token.
 
     All heads run in one pass, at the first step. No head reads the last committed token, which has
-    not been through the target, nor any draft: a function of the feature (`history_free`, not
-    `prefix_only`). Nothing is offered after the last head, or after a prompt of one token.
+    not been through the target, nor any draft.
     """
 
     name = "medusa"
-    prefix_only = False
-    history_free = True
     captures = True
-
-    def __init__(self, target: Decoder, head: MedusaHeads):
-        self.decoder, self.head = target, head
-        self.max_draft_length: int = len(head.stacks)
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "MedusaDrafter":
         """From medusa.json and medusa.safetensors, or from a released checkpoint (`published`)."""
-        folder = Path(folder)
-        if (folder / "config.json").exists() and not (folder / "medusa.json").exists():
-            return cls(target, published(folder, target))
-        return cls(target, load_draft_head(MedusaHeads, folder, "medusa", target, made_for))
+        return cls(target, load_head(MedusaHeads, published, folder, "medusa", target, made_for))
 
-    @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.pick, self.drafted = pick, 0
+        super().begin(target, prompt, prefill, pick)
+        self.drafted = 0
         self.parent: list[int] = []
-        self.feature: Any = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
 
     @torch.inference_mode()
     def next(self) -> Step | None:
@@ -225,10 +181,6 @@ class MedusaDrafter(Drafter):
 
     def rollback(self, accepted: int) -> None:
         self.drafted, self.parent = 0, []
-
-    @torch.inference_mode()
-    def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
-        self.feature = self.decoder.norm(output.hidden[path[-1]])
 
     def _run_heads(self) -> None:
         head, target = self.head, self.decoder
@@ -294,5 +246,5 @@ KIND = DrafterKind(
     MedusaDrafter.load,
     RECIPE,
     ParallelMedusa,
-    declared=lambda folder: declared_heads(folder, "medusa"),
+    declared=partial(declared_heads, name="medusa"),
 )

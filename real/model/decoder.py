@@ -23,37 +23,22 @@ MAX_THETA = 1e12
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Sizes and options of a decoder.
+    """Sizes and options of a decoder."""
 
-    | field | meaning |
-    | --- | --- |
-    | vocab | vocabulary size |
-    | width | size of the residual stream |
-    | layers | decoder layers |
-    | heads, kv_heads | query heads, and key/value heads that groups of them share |
-    | head_dim | size of one head |
-    | hidden | inner size of the SwiGLU |
-    | rope_theta | base of the rotary frequencies |
-    | norm_eps | added to the mean square in RMSNorm |
-    | tied | the head shares the embedding's weights |
-    | qkv_bias | biases on query, key and value (Qwen2) |
-    | qk_norm | RMSNorm on each query and key head (Qwen3) |
-    | output_bias | a bias after the attention (Llama and Qwen3 with attention_bias) |
-    """
-
-    vocab: int
-    width: int
-    layers: int
+    vocab: int  # vocabulary size
+    width: int  # size of the residual stream
+    layers: int  # decoder layers
+    # heads, kv_heads: query heads, and key/value heads that groups of them share
     heads: int
     kv_heads: int
-    head_dim: int
-    hidden: int
-    rope_theta: float = 10000.0
-    norm_eps: float = 1e-5
-    tied: bool = True
-    qkv_bias: bool = False
-    qk_norm: bool = False
-    output_bias: bool = False
+    head_dim: int  # size of one head
+    hidden: int  # inner size of the SwiGLU
+    rope_theta: float = 10000.0  # base of the rotary frequencies
+    norm_eps: float = 1e-5  # added to the mean square in RMSNorm
+    tied: bool = True  # the head shares the embedding's weights
+    qkv_bias: bool = False  # biases on query, key and value (Qwen2)
+    qk_norm: bool = False  # RMSNorm on each query and key head (Qwen3)
+    output_bias: bool = False  # a bias after the attention (Llama and Qwen3 with attention_bias)
 
     @property
     def weights(self) -> int:

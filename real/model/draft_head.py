@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -172,36 +172,6 @@ class DraftHead(nn.Module):
         return target.head if self.vocabulary is None else self.vocabulary
 
 
-class StackedHeads(DraftHead):
-    """Base class of one stack a drafted token, each with the target's vocabulary head or its own.
-
-    | attribute | meaning |
-    | --- | --- |
-    | settings["own_head"] | whether `head` has a vocabulary head for every stack |
-    | head | these heads |
-    """
-
-    head: nn.ModuleList
-
-    def restrict(self, target: Decoder, token: Tensor) -> None:
-        """See `DraftHead.restrict`; separate heads keep the rows of these tokens."""
-        if not self.settings["own_head"]:
-            return super().restrict(target, token)
-        self.draft_token = check_vocabulary(token, target.config.vocab)
-        own = (
-            DraftVocabularyHead(cast(nn.Linear, head), token, trained=True) for head in self.head
-        )
-        self.head = nn.ModuleList(own)
-
-    def output(self, target: Decoder, head: int) -> nn.Module:
-        """The vocabulary head after stack `head`."""
-        return self.head[head] if self.settings["own_head"] else self.shared_output(target)
-
-    def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:
-        """Logits `[..., vocab]` of head `head` from the output of its stack, `[..., width]`."""
-        return self.output(target, head)(hidden)
-
-
 def save_draft_head(
     head: nn.Module, folder: Path, name: str, made_for: Mapping[str, str], dtype=torch.bfloat16
 ) -> None:
@@ -258,16 +228,6 @@ def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> d
     return _stored(Path(folder), name, made_for)[0]
 
 
-def declared_heads(folder: str | Path, name: str) -> int | None:
-    """The number of heads in <name>.json, for a look before loading; None where it says none."""
-    try:
-        stored = json.loads((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
-        heads = stored["settings"]["heads"]
-    except (OSError, KeyError, TypeError, ValueError, RecursionError):
-        return None  # loading it says why
-    return heads if type(heads) is int and heads > 0 else None
-
-
 def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict, int | None]:
     """The settings in <name>.json, and the size of its draft vocabulary."""
     try:
@@ -287,6 +247,20 @@ def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict,
     return settings, stored.get("draft_vocab")
 
 
+def made(
+    make: Callable[..., Head], target: Decoder, settings: Mapping[str, object], source: str
+) -> Head:
+    """`make(target, **settings)`; WeightsError for settings of `source` that cannot be."""
+    try:
+        check_settings(settings)
+        return make(target, **settings)
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = one_note(error)[:300]
+        raise WeightsError(
+            f"{source} has settings that this target cannot have: {reason}"
+        ) from error
+
+
 def load_draft_head(
     make: Callable[..., Head],
     folder: str | Path,
@@ -302,14 +276,7 @@ def load_draft_head(
     """
     folder = Path(folder)
     settings, draft_vocab = _stored(folder, name, made_for)
-    try:
-        check_settings(settings)
-        head = make(target, **settings)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise WeightsError(
-            f"{folder / name}.json has settings that this target cannot have: "
-            f"{one_note(error)[:300]}"
-        ) from error
+    head = made(make, target, settings, f"{folder / name}.json")
     state = read_state(folder / f"{name}.safetensors")
     if draft_vocab is not None:
         restrict(head, target, state.pop(MAP, None), draft_vocab, str(folder))

@@ -103,21 +103,14 @@ each of its rows, -1 for row 0; the span covers the last `rows` of them |
 
 @dataclass(frozen=True)
 class ForwardContext:
-    """Context that a pass's body receives with its inputs: rotation, mask and cache of its rows.
+    """Context that a pass's body receives with its inputs: rotation, mask and cache of its rows."""
 
-    | field | meaning |
-    | --- | --- |
-    | rotation | cosines and sines of the rows' positions |
-    | mask | attention mask; None where every row sees all |
-    | cache, start | the KV cache, and the cache row of the first row |
-    | last | index of the last row that is not padding |
-    """
-
-    rotation: tuple[Tensor, Tensor]
-    mask: Tensor | None
+    rotation: tuple[Tensor, Tensor]  # cosines and sines of the rows' positions
+    mask: Tensor | None  # attention mask; None where every row sees all
+    # cache, start: the KV cache, and the cache row of the first row
     cache: KVCache | StaticKVCache
     start: int
-    last: int | Tensor
+    last: int | Tensor  # index of the last row that is not padding
 
     def through(
         self,

@@ -17,32 +17,21 @@ from real.model.passes import EAGER, EagerPasses, ForwardContext, Input, Span
 class Resume:
     """Rows of a verification pass that a drafter has already passed through the target's first
     layers.
-
-    | field | meaning |
-    | --- | --- |
-    | layer | layers 0 .. layer - 1 are done; their keys are the target's next m cache rows |
-    | hidden `[m, width]` | the residual stream of m rows after these layers |
-    | rows | the row of the pass that each is, parents first; -1: none. (): its first m |
     """
 
-    layer: int
-    hidden: Tensor
+    layer: int  # layers 0 .. layer - 1 are done; their keys are the target's next m cache rows
+    hidden: Tensor  # [m, width]: the residual stream of m rows after these layers
+    # the row of the pass that each is, parents first; -1: none. (): its first m
     rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """The output of one pass of the target.
+    """The output of one pass of the target."""
 
-    | field | meaning |
-    | --- | --- |
-    | logits `[n, vocab]` | prediction after each row; None from `prefill` |
-    | hidden `[n, width]` | residual stream after the last layer, before the norm |
-    | taps | layer -> `[n, width]`: residual stream after that many layers, for the target's taps |
-    """
-
-    logits: Tensor | None
-    hidden: Tensor
+    logits: Tensor | None  # [n, vocab]: prediction after each row; None from prefill
+    hidden: Tensor  # [n, width]: residual stream after the last layer, before the norm
+    # layer -> [n, width]: residual stream after that many layers, for the target's taps
     taps: dict[int, Tensor]
 
 

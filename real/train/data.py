@@ -40,34 +40,22 @@ EVALUATED = 48
 
 @dataclass(frozen=True)
 class TrainingData:
-    """A target, the sequences that its drafters learn from, and held-out ones.
+    """A target, the sequences that its drafters learn from, and held-out ones."""
 
-    | field | meaning |
-    | --- | --- |
-    | target, made_for | the target, and the hashes that identify it |
-    | end_tokens, context | tokens that end a sequence, and the longest one it is meant for |
-    | learning | the sequences that are learned, with their features |
-    | length | most tokens of a sequence that the target continues |
-    | validation | held-out continuations that weights are chosen by |
-    | evaluation | held-out continuations that drafters are evaluated on |
-    | mixed | train in bf16 autocast |
-    | source | where the text comes from, for cards |
-    | prompts | training prompts, continued in this order, again and again |
-    | written | the sequences that the target wrote |
-    """
-
+    # target, made_for: the target, and the hashes that identify it
     target: Decoder
     made_for: Mapping[str, str]
+    # end_tokens, context: tokens that end a sequence, and the longest one it is meant for
     end_tokens: tuple[int, ...]
     context: int
-    learning: TrainingSet
-    length: int
-    validation: Sequence[Continuation]
-    evaluation: Sequence[Continuation]
-    mixed: bool
-    source: Mapping[str, object]
-    prompts: Sequence[list[int]]
-    written: Sequences
+    learning: TrainingSet  # the sequences that are learned, with their features
+    length: int  # most tokens of a sequence that the target continues
+    validation: Sequence[Continuation]  # held-out continuations that weights are chosen by
+    evaluation: Sequence[Continuation]  # held-out continuations that drafters are evaluated on
+    mixed: bool  # train in bf16 autocast
+    source: Mapping[str, object]  # where the text comes from, for cards
+    prompts: Sequence[list[int]]  # training prompts, continued in this order, again and again
+    written: Sequences  # the sequences that the target wrote
 
     @property
     def counts(self) -> np.ndarray:

@@ -22,18 +22,12 @@ from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
 
 @dataclass(frozen=True)
 class AcceptedLengths:
-    """Greedy drafts of K from every position of some sequences.
+    """Greedy drafts of K from every position of some sequences."""
 
-    | field | meaning |
-    | --- | --- |
-    | K | draft length |
-    | accepted | per sequence int64 `[n]`: leading draft tokens that are the target's |
-    | offered | per sequence int64 `[n]`: drafted tokens, fewer at the end |
-    """
-
-    K: int
+    K: int  # draft length
+    # per sequence int64 [n]: leading draft tokens that are the target's
     accepted: tuple[np.ndarray, ...]
-    offered: tuple[np.ndarray, ...]
+    offered: tuple[np.ndarray, ...]  # per sequence int64 [n]: drafted tokens, fewer at the end
 
     def by_depth(self) -> list[float | None]:
         """n-alpha: share accepted at depth j, of drafts accepted up to j - 1 that offer j.
@@ -197,18 +191,11 @@ MAX_TOKENS = 50_000_000
 
 @dataclass(frozen=True)
 class TrigramTable:
-    """Most frequent next tokens (ties: the smallest).
+    """Most frequent next tokens (ties: the smallest)."""
 
-    | field | meaning |
-    | --- | --- |
-    | pair int64 `[P]` | pairs seen, as first * vocab + second, ascending |
-    | after_pair int64 `[P]` | the token after each |
-    | after int64 `[vocab]` | the token after each token; the commonest of all if none is |
-    """
-
-    pair: np.ndarray
-    after_pair: np.ndarray
-    after: np.ndarray
+    pair: np.ndarray  # int64 [P]: pairs seen, as first * vocab + second, ascending
+    after_pair: np.ndarray  # int64 [P]: the token after each
+    after: np.ndarray  # int64 [vocab]: the token after each token; the commonest of all if none is
 
     def picks(self, before: np.ndarray, last: np.ndarray) -> np.ndarray:
         """The next token after each pair (before, last), int64 `[n]`.

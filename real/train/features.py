@@ -35,22 +35,16 @@ OPEN_FILES = 256
 class FeatureStore:
     """Features of `sequences` in files of `SHARD` sequences, one tensor `[tokens, ...]` a file.
 
-    | field | meaning |
-    | --- | --- |
-    | folder | holds a folder of files for each name of `real.draft.losses.read_target` |
-    | target, sequences | what they are features of; a file knows the tokens that it belongs to |
-    | dtype | of storage; bfloat16 halves the files, and rounds |
-    | writer | computes the features, in its own dtype; None: the target |
-
     Files are memory-mapped: a batch reads its own rows. A GPU holds features in its memory (an
     H200 took 135 s for 832 files); where they do not fit, each batch takes a pass of the writer.
     """
 
-    folder: Path
+    folder: Path  # holds a folder of files for each name of real.draft.losses.read_target
+    # target, sequences: what they are features of; a file knows the tokens that it belongs to
     target: Decoder
     sequences: Sequences
-    dtype: torch.dtype
-    writer: Decoder | None = None
+    dtype: torch.dtype  # of storage; bfloat16 halves the files, and rounds
+    writer: Decoder | None = None  # computes the features, in its own dtype; None: the target
     held: dict[str, Tensor] = field(default_factory=dict)
 
     def prepare(self, names: Sequence[str], progress: Progress = quiet) -> None:

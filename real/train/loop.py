@@ -21,38 +21,25 @@ from real.progress import Progress, quiet
 
 @dataclass(frozen=True)
 class TrainSchedule:
-    """Steps, batch shape and learning rate of one training.
+    """Steps, batch shape and learning rate of one training."""
 
-    | field | meaning |
-    | --- | --- |
-    | steps | optimizer steps; 0 with `minutes`: as many as fit, fixed after a short timing |
-    | minutes | wall-clock time aimed at where `steps` is 0 |
-    | rows, length | windows in a step, and tokens in a window |
-    | rate | peak learning rate; rises over `warmup` of the steps, then falls linearly to zero |
-    | decay | decoupled weight decay: of Muon's matrices, or of all weights |
-    | seed | addresses the windows of every step |
-    | save_every | steps between checkpoints |
-    | every | steps between validations; 0 is a tenth of the steps |
-    | patience | validations without a better score before it stops; 0 is never |
-    | optimizer | muon: Muon for inner matrices, AdamW for the rest; adamw: AdamW for all |
-    | betas | of AdamW |
-    | clip | largest norm of the gradient of all weights |
-    """
-
-    steps: int = 0
-    minutes: float = 0.0
+    steps: int = 0  # optimizer steps; 0 with minutes: as many as fit, fixed after a short timing
+    minutes: float = 0.0  # wall-clock time aimed at where steps is 0
+    # rows, length: windows in a step, and tokens in a window
     rows: int = 16
     length: int = 256
+    # peak learning rate; rises over warmup of the steps, then falls linearly to zero
     rate: float = 3e-3
     warmup: float = 0.02
-    decay: float = 0.1
-    seed: int = 0
-    save_every: int = 100
-    every: int = 0
-    patience: int = 0
+    decay: float = 0.1  # decoupled weight decay: of Muon's matrices, or of all weights
+    seed: int = 0  # addresses the windows of every step
+    save_every: int = 100  # steps between checkpoints
+    every: int = 0  # steps between validations; 0 is a tenth of the steps
+    patience: int = 0  # validations without a better score before it stops; 0 is never
+    # muon: Muon for inner matrices, AdamW for the rest; adamw: AdamW for all
     optimizer: str = "muon"
-    betas: tuple[float, float] = (0.9, 0.95)
-    clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.95)  # of AdamW
+    clip: float = 1.0  # largest norm of the gradient of all weights
 
     def stored(self) -> dict[str, object]:
         """The fields as a card holds them; those added later only where they differ."""

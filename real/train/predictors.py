@@ -122,23 +122,15 @@ def generate(
 
 @dataclass(frozen=True)
 class AcceptanceExamples:
-    """M drafted tokens with labels, on T positions of sequences.
+    """M drafted tokens with labels, on T positions of sequences."""
 
-    | field | meaning |
-    | --- | --- |
-    | of_target `[T, d_T]` | the target's state that produced the token before each position |
-    | of_drafter `[T, d_D]` | the drafter's state that produces its pick, on the true prefix |
-    | row, position `[M]` | where the draft began, and the position of the drafted token |
-    | label `[M]` | whether it is the target's token |
-    | sequence `[T]` | the sequence that each position belongs to |
-    """
-
-    of_target: Tensor
-    of_drafter: Tensor
+    of_target: Tensor  # [T, d_T]: the target's state that produced the token before each position
+    of_drafter: Tensor  # [T, d_D]: the drafter's state that produces its pick, on the true prefix
+    # row, position [M]: where the draft began, and the position of the drafted token
     row: Tensor
     position: Tensor
-    label: Tensor
-    sequence: Tensor
+    label: Tensor  # [M]: whether it is the target's token
+    sequence: Tensor  # [T]: the sequence that each position belongs to
 
     @property
     def slot(self) -> Tensor:

@@ -45,17 +45,11 @@ FIRST_ADDRESS = 1 << 21
 
 @dataclass(frozen=True)
 class Sequences:
-    """Prompts with the target's new tokens after them.
+    """Prompts with the target's new tokens after them."""
 
-    | field | meaning |
-    | --- | --- |
-    | token int32 `[T]` | all sequences, one after the other |
-    | offset int64 `[S + 1]` | where each begins |
-    | prompt int64 `[S]` | prompt tokens of each: its loss mask; only later tokens are learned |
-    """
-
-    token: np.ndarray
-    offset: np.ndarray
+    token: np.ndarray  # int32 [T]: all sequences, one after the other
+    offset: np.ndarray  # int64 [S + 1]: where each begins
+    # int64 [S]: prompt tokens of each: its loss mask; only later tokens are learned
     prompt: np.ndarray
 
     def __len__(self) -> int:
@@ -114,22 +108,13 @@ class LoadedTarget:
 
 @dataclass(frozen=True)
 class Writing:
-    """How a target continues prompts.
+    """How a target continues prompts."""
 
-    | field | meaning |
-    | --- | --- |
-    | target | its `writer` continues training prompts, its `decoder` held-out ones |
-    | prompts | training prompts, continued in turn, and held-out ones |
-    | tokens | new tokens wanted in all |
-    | length | new tokens of a sequence at most |
-    | seed | of the draws |
-    """
-
-    target: LoadedTarget
-    prompts: PromptSet
-    tokens: int
-    length: int
-    seed: int = 0
+    target: LoadedTarget  # its writer continues training prompts, its decoder held-out ones
+    prompts: PromptSet  # training prompts, continued in turn, and held-out ones
+    tokens: int  # new tokens wanted in all
+    length: int  # new tokens of a sequence at most
+    seed: int = 0  # of the draws
 
 
 def is_greedy(number: np.ndarray, prompts: int) -> np.ndarray:

@@ -1,7 +1,8 @@
 """The search of sub-layers that a self-speculative draft skips: prices, trials and the card."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -26,22 +27,16 @@ from simspec.numerics.stats import MIN_PROMPTS, ratio
 
 @dataclass(frozen=True)
 class PreparedSequence:
-    """The rows of a sequence that first draft tokens are proposed from, after one full pass.
+    """The rows of a sequence that first draft tokens are proposed from, after one full pass."""
 
-    | field | meaning |
-    | --- | --- |
-    | token, position `[n]` | of the rows |
-    | mask `[n, m + n]` | the cached rows of the full pass that each attends to, and itself |
-    | cache, start | the full pass's KV cache, and where draft rows begin in it |
-    | pick `[n]` | the target's own tokens there |
-    """
-
+    # token, position [n]: of the rows
     token: Tensor
     position: Tensor
-    mask: Tensor
+    mask: Tensor  # [n, m + n]: the cached rows of the full pass that each attends to, and itself
+    # cache, start: the full pass's KV cache, and where draft rows begin in it
     cache: KVCache
     start: int
-    pick: Tensor
+    pick: Tensor  # [n]: the target's own tokens there
 
 
 @torch.inference_mode()
@@ -60,33 +55,20 @@ def prepare(decoder: Decoder, prompt: Sequence[int], new_tokens: Sequence[int]) 
     return PreparedSequence(token[-count:], place[-count:], mask, cache, rows, pick)
 
 
-def acceptance(decoder: Decoder, skips: SkipConfig, sequences: Sequence[TokenPair]) -> float:
+def prepared(decoder: Decoder, sequences: Sequence[TokenPair]) -> list[PreparedSequence]:
+    """All sequences prepared; ValueError for none, or one with an empty part."""
+    if not len(sequences) or not all(len(part) for pair in sequences for part in pair):
+        raise ValueError("expected pairs (prompt, new tokens), of one token each at least")
+    return [prepare(decoder, *pair) for pair in sequences]
+
+
+@torch.inference_mode()
+def acceptance(decoder: Decoder, skips: SkipConfig, sequences: Sequence[PreparedSequence]) -> float:
     """Share of positions where the first draft token is the target's pick (greedy).
 
     Equal to what the drafter proposes first in a round there, since the cache is that of full
     passes. Later slots build on draft rows and are accepted less often.
     """
-    return accepted_share(decoder, skips, prepared(decoder, sequences))
-
-
-def prepared(decoder: Decoder, sequences: Sequence[TokenPair]) -> list[PreparedSequence]:
-    """All sequences prepared; ValueError for none, or one with an empty part."""
-    if not len(sequences):
-        raise ValueError("no texts; expected pairs (prompt, new tokens), one token each at least")
-    for i, (prompt, new_tokens) in enumerate(sequences):
-        if not len(prompt) or not len(new_tokens):
-            raise ValueError(
-                f"text {i} has an empty prompt or no new tokens; "
-                "expected pairs (prompt, new tokens), one token each at least"
-            )
-    return [prepare(decoder, *pair) for pair in sequences]
-
-
-@torch.inference_mode()
-def accepted_share(
-    decoder: Decoder, skips: SkipConfig, sequences: Sequence[PreparedSequence]
-) -> float:
-    """`acceptance` of prepared sequences."""
     hits = 0
     for s in sequences:
         hidden = skipping_pass(decoder, skips, s.token, s.position, s.mask, s.cache, s.start)
@@ -102,19 +84,14 @@ REPEATS = 15
 class SkipPrice:
     """Cost of a round by the sub-layers that its drafts run through.
 
-    | field | meaning |
-    | --- | --- |
-    | fixed | a draft step without any sub-layer: embedding, norm, head and pick |
-    | attention, mlp | of one sub-layer more |
-    | verify (float,) `[K + 1]` | a pass of 1 .. K + 1 rows |
-
     Units are steps of the target, one row each: `verify[0]` is 1.
     """
 
-    fixed: float
+    fixed: float  # a draft step without any sub-layer: embedding, norm, head and pick
+    # attention, mlp: of one sub-layer more
     attention: float
     mlp: float
-    verify: tuple[float, ...]
+    verify: tuple[float, ...]  # (float,) [K + 1]: a pass of 1 .. K + 1 rows
 
     @property
     def K(self) -> int:
@@ -179,27 +156,20 @@ def measured_price(
     position = torch.tensor([target.length], device=decoder.device)
     row = torch.tensor(prompt[:1], device=decoder.device)
 
-    def draft(skips: SkipConfig) -> Callable[[], object]:
-        def run() -> int:
-            hidden = skipping_pass(decoder, skips, row, position, None, target.cache, target.length)
-            return int(decoder.logits(hidden[0]).argmax())
+    def draft(attention: tuple[int, ...], mlp: tuple[int, ...]) -> int:
+        skips, place = SkipConfig(attention, mlp), (target.cache, target.length)
+        hidden = skipping_pass(decoder, skips, row, position, None, *place)
+        return int(decoder.logits(hidden[0]).argmax())
 
-        return run
+    def verification(rows: int) -> object:
+        logits = target.verify(prompt[:rows], list(range(-1, rows - 1)), None).logits
+        assert logits is not None  # only a prefill has none
+        return logits.argmax(-1).tolist()
 
-    def verification(rows: int) -> Callable[[], object]:
-        def run() -> list[int]:
-            output = target.verify(prompt[:rows], list(range(-1, rows - 1)), None)
-            assert output.logits is not None  # only a prefill has none
-            picks: list[int] = output.logits.argmax(-1).tolist()
-            return picks
-
-        return run
-
-    runs = [
-        draft(SkipConfig(layers, layers)),
-        draft(SkipConfig((), layers)),
-        draft(SkipConfig(layers, ())),
-        *(verification(rows) for rows in range(1, K + 2)),
+    skipped = (layers, layers), ((), layers), (layers, ())
+    runs: list[Callable[[], object]] = [
+        *(partial(draft, *pair) for pair in skipped),
+        *(partial(verification, rows) for rows in range(1, K + 2)),
     ]
     fixed, with_attention, with_mlp, *verify = _medians(runs, repeats)
     step = verify[0]
@@ -231,37 +201,23 @@ LONGEST = 16
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting tried.
+    """One setting tried."""
 
-    | field | meaning |
-    | --- | --- |
-    | skips | the sub-layers left out |
-    | acceptance | share of positions whose first draft token is the target's pick (greedy) |
-    | cost | c: one draft step in target steps |
-    | k, speedup | best fixed draft length in 1..K, and `SkipPrice.best_length` there |
-    """
-
-    skips: SkipConfig
-    acceptance: float
-    cost: float
+    skips: SkipConfig  # the sub-layers left out
+    acceptance: float  # share of positions whose first draft token is the target's pick (greedy)
+    cost: float  # c: one draft step in target steps
+    # k, speedup: best fixed draft length in 1..K, and SkipPrice.best_length there
     k: int
     speedup: float
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best trial of a search (ties: the first), all trials in order, and its settings.
-
-    `price` is what trials were priced by where that was measured, else None.
-    """
+    """The best trial of a search (ties: the first), all trials in order, and the longest draft."""
 
     best: Trial
     trials: tuple[Trial, ...]
-    seed: int
     K: int
-    texts: int
-    tokens: int
-    price: SkipPrice | None = None
 
 
 def find(
@@ -292,7 +248,7 @@ def find(
 
     def evaluate(skips: SkipConfig) -> Trial:
         if skips not in evaluated:
-            alpha, c = accepted_share(decoder, skips, ready), float(step(decoder, skips))
+            alpha, c = acceptance(decoder, skips, ready), float(step(decoder, skips))
             evaluated[skips] = Trial(skips, alpha, c, *priced.best_length(alpha, c))
         return evaluated[skips]
 
@@ -316,29 +272,7 @@ def find(
         study.tell(choice, history[-1].speedup)
         best = max(history, key=lambda t: t.speedup)
         progress("skips", done, trials, f"speedup {best.speedup:.3f}")
-    tokens = sum(len(s.token) for s in ready)
-    return SearchResult(best, tuple(history), seed, priced.K, len(ready), tokens, price)
-
-
-def save(result: SearchResult, folder: Path, made_for: Mapping[str, str], split: str) -> None:
-    """Writes self_skip.json: the best settings, their target, and how they were found."""
-    best = result.best
-    search = {
-        "split": split,
-        "texts": result.texts,
-        "tokens": result.tokens,
-        "trials": len(result.trials),
-        "seed": result.seed,
-        "K": result.K,
-        "score": best.speedup,
-        "k": best.k,
-        "acceptance": best.acceptance,
-        "cost": best.cost,
-    }
-    if result.price is not None:
-        search["price"] = asdict(result.price)
-    content = {"settings": best.skips.settings, "target": dict(made_for), "search": search}
-    replace_json(folder / "self_skip.json", content)
+    return SearchResult(best, tuple(history), priced.K)
 
 
 SEARCH = {"trials": 200, "texts": 24, "price": "measured"}
@@ -354,13 +288,10 @@ def search_skips(settings: Training, data: TrainingData, progress: Progress = qu
     the same price. ValueError for settings that are not of SEARCH.
     """
     asked: dict[str, Any] = SEARCH | {"seed": settings.seed} | settings.chosen
-    numbers = [asked[name] for name in ("trials", "texts", "seed")]
+    numbers = [asked.get(name) for name in ("trials", "texts", "seed")]
     whole = all(type(n) is int for n in numbers) and min(numbers[:2]) > 0 <= numbers[2]
-    if (
-        asked.keys() != {*SEARCH, "seed"}
-        or not whole
-        or asked["price"] not in ("measured", "layers")
-    ):
+    known = asked.keys() == {*SEARCH, "seed"} and asked["price"] in ("measured", "layers")
+    if not whole or not known:
         raise ValueError(
             f"self_skip cannot be searched with {settings.chosen}; "
             "expected whole numbers for some of trials, texts, seed, or price=layers"
@@ -378,7 +309,19 @@ def search_skips(settings: Training, data: TrainingData, progress: Progress = qu
         pairs, label = data.greedy_pairs(asked["texts"]), relabel(progress, settings.place)
         given: Any = {"trials": asked["trials"], "seed": asked["seed"], "price": price}
         result = find(data.target, pairs, progress=label, **given)
-        save(result, folder, data.made_for, "target-written, for training")
+        best = result.best
+        search = {
+            "split": "target-written, for training",
+            "texts": len(pairs),
+            "tokens": sum(len(new_tokens) for _, new_tokens in pairs),
+            **{name: given[name] for name in ("trials", "seed")},
+            "K": result.K,
+            "score": best.speedup,
+            **{name: getattr(best, name) for name in ("k", "acceptance", "cost")},
+            **({} if price is None else {"price": asdict(price)}),
+        }
+        made = {"settings": best.skips.settings, "target": dict(data.made_for), "search": search}
+        replace_json(folder / "self_skip.json", made)
     content = read_card(folder / "self_skip.json")
     lengths = evaluate_drafter("self_skip", folder, data)
     card = {

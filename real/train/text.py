@@ -116,17 +116,12 @@ FILE = "prompts.safetensors"
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Different prompts, split into those for training drafters and those held out.
+    """Different prompts, split into those for training drafters and those held out."""
 
-    | field | meaning |
-    | --- | --- |
-    | training, heldout | tokens of each prompt; no prompt is in both |
-    | source | files by name with their hashes, and counts, for cards |
-    """
-
+    # training, heldout: tokens of each prompt; no prompt is in both
     training: tuple[list[int], ...]
     heldout: tuple[list[int], ...]
-    source: dict
+    source: dict  # files by name with their hashes, and counts, for cards
 
     @property
     def sha256(self) -> str:

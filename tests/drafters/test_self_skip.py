@@ -121,7 +121,10 @@ def first_slots(skipped):
 @settings(deadline=None, max_examples=10)
 @given(SKIPS)
 def test_acceptance_equals_the_drafters_first_slots(skipped):
-    assert skips.acceptance(DECODER, skipped, own_texts()) == first_slots(skipped).mean()
+    assert (
+        skips.acceptance(DECODER, skipped, skips.prepared(DECODER, own_texts()))
+        == first_slots(skipped).mean()
+    )
 
 
 def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
@@ -133,9 +136,15 @@ def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
         return replace(prepared, mask=prepared.mask | diagonal)
 
     settings = [SkipConfig((i,), (j,)) for i in range(LAYERS) for j in range(LAYERS)]
-    right = [skips.acceptance(DECODER, s, own_texts()) for s in settings]
+    right = [skips.acceptance(DECODER, s, skips.prepared(DECODER, own_texts())) for s in settings]
     monkeypatch.setattr(skips, "prepare", shifted)
-    assert sum(skips.acceptance(DECODER, s, own_texts()) != a for s, a in zip(settings, right)) > 4
+    assert (
+        sum(
+            skips.acceptance(DECODER, s, skips.prepared(DECODER, own_texts())) != a
+            for s, a in zip(settings, right)
+        )
+        > 4
+    )
 
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
@@ -168,7 +177,7 @@ def test_search_finds_the_enumerated_optimum():
     every = [SkipConfig(a, m) for a in subsets for m in subsets]
     scores = {
         s: sublayer_price(8, 3).best_length(
-            skips.acceptance(SMALL, s, texts), weight_share(SMALL, s)
+            skips.acceptance(SMALL, s, skips.prepared(SMALL, texts)), weight_share(SMALL, s)
         )[1]
         for s in every
     }

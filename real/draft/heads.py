@@ -1,0 +1,175 @@
+"""What drafters of a trained head share: stacks with vocabulary heads, released files, loading."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from real.draft.protocol import Drafter, Pick
+from real.model.checkpoint import WeightsError
+from real.model.decoder import Decoder, DecoderConfig, DecoderLayer
+from real.model.draft_head import (
+    DraftHead,
+    DraftVocabularyHead,
+    Head,
+    block_count,
+    check_vocabulary,
+    fill,
+    load_draft_head,
+    made,
+    read_state,
+)
+
+
+def new_layers(config: DecoderConfig, count: int) -> nn.ModuleList:
+    """Decoder layers that add little to the residual stream before training."""
+    layers = [DecoderLayer(config) for _ in range(count)]
+    for layer in layers:
+        for residual_writer in (layer.output, layer.down):
+            nn.init.normal_(residual_writer.weight, std=0.02)
+    return nn.ModuleList(layers)
+
+
+class StackedHeads(DraftHead):
+    """Base class of one stack a drafted token, each with the target's vocabulary head or its own.
+
+    | attribute | meaning |
+    | --- | --- |
+    | settings["own_head"] | whether `head` has a vocabulary head for every stack |
+    | head | these heads |
+
+    ValueError for fewer than one head or block.
+    """
+
+    stacks: nn.ModuleList
+    head: nn.ModuleList
+
+    def __init__(self, heads: int, blocks: int, **settings: object):
+        super().__init__()
+        if type(heads) is not int or type(blocks) is not int or min(heads, blocks) < 1:
+            raise ValueError(
+                f"heads is {heads!r} and blocks {blocks!r}; expected integers, 1 or more"
+            )
+        self.settings = {"heads": heads, "blocks": blocks, **settings}
+
+    def add_heads(self, target: Decoder, bias: bool) -> None:
+        """Copies of the target's vocabulary head, where the settings have own ones."""
+        if self.settings["own_head"]:
+            width, vocab = target.config.width, target.config.vocab
+            own = [nn.Linear(width, vocab, bias=bias) for _ in range(self.settings["heads"])]
+            for head in own:
+                head.weight.data.copy_(target.head.weight.data)
+                if bias:
+                    head.bias.data.zero_()
+            self.head = nn.ModuleList(own)
+        self.to(target.device, target.dtype)
+
+    def restrict(self, target: Decoder, token: Tensor) -> None:
+        """See `DraftHead.restrict`; separate heads keep the rows of these tokens."""
+        if not self.settings["own_head"]:
+            return super().restrict(target, token)
+        self.draft_token = check_vocabulary(token, target.config.vocab)
+        own = (
+            DraftVocabularyHead(cast(nn.Linear, head), token, trained=True) for head in self.head
+        )
+        self.head = nn.ModuleList(own)
+
+    def output(self, target: Decoder, head: int) -> nn.Module:
+        """The vocabulary head after stack `head`."""
+        return self.head[head] if self.settings["own_head"] else self.shared_output(target)
+
+    def logits(self, target: Decoder, head: int, hidden: Tensor) -> Tensor:
+        """Logits `[..., vocab]` of head `head` from the output of its stack, `[..., width]`."""
+        return self.output(target, head)(hidden)
+
+
+class StackedDrafter(Drafter):
+    """Base class of drafters that read the target's feature after the last committed token.
+
+    A draft is a function of that feature, and of what else the stacks read of the round
+    (`history_free`, not `prefix_only`). Nothing is offered after the last head, or after a prompt
+    of one token.
+    """
+
+    prefix_only = False
+    history_free = True
+
+    def __init__(self, target: Decoder, head: Any):
+        self.decoder, self.head = target, head
+        self.max_draft_length: int = len(head.stacks)
+        self.predictors = {}
+
+    @torch.inference_mode()
+    def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
+        self.pick = pick
+        self.feature: Any = self.decoder.norm(prefill.hidden[-1]) if len(prefill.hidden) else None
+
+    @torch.inference_mode()
+    def catch_up(self, tokens: list[int], output, path: list[int]) -> None:
+        self.feature = self.decoder.norm(output.hidden[path[-1]])
+
+
+def load_head(
+    make: Callable[..., Head],
+    published: Callable[[Path, Decoder], Head],
+    folder: str | Path,
+    name: str,
+    target: Decoder,
+    made_for: Mapping[str, str],
+) -> Head:
+    """From <name>.json and <name>.safetensors, or else from a released checkpoint's config.json."""
+    folder = Path(folder)
+    if (folder / "config.json").exists() and not (folder / f"{name}.json").exists():
+        return published(folder, target)
+    return load_draft_head(make, folder, name, target, made_for)
+
+
+def declared_heads(folder: str | Path, name: str) -> int | None:
+    """The number of heads in <name>.json, for a look before loading; None where it says none."""
+    try:
+        stored = json.loads((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
+        heads = stored["settings"]["heads"]
+    except (OSError, KeyError, TypeError, ValueError, RecursionError):
+        return None  # loading it says why
+    return heads if type(heads) is int and heads > 0 else None
+
+
+def released(folder: Path, family: str, key: Callable[[dict], str]) -> tuple[dict, int]:
+    """config.json of a released checkpoint, and the number of blocks, which `key(config)` names.
+
+    WeightsError where there is none.
+    """
+    config: dict = {}
+    try:
+        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        return config, block_count(config[key(config)], f"{folder / 'config.json'}")
+    except WeightsError:
+        raise
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise WeightsError(
+            f"{folder} is no {family} checkpoint: "
+            f"config.json says no {key(config)} ({type(error).__name__})"
+        ) from error
+
+
+def released_state(folder: Path, family: str) -> dict[str, Tensor]:
+    """Its tensors, in <family>_lm_head.safetensors or in model.safetensors."""
+    file = folder / f"{family}_lm_head.safetensors"
+    other = folder / "model.safetensors"
+    return read_state(other if other.exists() and not file.exists() else file)
+
+
+def filled(
+    make: Callable[..., Head],
+    target: Decoder,
+    settings: Mapping[str, object],
+    state: Mapping[str, Tensor],
+    folder: Path,
+) -> Head:
+    """`make(target, **settings)` with a released `state`, frozen; WeightsError if that is unfit."""
+    head = made(make, target, settings, f"{folder / 'config.json'}")
+    fill(head, state, str(folder))
+    return head.requires_grad_(False).eval()
