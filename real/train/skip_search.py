@@ -288,7 +288,7 @@ def search_skips(settings: Training, data: TrainingData, progress: Progress = qu
     the same price. ValueError for settings that are not of SEARCH.
     """
     asked: dict[str, Any] = SEARCH | {"seed": settings.seed} | settings.chosen
-    numbers = [asked.get(name) for name in ("trials", "texts", "seed")]
+    numbers: list[Any] = [asked.get(name) for name in ("trials", "texts", "seed")]
     whole = all(type(n) is int for n in numbers) and min(numbers[:2]) > 0 <= numbers[2]
     known = asked.keys() == {*SEARCH, "seed"} and asked["price"] in ("measured", "layers")
     if not whole or not known:

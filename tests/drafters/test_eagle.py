@@ -4,12 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_catch_up import _begin, _round
 from torch.nn import functional as F
 from toy_lm import VOCAB, toy_target
 
 from real.draft import TrainingBatch
+from real.draft.losses import read_target
 from real.drafters.eagle import INPUTS, EagleDrafter, EagleHead, eagle_loss, unrolled_estimates
-from real.model.passes import chain
 from real.model.target import Target
 
 EACH = pytest.mark.parametrize("inputs", INPUTS)
@@ -33,47 +34,19 @@ def text_of(count, seed=0):
 
 
 def features(decoder, text):
-    position = torch.arange(len(text))
-    return decoder.norm(
-        decoder.run(
-            decoder.embed(torch.tensor([text])),
-            range(len(decoder.layers)),
-            decoder.rotation(position),
-        )
-    )[0]
-
-
-def greedy(logits, slot, *_):
-    return int(logits.argmax())
-
-
-def begin(target, drafter, prompt, pick=greedy):
-    drafter.begin(target, prompt, target.prefill(prompt[:-1]), pick)
-
-
-def play(target, drafter, text, computed, accepted, miss):
-    """One round in which so many drafted tokens are accepted; returns the tokens committed."""
-    steps = [drafter.next() for _ in range(computed)]
-    token = [step.token for step in steps if step]
-    accepted = min(accepted, len(token))
-    output = target.verify([text[-1], *token], chain(len(token) + 1), drafter.resume())
-    path = list(range(accepted + 1))
-    target.commit(path)
-    drafter.rollback(accepted)
-    drafter.catch_up([*token[:accepted], miss], output, path)
-    return [*token[:accepted], miss]
+    return read_target(decoder, torch.tensor([text]), ["feature"])["feature"][0]
 
 
 def along(target, drafter, text, start):
     """First proposals' estimates at every prefix of a true text, from `start` tokens on."""
-    begin(target, drafter, text[:start])
+    _begin(drafter, target, text[:start])
     hidden = []
     for m in range(start, len(text)):
         step = drafter.next()
         torch.testing.assert_close(step.logits, target.decoder.head(step.hidden))
         hidden.append(step.hidden)
         drafter.rollback(0)
-        play(target, drafter, text[:m], 0, 0, text[m])
+        _round(target, drafter, text[:m], 0, 0, 0, text[m])
     return torch.stack(hidden)
 
 
@@ -129,7 +102,7 @@ def reference(decoder, part, text, steps, forced):
 def test_drafting_feeds_estimates_and_drafted_tokens(inputs, seed, prompt, steps):
     target, drafter = pair_of(inputs)
     text, forced = text_of(prompt, seed), text_of(steps, seed + 1)
-    begin(target, drafter, text, lambda logits, slot, *_: forced[slot])
+    _begin(drafter, target, text, lambda logits, slot, *_: forced[slot])
     drafted = [drafter.next() for _ in range(steps)]
     assert [step.token for step in drafted] == forced
     assert [step.parent for step in drafted] == list(range(steps))
@@ -147,7 +120,7 @@ def test_each_input_variant_reads_its_tokens(inputs):
         drafts = []
         for token in (forced, forced[:j] + [forced[j] ^ 1] + forced[j + 1 :]):
             target, drafter = pair_of(inputs)
-            begin(target, drafter, text, lambda logits, slot, *_, token=token: token[slot])
+            _begin(drafter, target, text, lambda logits, slot, *_, token=token: token[slot])
             drafts.append(torch.stack([drafter.next().hidden for _ in range(5)]))
         felt = ((drafts[0] - drafts[1]).abs().amax(-1) > 1e-9).tolist()
         first = {INPUTS[0]: j + 1, "token": j + 1, INPUTS[1]: j + 2, "feature": 9}[inputs]
@@ -250,15 +223,6 @@ def test_every_row_is_the_draft_that_starts_there(inputs, layers, seed, steps):
             twin = reference(target.decoder, drafter.head, text[: i + 2], steps, text[i + 2 :])
             own = torch.stack([estimate[b, i] for estimate in found])
             torch.testing.assert_close(own, twin, rtol=0, atol=1e-10)
-
-
-def test_one_step_is_teacher_forcing():
-    target, drafter = pair_of(INPUTS[0])
-    text = text_of(12)
-    (first,) = unrolled(target, drafter, [text], 1)
-    read = features(target.decoder, text)[:-1]
-    taught = drafter.head.teacher_forced(target.decoder, read[None], torch.tensor([text]))
-    torch.testing.assert_close(first, taught, rtol=0, atol=1e-10)
 
 
 def test_loss_is_the_weighted_sum_over_steps_of_what_each_row_learns():

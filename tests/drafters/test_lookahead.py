@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,13 +11,11 @@ from enumerated_world import EXACT, Listener, World, off, until, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_lookahead import lookahead
-from shell import run
 from toy_lm import END, RULES, at_random, toy_cost, toy_pair, toy_prompts
 
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
 from real.draft import Draft
-from real.drafters import BUILTIN
 from real.drafters.lookahead import LookaheadDrafter
 from real.model.checkpoint import WeightsError
 from real.model.target import Target
@@ -189,23 +186,6 @@ def test_sizes_out_of_range_are_refused(wrong, message, tmp_path):
     with pytest.raises(WeightsError, match="holds no settings of lookahead") as refused:
         LookaheadDrafter.load(tmp_path, TARGET, {})
     assert "\n" not in str(refused.value)
-
-
-def test_settings_are_read_from_its_folder(tmp_path):
-    (tmp_path / "lookahead.json").write_text(json.dumps({"settings": {"window": 4, "pool": 2}}))
-    loaded = BUILTIN["lookahead"].load(tmp_path, TARGET, {})
-    assert loaded.settings == {"window": 4, "ngram": 5, "pool": 2, "follow": False, "seed": 0}
-    assert LookaheadDrafter.load(Path("nowhere"), TARGET, {}).settings["window"] == 15
-
-
-def test_run_command_compares_its_tokens(capsys):
-    options = ["--drafter", "lookahead", "--policy", "fixed:4", "--prompts", 1, "--threads", 1]
-    code, out, _ = run(capsys, "run", "tiny-model-greedy", *options, "--json")
-    shown = json.loads(out)
-    assert code == 0
-    assert shown["lossless"]
-    assert shown["committed_per_round"] > 1
-    assert shown["speedup_simulated"] is None
 
 
 def test_window_runs_on_captured_passes_too():

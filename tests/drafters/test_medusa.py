@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from test_checkpoint import refused
 from toy_lm import toy_target
 
-from real.draft.losses import multi_head_loss
+from real.draft.losses import multi_head_loss, read_target
 from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.hydra import published as published_hydra
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
@@ -56,10 +56,7 @@ def accept_exact(target, drafter, prompt, text, K, pick=None):
 def taught(part, target, prompt, text, shift=0):
     """Logits [heads, rows] of the parallel training pass, read at an offset of `shift` rows."""
     whole = torch.tensor([[*prompt, *map(int, text)]])
-    position = torch.arange(whole.shape[1])
-    feature = target.norm(
-        target.run(target.embed(whole), range(len(target.layers)), target.rotation(position))
-    )
+    feature = read_target(target, whole, ["feature"])["feature"]
     heads, outputs = len(part.stacks), []
     for j in range(heads):
         rows = feature[:, : whole.shape[1] - 1 - j]
@@ -124,11 +121,7 @@ def test_loss_equals_its_definition():
     for j in range(2):
         terms = []
         for row in token:
-            hidden = target.norm(
-                target.run(
-                    target.embed(row[None, :-1]), range(4), target.rotation(torch.arange(12))
-                )
-            )[0]
+            hidden = read_target(target, row[None, :-1], ["feature"])["feature"][0]
             for i in range(12 - 1 - j):
                 logprob = part.logits(target, j, part.stacks[j](hidden[i])).log_softmax(-1)
                 terms.append(-logprob[row[i + 2 + j]])

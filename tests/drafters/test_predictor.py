@@ -137,11 +137,8 @@ def test_parallel_and_stepwise_recordings_agree(name, rule, seed, K, budget):
 def test_recorded_codes_equal_full_passes():
     """θ by the definition: hidden states of uncached passes over the prefix and the draft."""
     target, drafter = PAIRS["model"]
-    record_settings, prompt, sequence = (
-        Settings(12, 14, RULES["coupled"], END, ("theta",)),
-        toy_prompts(1, 12)[0],
-        3,
-    )
+    record_settings = Settings(12, 14, RULES["coupled"], END, ("theta",))
+    prompt, sequence = toy_prompts(1, 12)[0], 3
     rows = record_sequence(target, drafter, record_settings, prompt, sequence)
     head, text, seen = drafter.predictors["theta"], rows.token.tolist(), 0
 

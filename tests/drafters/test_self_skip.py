@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_catch_up import _begin
 from toy_lm import END, RULES, toy_decoder, toy_prompts
 from toy_skips import DECODER, LAYERS, SKIPS, SOME, pair
 from toy_training import asked, drafter_data
@@ -23,16 +24,6 @@ from real.train import skip_search as skips
 from real.train.evaluation import card_lines
 from real.train.skip_search import SkipPrice, measured_price, search_skips, sublayer_price
 from simspec.numerics.formulas import expected_speedup, optimal_k
-
-
-def begin(drafter, target, text):
-    greedy = RULES["greedy"]
-    drafter.begin(
-        target,
-        text,
-        target.prefill(text[:-1]),
-        lambda logits, slot, *_: int(greedy.scores(logits[None], 0, [slot]).argmax()),
-    )
 
 
 def draft(drafter, count):
@@ -60,7 +51,7 @@ def muted(decoder, skipped):
 def test_drafts_skip_sublayers_on_the_full_cache(skipped, seed):
     text = toy_prompts(1, seed)[0] + [5, 9, 11]
     target, drafter = pair(skipped)
-    begin(drafter, target, text)
+    _begin(drafter, target, text)
     tokens, logits, hidden = draft(drafter, 5)
     other = Target(DECODER, capacity=64)
     other.prefill(text[:-1])
@@ -75,7 +66,7 @@ def test_drafts_skip_sublayers_on_the_full_cache(skipped, seed):
 def test_control_cache_of_skipped_passes_differs():
     text = toy_prompts(1, 3)[0] + [5, 9, 11]
     target, drafter = pair(SOME)
-    begin(drafter, target, text)
+    _begin(drafter, target, text)
     other = Target(muted(DECODER, SOME))
     other.prefill(text[:-1])
     assert (other.verify([text[-1]], [-1]).logits[0] - draft(drafter, 1)[1][0]).abs().max() > 1e-3

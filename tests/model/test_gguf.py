@@ -116,17 +116,6 @@ def test_a_byte_level_tokenizer_is_written_alike_by_every_transformers():
         assert plain_byte_level(json.dumps(kept)) == json.dumps(kept)
 
 
-def test_the_number_type_is_a_choice(place):
-    folder, held, _ = place
-    import_gguf(folder / "toy.gguf", folder / "half", torch.bfloat16)
-    state = load_file(folder / "half" / "model.safetensors")
-    name = "blk.0.attn_q.weight"
-    expected = torch.from_numpy(held[name]).bfloat16()
-    assert torch.equal(state[checkpoint_name(name)], expected)
-    wrong = torch.from_numpy(np.roll(held[name], 1, 0)).bfloat16()
-    assert not torch.equal(state[checkpoint_name(name)], wrong)  # control
-
-
 def refused_import(folder, words):
     with pytest.raises(ValueError) as error:
         import_gguf(folder / "toy.gguf", folder / "m")
@@ -161,21 +150,17 @@ def test_what_is_no_gguf_is_refused(tmp_path, content, words):
     refused_import(tmp_path, words)
 
 
+SCALED = {"tensors": {"rope_freqs.weight": np.ones(16, np.float32)}}
+NAN = {"tensors": {"token_embd.weight": np.full((288, 64), np.nan, np.float32)}}
+
+
 @pytest.mark.parametrize(
     "architecture, extra, words",
     [
         ("gemma3", {}, "is 'gemma3'; expected a dense one of llama"),
         ("llama", {"strings": {"llama.rope.scaling.type": "yarn"}}, "scales its rotary positions"),
-        (
-            "llama",
-            {"tensors": {"rope_freqs.weight": np.ones(16, np.float32)}},
-            "scales its rotary positions",
-        ),
-        (
-            "llama",
-            {"tensors": {"token_embd.weight": np.full((288, 64), np.nan, np.float32)}},
-            "weights are not finite",
-        ),
+        ("llama", SCALED, "scales its rotary positions"),
+        ("llama", NAN, "weights are not finite"),
     ],
 )
 def test_a_model_that_would_come_out_wrong_is_refused(tmp_path, architecture, extra, words):

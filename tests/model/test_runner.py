@@ -7,7 +7,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from toy_lm import END, TOYS, VOCAB, toy_cost, toy_pair, toy_prompts, toy_target
 
-from real.decode import features as feature_reader
 from real.decode.engine import attach_engine, make_passes
 from real.decode.features import drafter_features
 from real.decode.loop import decode
@@ -255,24 +254,3 @@ def test_rows_near_the_capacity_run_eagerly():
             fixed.verify(tokens, parent).logits, wanted.verify(tokens, parent).logits
         )
         assert not fixed.passes.captured
-
-
-def test_features_are_fetched_with_the_token(monkeypatch):
-    fetched, computed = [], []
-    transfer, compute = feature_reader.FeatureReader.fetch, feature_reader.feature_values
-    monkeypatch.setattr(
-        feature_reader.FeatureReader,
-        "fetch",
-        lambda self, *a: fetched.append(1) or transfer(self, *a),
-    )
-    monkeypatch.setattr(
-        feature_reader, "feature_values", lambda *a, **k: computed.append(1) or compute(*a, **k)
-    )
-    for name in ("model", "early_exit", "eagle", "medusa"):
-        target, drafter = toy_pair(name)
-        fetched.clear(), computed.clear()
-        drive = chain_plan(policies.parse("confidence:0.2"), 4, 0, toy_cost())
-        result = decode(target, drafter, drive, RULES[0], [5, 6, 7], 20, END)
-        assert (
-            len(computed) == len(fetched) == result.computed.sum() > 0
-        )  # once a token, by the pick itself
