@@ -180,17 +180,17 @@ class FeatureStore:
         yield batch
 
     def _open(self, name: str, shard: int) -> Any:
-        path, tokens = self._path(name, shard), self.sequences.offset[self._range(shard)[0]]
-        tokens = int(self.sequences.offset[self._range(shard)[-1] + 1] - tokens)
-        shape = tokens, *feature_shape(self.target, name)
-        return _slice(path, shape, str(self.dtype), self._hash(shard))
+        shape = self._tokens(shard), *feature_shape(self.target, name)
+        return _slice(self._path(name, shard), shape, str(self.dtype), self._hash(shard))
+
+    def _tokens(self, shard: int) -> int:
+        """Tokens of the sequences of a shard."""
+        span = self._range(shard)
+        return int(self.sequences.offset[span[-1] + 1] - self.sequences.offset[span[0]])
 
     def _check_room(self, missing: dict[int, list[str]]) -> None:
-        needed = 0
-        for shard, names in missing.items():
-            span = self._range(shard)
-            tokens = int(self.sequences.offset[span[-1] + 1] - self.sequences.offset[span[0]])
-            needed += tokens * self._token_bytes(names)
+        parts = missing.items()
+        needed = sum(self._tokens(shard) * self._token_bytes(names) for shard, names in parts)
         folder = self.folder
         while not folder.exists():
             folder = folder.parent

@@ -163,16 +163,8 @@ def acceptance_examples(generated: Sequence[GeneratedSequence], lm: Decoder) -> 
         reached = np.concatenate((np.ones((n, 1), int), accepted[:, :-1]), 1) * (ahead < n)
         row, slot = np.nonzero(reached)
         position = row + slot
-        parts.append(
-            (
-                one.of_target,
-                of_drafter,
-                row + start,
-                position + start,
-                hit[position],
-                np.full(n, number),
-            )
-        )
+        drafted = row + start, position + start, hit[position]
+        parts.append((one.of_target, of_drafter, *drafted, np.full(n, number)))
         start += n
     columns = [
         torch.cat([torch.as_tensor(x) for x in column]).to(lm.device) for column in zip(*parts)

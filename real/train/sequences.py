@@ -145,7 +145,11 @@ def write_sequences(
         blocks = _needed_blocks(len(shards), done, writing, size)
         for i, block in enumerate(blocks):
             if processes.has(i) and not all(_path(folder, shard).exists() for shard in block):
-                report = _within(progress, done, writing.tokens)
+
+                def report(label: str, at: int, total: int, note: str = "", done: int = done):
+                    note = f"next shard: {at} of {total} sequences"
+                    progress("distil", done, writing.tokens, note)
+
                 since += _write_block(block, writing, folder, report)
         processes.wait()
         for shard in range(blocks[0].start, blocks[-1].stop):
@@ -187,14 +191,6 @@ def _write_block(block: range, writing: Writing, folder: Path, progress: Progres
 
 def _path(folder: Path, shard: int) -> Path:
     return folder / f"{shard:05d}.safetensors"
-
-
-def _batch(target: Decoder, longest: int) -> int:
-    """Sequences of up to `longest` tokens written at a time, in any dtype.
-
-    Rounding may decide what is learned from.
-    """
-    return max(1, min(BATCH["cpu"], CACHE_BYTES["cpu"] // (_cached_bytes(target) * longest)))
 
 
 def heldout_sequences(writing: Writing, length: int, work: Path) -> Sequences:
@@ -262,15 +258,6 @@ def read_shard(path: Path) -> Sequences:
     return stored
 
 
-def _within(progress: Progress, tokens: int, wanted: int) -> Progress:
-    """Reports sequences of a shard as a note."""
-
-    def report(label: str, done: int, total: int, note: str = "") -> None:
-        progress("distil", tokens, wanted, f"next shard: {done} of {total} sequences")
-
-    return report
-
-
 def _continued(
     writing: Writing,
     target: Decoder,
@@ -295,7 +282,9 @@ def _continued(
             many = write_together(target, rule, asked, addresses, length, ends, report)
             new |= dict(zip(rows, many))
             continue
-        batch = _batch(target, max(map(len, asked), default=1) + length)
+        # the same in any dtype: rounding may decide what is learned from
+        token = _cached_bytes(target) * (max(map(len, asked), default=1) + length)
+        batch = max(1, min(BATCH["cpu"], CACHE_BYTES["cpu"] // token))
         settings = Settings(1, length, rule, ends, (), (), batch)
         written = target_sequences(engine, settings, asked, addresses, progress)
         new |= {i: tokens for i, (tokens, _) in zip(rows, written)}
@@ -438,7 +427,7 @@ def read_text(form: PromptFormat, text: str) -> list[int]:
 
 
 def learned_windows(form: PromptFormat, paths: Sequence[str]) -> Iterator[list[int]]:
-    """Sequences of up to LONGEST tokens, side by side; ends of under WINDOW are left out."""
+    """Up to LONGEST tokens each, side by side; ends of under WINDOW are left out."""
     for document in documents(paths):
         ids = read_text(form, document["text"])
         for start in range(0, len(ids), LONGEST):

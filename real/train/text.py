@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -65,8 +64,9 @@ def documents(paths: Iterable[Path | str]) -> Iterator[dict]:
 
 def _lines(path: Path) -> Iterator[dict]:
     try:
-        with _opened(path) as file:
-            left = MAX_RATIO * path.stat().st_size if path.suffix == ".xz" else sys.maxsize
+        packed = path.suffix == ".xz"
+        with lzma.open(path, "rb") if packed else open(path, "rb") as file:
+            left = MAX_RATIO * path.stat().st_size if packed else sys.maxsize
             number = 0
             while raw := file.readline(min(LONGEST_LINE, left) + 1):
                 number += 1
@@ -85,11 +85,6 @@ def _lines(path: Path) -> Iterator[dict]:
         raise CorpusError(
             f"{path} is damaged or not UTF-8 text ({error}); fetch it again"
         ) from error
-
-
-def _opened(path: Path) -> IO[bytes]:
-    """The file's bytes; those of .xz are decompressed as they are read."""
-    return lzma.open(path, "rb") if path.suffix == ".xz" else open(path, "rb")
 
 
 def _row(path: Path, number: int, line: str) -> dict:

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.usefixtures("few_replicates", "bare_axes")
 LENGTH = ("--steps", "6", "--rows", "2", "--distil-tokens", "1500")
 SIZES = tuple(word for item in ("width=8", "layers=1", "heads=1", "head_dim=8", "hidden=16")
               for word in ("--set", item))  # fmt: skip
-SMALL = {"early_exit": (), "model": (), "hydra": (), "glide": ("--set", "shared=false")}
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +71,6 @@ def test_train_record_measure_sweep_run(folder, name, options):
         assert report["replay_equal"]
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_other_drafters_train_and_load(folder, name):
-    card = trained(folder, name, "--draft-vocab", "20", *SMALL[name])
-    assert card["draft_vocabulary"]["tokens"] == 20
-    assert 0 < card["draft_vocabulary"]["coverage"] <= 1
-    assert load_pair(folder / "models", name, target=folder / "qwen").drafter.name == name
-
-
 def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
     """FR-Spec: the weights stay, the head keeps N rows."""
     models = folder / "models"
@@ -101,23 +92,6 @@ def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
     odd = ("--from", "whole", "--steps", "0", "--name", "odd", "--set", "blocks=1")
     words = "--from whole has other settings; repeat its --set options"
     refused(folder, "train", "hydra", *given, *odd, words=words, progress=True)
-
-
-def test_a_draft_vocabulary_is_exchanged_where_the_head_is_the_targets(folder):
-    """Another size, or all tokens again; the weights stay."""
-    models = folder / "models"
-    trained(folder, "eagle", "--draft-vocab", "20", "--name", "few-rows")
-    before = load_pair(models, "eagle", target=folder / "qwen", weights=models / "few-rows")
-    given = ("--target", "qwen", "--out", "models", "--distil-tokens", "1500", "--json")
-    vocab = before.target.decoder.config.vocab
-    for size in (10, 30, vocab):
-        asked = ("--from", "few-rows", "--steps", "0", "--draft-vocab", str(size))
-        done(folder, "train", "eagle", *given, *asked, "--name", f"of{size}")
-        after = load_pair(models, "eagle", target=folder / "qwen", weights=models / f"of{size}")
-        for name, weights in after.drafter.head.state_dict().items():
-            assert torch.equal(weights, before.drafter.head.state_dict()[name])
-        token = after.drafter.head.draft_token
-        assert (vocab if token is None else len(token)) == size
 
 
 def test_search_and_predictors(folder, short_predictors):

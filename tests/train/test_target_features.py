@@ -238,25 +238,6 @@ def test_stored_features_equal_those_on_the_fly(tmp_path, name, soft, monkeypatc
             assert read[mask].abs().max() > 1e-3
 
 
-def test_features_are_computed_once_for_all_drafters(tmp_path, monkeypatch):
-    found, calls = training_set(tmp_path), []
-    inner = feature_store.read_target
-    monkeypatch.setattr(
-        feature_store, "read_target", lambda *given: calls.append(given[2]) or inner(*given)
-    )
-    found.batches(PLAN, ("feature", "kv:3"))
-    first = len(calls)
-    assert first >= 3
-    found.batches(PLAN, ("feature",))
-    found.batches(PLAN, ("kv:3", "feature"))
-    assert len(calls) == first
-    found.batches(PLAN, ("feature", "tap:2"))
-    assert all(names == ["tap:2"] for names in calls[first:])
-    held = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.safetensors"))
-    assert len(held) == 9
-    assert held[0] == "feature/00000.safetensors"
-
-
 def test_unfit_features_are_refused(tmp_path, monkeypatch):
     found = training_set(tmp_path)
     found.batches(PLAN, ("feature",))

@@ -39,33 +39,13 @@ DRAFTERS = ["early_exit", "eagle", "medusa", "hydra", "glide"]
 
 
 def test_every_trainable_drafter_has_default_settings():
-    assert set(trainable()) >= {
-        "model",
-        "early_exit",
-        "eagle",
-        "medusa",
-        "hydra",
-        "glide",
-        "sorted",
-    }
+    assert set(trainable()) >= {*DRAFTERS, "model", "sorted"}
     for name in trainable():
         part, again = (new_head(asked(name, HERE), toy_target()) for _ in range(2))
         assert json.loads(json.dumps(part.settings)) == part.settings
         assert all(p.requires_grad for p in part.parameters())
         pairs = zip(part.state_dict().values(), again.state_dict().values())
         assert all(torch.equal(a, b) for a, b in pairs)
-
-
-def test_settings_are_parsed_from_text():
-    words = ("inputs=token", "layers=2", "cross=false", "reads=[8, 9]", "noise=0.5", "name=a=b")
-    assert Training("eagle", HERE, settings=words).chosen == {
-        "inputs": "token",
-        "layers": 2,
-        "cross": False,
-        "reads": [8, 9],
-        "noise": 0.5,
-        "name": "a=b",
-    }
 
 
 @pytest.mark.parametrize(
@@ -388,18 +368,8 @@ def unbroken(tmp_path_factory):
 
 def test_log_and_weights_of_an_uninterrupted_training(unbroken, tmp_path):
     log, weights = unbroken
-    assert [row["step"] for row in log] == [
-        3,
-        6,
-        9,
-        10,
-        12,
-        15,
-        18,
-        20,
-        21,
-        23,
-    ]  # every tenth, and every 23 / 10, up
+    steps = [3, 6, 9, 10, 12, 15, 18, 20, 21, 23]  # every tenth, and every 23 / 10, up
+    assert [row["step"] for row in log] == steps
     assert [row["step"] for row in log if "valid" in row] == [3, 6, 9, 12, 15, 18, 21, 23]
     assert log[-1]["valid"]["part"] == 1.5
     assert same(unbroken, trained(tmp_path / "again"))
