@@ -145,11 +145,7 @@ def write_sequences(
         blocks = _needed_blocks(len(shards), done, writing, size)
         for i, block in enumerate(blocks):
             if processes.has(i) and not all(_path(folder, shard).exists() for shard in block):
-
-                def report(label: str, at: int, total: int, note: str = "", done: int = done):
-                    note = f"next shard: {at} of {total} sequences"
-                    progress("distil", done, writing.tokens, note)
-
+                report = partial(_next_shard, progress, done, writing.tokens)
                 since += _write_block(block, writing, folder, report)
         processes.wait()
         for shard in range(blocks[0].start, blocks[-1].stop):
@@ -256,6 +252,12 @@ def read_shard(path: Path) -> Sequences:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} is damaged ({reason}); delete it, and it is made anew") from error
     return stored
+
+
+def _next_shard(
+    progress: Progress, tokens: int, wanted: int, label: str, done: int, total: int, note: str = ""
+) -> None:
+    progress("distil", tokens, wanted, f"next shard: {done} of {total} sequences")
 
 
 def _continued(

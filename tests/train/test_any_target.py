@@ -58,7 +58,7 @@ def test_train_record_measure_sweep_run(folder, name, options):
     trace = load_trace(folder / recording)
     assert trace.rows > 20
     assert trace.meta.end_tokens == (2, 3)
-    sizes = ("--depth", "4", "--repeats", "1", "--seconds", "0")
+    sizes = ("--depth", "4", "--seconds", "0")
     done(folder, "measure", "--drafter", name, "--out", cost, *models, *sizes)
     table = json.loads(
         done(folder, "sweep", recording, "--cost", cost, "--policy", "fixed:2", "--json")
