@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Meta
 
 from real.commands.options import check_recordings, show_progress
 from real.model_settings import ModelSettings, open_recording
@@ -46,9 +47,8 @@ class Audit(Settings):
     weights: Annotated[
         Path | None, option("The drafter's folder, in place of <models>/<drafter>.")
     ] = None
-    risk: Annotated[
-        float, option("Probability of a false alarm in the tests of sampled text.", gt=0, lt=1)
-    ] = 1e-4
+    risk: Annotated[float, Meta(gt=0, lt=1)] = 1e-4
+    """Probability of a false alarm in the tests of sampled text."""
     as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
 
 

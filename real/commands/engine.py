@@ -176,9 +176,6 @@ class Compare(Settings):
             "drafts of a model."
         ),
     ] = None
-    positions: Annotated[
-        bool, option("Acceptance by position too, of a model's or a head's drafts.", "--positions")
-    ] = False
     plot: Annotated[
         Path | None, option("Write a PNG of several runs: speedups by draft length.")
     ] = None
@@ -327,7 +324,7 @@ def compare(settings: Compare) -> None:
     Example: simspec engine compare vllm.rows.jsonl llamacpp.rows.jsonl
     """
     from real.engines import summary
-    from real.engines.compare import accepted_by_position, compare_rows
+    from real.engines.compare import compare_rows
     from real.engines.measure import speedup_table
     from real.engines.rows import read_rows
     from simspec import load_trace
@@ -338,10 +335,8 @@ def compare(settings: Compare) -> None:
     from simspec.trace.recordings import locate
 
     paths, plot, several = settings.rows, settings.plot, len(settings.rows) > 1
-    if several and (settings.positions or settings.cost is not None):
-        raise ValueError(
-            "--positions and --cost are for one file of rows; several have their costs next to them"
-        )
+    if several and settings.cost is not None:
+        raise ValueError("--cost is for one file of rows; several have their costs next to them")
     if plot is not None:
         if not several:
             raise ValueError("--plot draws several runs: name two or more files of rows")
@@ -350,8 +345,6 @@ def compare(settings: Compare) -> None:
     if settings.recording is not None:
         (path,) = locate([settings.recording]).values()
         trace = load_trace(path)
-    if settings.positions and trace is None:
-        raise ValueError("--positions compares with the drafter's recording: give --recording")
     if several and any(map(summary.has_cost, paths)):
         runs = [summary.run_summary(path, trace) for path in paths]
         if plot is not None:
@@ -372,9 +365,6 @@ def compare(settings: Compare) -> None:
     if settings.cost is not None:
         facts["speedups"] = speedup_table(about, held, load_cost(settings.cost), trace)
         tables.append(summary.speedup_frame(facts["speedups"]))
-    if settings.positions and trace is not None:
-        facts["positions"] = accepted_by_position(about, held, trace)
-        tables.append(summary.positions_frame(facts["positions"]))
     show(tables, settings.as_json, settings.markdown, about=about, passes=result, **facts)
     for difference in () if settings.as_json else result.exceptions[:SHOWN]:
         print_text(

@@ -116,21 +116,6 @@ def passes_frame(about: Mapping[str, Any], result: RunCheck) -> "DataFrame":
     )  # fmt: skip
 
 
-def positions_frame(positions: Mapping[int, Sequence[tuple[int, int, int]]]) -> "DataFrame":
-    """The shares of `accepted_by_position`, by draft length."""
-    longest = max(positions, default=0)
-    rows = []
-    for k, counts in positions.items():
-        shares = [
-            f"{a / n:.3f}" if a == b else f"{a / n:.3f}, predicted {b / n:.3f}"
-            for n, a, b in counts
-            if n
-        ]
-        rows.append((k, counts[0][0], *shares, *["-"] * (longest - len(shares))))
-    columns = ("K", "drafts", *(f"accepted to {j}" for j in range(1, longest + 1)))
-    return frame(rows, columns, title="drafts whose first tokens are all accepted")
-
-
 def summary_frame(summaries: Sequence[RunSummary]) -> "DataFrame":
     """A row a run: its best draft length above 0, the advice, errors over all lengths, passes."""
     rows = []

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
+from msgspec import Meta
 
 from simspec.settings import Settings, argument, command, option
 
@@ -19,9 +20,8 @@ class CheckSettings(Settings):
         tuple[str, ...],
         argument("Recordings: files, or names of bundled ones; default: all bundled ones."),
     ] = ()
-    seed: Annotated[
-        int, option("Seed of the synthetic texts and of every draw.", ge=0, le=2**63 - 1)
-    ] = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Seed of the synthetic texts and of every draw."""
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "--json")] = False
 
 

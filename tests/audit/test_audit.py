@@ -350,7 +350,6 @@ def test_invalid_input_exits_with_code_2(folder):
         (["tiny-modl-greedy"], "did you mean tiny-model-greedy?"),
         (["large.jsonl"], "holds token 2147483647"),
         (["other.jsonl"], "was made with target else/123"),
-        (["run.jsonl", "--risk", 2], "--risk is 2"),
         (["run.jsonl", "--dtype", "int8"], "dtype 'int8' is unknown"),
         (["run.jsonl", "--against", "tiny-model-coupled"], "expected the same rule"),
         (["run.jsonl", "--models", "nowhere"], "nowhere"),

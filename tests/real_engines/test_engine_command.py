@@ -124,7 +124,7 @@ def test_batches_are_measured_run_exported_and_run_again_by_the_schedule(folder)
     ({"num_speculative_tokens_per_batch_size": [[1, 4, 0], [5, 8, 3]], "prompt_lookup_max": 2},
      "v.json drafts nothing at up to 4 requests: run with -k 0"),
     ({"num_speculative_tokens": "3"}, "got `str`"),
-    (None, "v.json: not a speculative_config"),
+    (None, "v.json: not JSON"),
 ])  # fmt: skip
 def test_invalid_schedules_are_one_line(folder, change, reason):
     config = {"method": "ngram", "num_speculative_tokens": 3}
