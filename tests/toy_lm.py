@@ -201,10 +201,15 @@ def toy_recording(
     """(trace, target, drafter): texts of the toy pair, recorded in float64."""
     target, drafter = toy_pair(drafter_name)
     settings = Settings(K, budget, RULES[rule_name], END, drafter_features(drafter), tree)
+    return recorded(target, drafter, settings, count), target, drafter
+
+
+def recorded(target, drafter, settings: Settings, count: int):
+    """The recording of so many prompts."""
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
     rows = [record_sequence(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
-    return assemble(rows, prompts, 0, settings, meta), target, drafter
+    return assemble(rows, prompts, 0, settings, meta)
 
 
 def toy_cost(K: int = 6) -> CostModel:

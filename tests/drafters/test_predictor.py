@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from toy_lm import END, PREFIX, RULES, run_all, toy_cost, toy_pair, toy_prompts
+from toy_lm import END, PREFIX, RULES, recorded, run_all, toy_cost, toy_pair, toy_prompts
 
 from real.decode.features import (
     GRIDS,
@@ -28,18 +28,10 @@ from real.decode.features import (
 )
 from real.model.checkpoint import WeightsError
 from real.pair import check_predictors
-from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
-from real.record.rows import (
-    RecordedRows,
-    assemble,
-    hidden_states,
-    record_prefix_only,
-    record_stepwise,
-)
+from real.record.rows import RecordedRows, hidden_states, record_prefix_only, record_stepwise
 from real.record.sequences import target_sequence
-from real.record.settings import describe
 from real.rerun import rerun, rounds_of
 from real.train.predictors import (
     AcceptanceExamples,
@@ -185,26 +177,16 @@ def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
     return Policy(f"{name}:{stop},{drop}", _more, _observe, (stop, drop), (0.0,), reads=(name,))
 
 
-def recording(name: str, rule: str, target, drafter, count=5):
-    record_settings = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-    rows = [
-        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
-    ]
-    return assemble(
-        rows,
-        prompts,
-        0,
-        record_settings,
-        describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
-    )
+def recording(rule: str, target, drafter, count=5):
+    settings = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
+    return recorded(target, drafter, settings, count)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", PREFIX)
 def test_policy_reading_theta_runs_as_it_replays(name, rule, monkeypatch):
     target, drafter = PAIRS[name]
-    trace = recording(name, rule, target, drafter)
+    trace = recording(rule, target, drafter)
     assert trace.meta.features[2:] == (("theta", "identity"), ("theta_low_rank", "identity"))
     assert trace.meta.predictors == {feature: p.sha256 for feature, p in drafter.predictors.items()}
     for policy in (
@@ -238,7 +220,7 @@ def test_policy_reading_theta_runs_as_it_replays(name, rule, monkeypatch):
 
 def test_predictor_of_another_recording_is_refused():
     target, drafter = PAIRS["model"]
-    trace = recording("model", "greedy", target, drafter, count=2)
+    trace = recording("greedy", target, drafter, count=2)
     _, other = equipped("model", seed=7)
     check_predictors(drafter, trace, [reads("theta", 0.5)])
 

@@ -19,6 +19,7 @@ from toy_lm import (
     at_random,
     part_of,
     policy_from,
+    recorded,
     run_all,
     toy_cost,
     toy_decoder,
@@ -46,18 +47,9 @@ from real.model.draft_head import (
     save_draft_head,
 )
 from real.model.target import Target
-from real.prompts import Prompt
 from real.record import Settings
-from real.record.recorder import record_sequence
-from real.record.rows import (
-    assemble,
-    record_parallel,
-    record_prefix_only,
-    record_rejection,
-    record_stepwise,
-)
+from real.record.rows import record_parallel, record_prefix_only, record_rejection, record_stepwise
 from real.record.sequences import target_sequence
-from real.record.settings import describe
 from real.rerun import rounds_of
 from real.sampling import Rule
 from real.train.train import most_frequent, train_weights
@@ -77,13 +69,6 @@ HEADS = {
     "glide, own embedding": lambda target: shaken(GlideModel, target, shared=False, width=24),
 }
 KINDS = (*HEADS, "model")
-MAKE = {
-    "early_exit": EarlyExitHead,
-    "eagle": EagleHead,
-    "medusa": MedusaHeads,
-    "hydra": HydraHeads,
-    "glide": GlideModel,
-}
 
 
 def head_of(kind, token=TOKENS):
@@ -91,7 +76,7 @@ def head_of(kind, token=TOKENS):
     target, name = toy_target(), kind.split(",")[0]
     torch.manual_seed(0)
     whole = HEADS[kind](target)
-    head = MAKE[name](target, **whole.settings)
+    head = BUILTIN[name].recipe.head(target, **whole.settings)
     head.load_state_dict(whole.state_dict())
     if token is not None:
         head.restrict(target, token)
@@ -201,10 +186,7 @@ def test_rejection_ratios_are_zero_outside(kind):
 def recording(kind, rule):
     target, drafter = pair_of(kind)
     asked = Settings(6, 20, RULES[rule], END, drafter_features(drafter))
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(prompts)]
-    meta = describe("toy", drafter, asked, prompts, "", "cpu", torch.float64)
-    return assemble(rows, prompts, 0, asked, meta), target, drafter
+    return recorded(target, drafter, asked, 6), target, drafter
 
 
 TEXTS = "fixed:3", "confidence:0.5", "entropy:1.5", "beta_ts:acceptance"
@@ -266,7 +248,7 @@ def test_heads_are_stored_with_their_map(kind, tmp_path):
     name, target = kind.split(",")[0], toy_target()
     head, file = head_of(kind), BUILTIN[name].recipe.file
     save_draft_head(head, tmp_path, file, MADE_FOR, torch.float64)
-    loaded = load_draft_head(MAKE[name], tmp_path, file, target, MADE_FOR)
+    loaded = load_draft_head(BUILTIN[name].recipe.head, tmp_path, file, target, MADE_FOR)
     assert torch.equal(loaded.draft_token, TOKENS)
     drafters = [BUILTIN[name].recipe.drafter(target, h) for h in (head, loaded)]
     assert torch.equal(*map(drafted_logits, drafters))
