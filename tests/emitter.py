@@ -22,15 +22,9 @@ def emitted(sequences, rule=GREEDY, dtype="float64", end_tokens=END):
 
 
 def decoded(
-    rule,
-    count=6,
-    budget=24,
-    decoder=None,
-    dtype="float64",
-    policy="fixed:3",
-    drafter="model",
-    seed=0,
-):
+    rule, count=6, budget=24, decoder=None, dtype="float64", policy="fixed:3", drafter="model",
+    seed=0
+):  # fmt: skip
     """A run of the engine on random prompts, by the toy target or by `decoder`."""
     target, toy_drafter = toy_pair(drafter)
     target = target if decoder is None else Target(decoder)

@@ -290,31 +290,15 @@ def real_rounds(text: str, case) -> tuple[dict, int]:
 
 
 ALLOWED = (
-    "fixed:0",
-    "fixed:1",
-    "fixed:2",
-    "beta_ts",
-    "beta_ts:censored",
-    "beta_ts:printed,scope=stream",
-    "cost_ts",
-    "cost_ts:depth,decay=0.9",
-    "hf_heuristic:1",
-    "hf_heuristic:1,transient=true",
-    "cali_ts:side=sampling",
-    "confidence:0.6",
-    "confidence:0.6,inclusive=false",
-    "entropy:0.8",
-    "product:0.5,inclusive=false",
-    "adaedl:0.4",
-    "cali_ts:side=model,predictor=confidence",
-    "specdec_pp:0.5,predictor=confidence",
+    "fixed:0", "fixed:1", "fixed:2", "beta_ts", "beta_ts:censored",
+    "beta_ts:printed,scope=stream", "cost_ts", "cost_ts:depth,decay=0.9", "hf_heuristic:1",
+    "hf_heuristic:1,transient=true", "cali_ts:side=sampling", "confidence:0.6",
+    "confidence:0.6,inclusive=false", "entropy:0.8", "product:0.5,inclusive=false", "adaedl:0.4",
+    "cali_ts:side=model,predictor=confidence", "specdec_pp:0.5,predictor=confidence",
     "cali_ts:draft_share,predictor=confidence",
-    "cali_ts:validated,predictor=confidence,sigma_m=0.1",
-    "ema_tiers:0/1/2,interval=1,warmup=0",
-    "goodput:window=1",
-    "ucb:arms=1/2",
-    "exp3:arms=0/1/2",
-)
+    "cali_ts:validated,predictor=confidence,sigma_m=0.1", "ema_tiers:0/1/2,interval=1,warmup=0",
+    "goodput:window=1", "ucb:arms=1/2", "exp3:arms=0/1/2"
+)  # fmt: skip
 NAMED = {text.split(":")[0] for text in ALLOWED}
 ALLOWED += tuple(
     kind.examples[0]

@@ -8,21 +8,15 @@ from simspec.engines.imports import read_import
 
 FIXTURES = Path(__file__).parent / "import_fixtures"
 FORMAT_OF = {
-    "specdecode-bench.jsonl": "specdecode-bench",
-    "vllm-requests.jsonl": "vllm-requests",
-    "vllm-requests-summary.jsonl": "vllm-requests",
-    "vllm-prometheus.txt": "vllm-prometheus",
-    "vllm-log.txt": "vllm-log",
-    "vllm-bench-serve.json": "vllm-bench-serve",
-    "sglang.jsonl": "sglang",
-    "tensorrt-llm.jsonl": "tensorrt-llm",
+    "specdecode-bench.jsonl": "specdecode-bench", "vllm-requests.jsonl": "vllm-requests",
+    "vllm-requests-summary.jsonl": "vllm-requests", "vllm-prometheus.txt": "vllm-prometheus",
+    "vllm-log.txt": "vllm-log", "vllm-bench-serve.json": "vllm-bench-serve",
+    "sglang.jsonl": "sglang", "tensorrt-llm.jsonl": "tensorrt-llm",
     "llamacpp-timings.jsonl": "llamacpp-timings",
     "llamacpp-prometheus.txt": "llamacpp-prometheus",
-    "tensorrt-llm-prometheus.txt": "tensorrt-llm-prometheus",
-    "llamacpp-log.txt": "llamacpp-log",
-    "guidellm.json": "guidellm",
-    "aiperf.jsonl": "aiperf",
-}
+    "tensorrt-llm-prometheus.txt": "tensorrt-llm-prometheus", "llamacpp-log.txt": "llamacpp-log",
+    "guidellm.json": "guidellm", "aiperf.jsonl": "aiperf",
+}  # fmt: skip
 
 
 def read(format, path, **settings):

@@ -32,15 +32,6 @@ class PickleBomb:
 
 
 RECORD_COMMAND = [
-    "record",
-    "p.jsonl",
-    "--out",
-    "x.parquet",
-    "-k",
-    2,
-    "--budget",
-    4,
-    "--per-task",
-    1,
-]
+    "record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 4, "--per-task", 1,
+]  # fmt: skip
 PROMPT_LINE = b'{"task": "t", "text": "some words"}\n'

@@ -85,14 +85,9 @@ def replay(trace, policy, seed, cost, tables):
             while accepted < drafted and accepted < int(trace.run[row]):
                 accepted += 1
             policy.observe(
-                params,
-                state,
-                computed,
-                drafted,
-                accepted,
-                shown,
-                clock.price(computed, drafted, accepted),
-            )
+                params, state, computed, drafted, accepted, shown,
+                clock.price(computed, drafted, accepted)
+            )  # fmt: skip
             rounds.append((row, computed, drafted, accepted))
             emitted = text_left[: accepted + 1]
             text_left = text_left[accepted + 1 :]
@@ -174,20 +169,13 @@ def metrics(rounds, trace, cost):
     paid, drafted = sum(max(r[1], r[2]) for r in flat), sum(r[2] for r in flat)
     accepted, tokens = sum(r[3] for r in flat), len(trace.token)
     return {
-        "rounds": len(flat),
-        "tokens": tokens,
-        "computed": sum(r[1] for r in flat),
-        "drafted": drafted,
-        "accepted": accepted,
-        "v_d": accepted / paid if paid else math.nan,
-        "acceptance_rate": accepted / drafted if drafted else math.nan,
-        "r_d": accepted / tokens,
+        "rounds": len(flat), "tokens": tokens, "computed": sum(r[1] for r in flat),
+        "drafted": drafted, "accepted": accepted, "v_d": accepted / paid if paid else math.nan,
+        "acceptance_rate": accepted / drafted if drafted else math.nan, "r_d": accepted / tokens,
         "committed_per_round": tokens / len(flat),
         "accept_by_depth": [y / n if n else math.nan for y, n in zip(taken, tried)],
-        "seconds": time,
-        "speedup": tokens * cost.baseline / time,
-        "cut_share": cut / len(flat),
-    }
+        "seconds": time, "speedup": tokens * cost.baseline / time, "cut_share": cut / len(flat),
+    }  # fmt: skip
 
 
 def best_rate(trace, cost, s, row, unread):

@@ -240,13 +240,10 @@ def stream(kind, rows=3000, K=12, seed=0):
     """A recording of one long sequence; `cut`: many drafts are shorter than a rule meant."""
     rng, at = np.random.default_rng(seed), np.arange(rows)
     alpha = {
-        "iid": np.full(rows, 0.75),
-        "drifting": 0.97 - 0.9 * at / rows,
-        "jumps": np.where(at // 120 % 2, 0.1, 0.96),
-        "all": np.ones(rows),
-        "none": np.zeros(rows),
+        "iid": np.full(rows, 0.75), "drifting": 0.97 - 0.9 * at / rows,
+        "jumps": np.where(at // 120 % 2, 0.1, 0.96), "all": np.ones(rows), "none": np.zeros(rows),
         "cut": np.full(rows, 0.9),
-    }[kind]
+    }[kind]  # fmt: skip
     misses = rng.random((rows, K)) >= alpha[:, None]
     depth = rng.integers(0, K + 1, rows) if kind == "cut" else np.full(rows, K)
     run = np.where(misses.any(1), misses.argmax(1), K)

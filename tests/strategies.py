@@ -57,18 +57,12 @@ def traces(draw, max_K=6, max_rows=10, max_sequences=4, optional=True):
         prompt_offset=prompt_offset,
         prompt=rng.integers(0, 1000, prompt_offset[-1]).astype(np.int32),
         meta=TraceMeta(
-            rule="greedy",
-            target="tiny target",
-            drafter="tiny drafter",
-            K=K,
-            features=features,
-            end_tokens=(END,),
-            tasks=tuple(rng.choice(["code", "prose"], count).tolist()),
-            ids=tuple(f"id{s}" for s in range(count)),
-            versions={"simspec": "test"},
+            rule="greedy", target="tiny target", drafter="tiny drafter", K=K, features=features,
+            end_tokens=(END,), tasks=tuple(rng.choice(["code", "prose"], count).tolist()),
+            ids=tuple(f"id{s}" for s in range(count)), versions={"simspec": "test"}
         ),
         **parts,
-    )
+    )  # fmt: skip
 
 
 @st.composite
@@ -105,16 +99,9 @@ def _nosy_observe(params, state, computed, drafted, accepted, features, cost):
 def nosy(scope="sequence"):
     """A user's policy, of the length that a user would write, using every door there is."""
     return Policy(
-        f"nosy-{scope}",
-        _nosy_more,
-        _nosy_observe,
-        (0.6, 0.7),
-        (0.0,) * 5,
-        None,
-        ("confidence",),
-        scope,
-        True,
-    )
+        f"nosy-{scope}", _nosy_more, _nosy_observe, (0.6, 0.7), (0.0,) * 5, None, ("confidence",),
+        scope, True
+    )  # fmt: skip
 
 
 SCALAR = ScalarPredictor(0.2, 0.6, -0.3, 0.1)
@@ -163,14 +150,10 @@ def drawn_recording(seed: int, prompts: int = 12, rows: int = 20) -> Trace:
     names = tuple(f"p{s}" for s in range(prompts))
     meta = TraceMeta("rejection", "t", "d", 4, temperature=1.0, tasks=names, ids=names)
     return Trace(
-        offset=offset,
-        budget=np.full(prompts, rows),
-        token=np.ones(prompts * rows, np.int32),
-        depth=np.full(prompts * rows, 4, np.uint8),
-        run=np.zeros(prompts * rows, np.uint8),
-        meta=meta,
-        ratio=ratio.astype(np.float32),
-    )
+        offset=offset, budget=np.full(prompts, rows), token=np.ones(prompts * rows, np.int32),
+        depth=np.full(prompts * rows, 4, np.uint8), run=np.zeros(prompts * rows, np.uint8),
+        meta=meta, ratio=ratio.astype(np.float32)
+    )  # fmt: skip
 
 
 def world(seed, sequences=3):

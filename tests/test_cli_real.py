@@ -33,47 +33,20 @@ def test_record_measure_sweep_and_run_work_in_sequence(model_folder):
     assert 0 <= card["repeated_8grams"] <= 1
     assert json.loads((model_folder / "t.json").read_text()) == card
     out, _ = simspec(
-        "measure",
-        "--models",
-        "models",
-        "--drafter",
-        "early_exit",
-        "-k",
-        4,
-        "--seconds",
-        0,
-        "--out",
-        "c.json",
-        "--json",
-        cwd=model_folder,
-    )
+        "measure", "--models", "models", "--drafter", "early_exit", "-k", 4, "--seconds", 0,
+        "--out", "c.json", "--json", cwd=model_folder
+    )  # fmt: skip
     assert len(json.loads(out)["draft"]) == 5
     out, _ = simspec(
-        "sweep",
-        "t.parquet",
-        "--cost",
-        "c.json",
-        "--policy",
-        "fixed:2",
-        "--policy",
-        "oracle",
-        "--json",
-        cwd=model_folder,
-    )
+        "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:2", "--policy", "oracle",
+        "--json", cwd=model_folder
+    )  # fmt: skip
     assert {row["policy"] for row in json.loads(out)["rows"]} == {"fixed:2", "oracle"}
     for policy in ("beta_ts", "oracle"):
         out, _ = simspec(
-            "run",
-            "t.parquet",
-            "--models",
-            "models",
-            "--policy",
-            policy,
-            "--cost",
-            "c.json",
-            "--json",
-            cwd=model_folder,
-        )
+            "run", "t.parquet", "--models", "models", "--policy", policy, "--cost", "c.json",
+            "--json", cwd=model_folder
+        )  # fmt: skip
         shown = json.loads(out)
         assert shown["replay_equal"]
         assert shown["lossless"]
@@ -94,49 +67,19 @@ def test_record_measure_sweep_and_run_work_in_sequence(model_folder):
 def test_trees_are_recorded_priced_and_run(model_folder):
     options = "--models", "models", "--drafter", "early_exit"
     simspec(
-        "record",
-        "prompts.jsonl",
-        *options,
-        "-k",
-        3,
-        "--budget",
-        10,
-        "--longest",
-        400,
-        "--tree",
-        "3x2",
-        "--out",
-        "trees.parquet",
-        cwd=model_folder,
-    )
+        "record", "prompts.jsonl", *options, "-k", 3, "--budget", 10, "--longest", 400, "--tree",
+        "3x2", "--out", "trees.parquet", cwd=model_folder
+    )  # fmt: skip
     out, _ = simspec(
-        "measure",
-        *options,
-        "-k",
-        3,
-        "--seconds",
-        0,
-        "--rows",
-        24,
-        "--out",
-        "trees.cost.json",
-        "--json",
-        cwd=model_folder,
-    )
+        "measure", *options, "-k", 3, "--seconds", 0, "--rows", 24, "--out", "trees.cost.json",
+        "--json", cwd=model_folder
+    )  # fmt: skip
     assert len(json.loads(out)["verify"]) == 25
     for policy in ("static:2x1", "dynamic_tree:5", "cape:section", "optimal_tree:4", "beam:2,k=3"):
         out, _ = simspec(
-            "run",
-            "trees.parquet",
-            "--models",
-            "models",
-            "--policy",
-            policy,
-            "--cost",
-            "trees.cost.json",
-            "--json",
-            cwd=model_folder,
-        )
+            "run", "trees.parquet", "--models", "models", "--policy", policy, "--cost",
+            "trees.cost.json", "--json", cwd=model_folder
+        )  # fmt: skip
         shown = json.loads(out)
         assert shown["replay_equal"], policy
         assert shown["lossless"], policy
@@ -150,15 +93,9 @@ def test_trees_are_recorded_priced_and_run(model_folder):
         "static:8x8": "over budget",
     }.items():
         _, error = simspec(
-            "run",
-            "trees.parquet",
-            "--models",
-            "models",
-            "--policy",
-            policy,
-            cwd=model_folder,
-            code=2,
-        )
+            "run", "trees.parquet", "--models", "models", "--policy", policy, cwd=model_folder,
+            code=2
+        )  # fmt: skip
         assert hint in error
         assert len(error.strip().splitlines()) == 1, error
 
@@ -188,14 +125,8 @@ def test_help_teaches_with_an_example(command, tmp_path):
         ),
         (
             [
-                "record",
-                "prompts.jsonl",
-                "--out",
-                "x.parquet",
-                "--drafter",
-                "prompt_lookup",
-                "--tree",
-                "4x6",
+                "record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "prompt_lookup",
+                "--tree", "4x6",
             ],
             "it grows no trees",
         ),
@@ -213,7 +144,7 @@ def test_help_teaches_with_an_example(command, tmp_path):
             "was recorded with target",
         ),
     ],
-)
+)  # fmt: skip
 def test_invalid_commands_are_refused_in_one_line(model_folder, arguments, hint):
     out, error = simspec(*arguments, cwd=model_folder, code=2)
     assert out == ""

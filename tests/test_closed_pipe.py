@@ -23,13 +23,10 @@ cli.main(["long", "{lines}"])
 
 def run(folder, arguments, stdout):
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=folder,
+        [sys.executable, *map(str, arguments)], cwd=folder,
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        stdout=stdout, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
     return done.returncode, done.stderr
 
 

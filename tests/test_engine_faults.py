@@ -25,17 +25,9 @@ def recordings_folder(tmp_path_factory):
     CostModel.from_ratio(0.3, 16).to_json(folder / "c.json")
     (folder / "p.jsonl").write_text('{"task": "t", "text": "some words"}\n')
     record = [
-        "record",
-        "p.jsonl",
-        "--rule",
-        "rejection",
-        "-k",
-        2,
-        "--budget",
-        4,
-        "--out",
+        "record", "p.jsonl", "--rule", "rejection", "-k", 2, "--budget", 4, "--out",
         "rejection.parquet",
-    ]
+    ]  # fmt: skip
     assert command(folder, *record)[0] == 0
     return folder
 
@@ -87,12 +79,9 @@ def test_unknown_engine_is_refused(recordings_folder, name):
         "compare": COMPARE,
     }
     refused(
-        recordings_folder,
-        *commands[name],
-        "--engine",
-        "quick",
-        words="engine 'quick' is unknown; expected one of eager, fast, strict",
-    )
+        recordings_folder, *commands[name], "--engine", "quick",
+        words="engine 'quick' is unknown; expected one of eager, fast, strict"
+    )  # fmt: skip
 
 
 def test_out_of_memory_is_reported_and_other_errors_raised():

@@ -76,16 +76,9 @@ def test_early_interrupt_leaves_no_file(tmp_path, monkeypatch, job):
         synthetic.iid(0.5, 1, 9, 2).save(folder / "t.parquet")
         monkeypatch.setattr("simspec.trace.file.digest", stopped)
         refused(
-            folder,
-            "sweep",
-            "t.parquet",
-            "--policy",
-            "fixed:1",
-            "--out",
-            "o.csv",
-            words="interrupted",
-            code=130,
-        )
+            folder, "sweep", "t.parquet", "--policy", "fixed:1", "--out", "o.csv",
+            words="interrupted", code=130
+        )  # fmt: skip
     else:
         monkeypatch.setattr("real.train.text.documents", stopped)
         (folder / "text.txt").write_text("words " * 99)

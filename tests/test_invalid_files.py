@@ -13,22 +13,14 @@ from simspec import TraceMeta, load_trace, synthetic
 from simspec.trace.file import TraceError
 
 VALID_COST = {
-    "draft": [0, 1],
-    "verify": [1, 1],
-    "catch_up": [0],
-    "overhead": 0,
-    "baseline": 1,
-    "name": "x",
-    "device": "",
-    "feature": 0,
-}
+    "draft": [0, 1], "verify": [1, 1], "catch_up": [0], "overhead": 0, "baseline": 1, "name": "x",
+    "device": "", "feature": 0,
+}  # fmt: skip
 
 
 INVALID_COSTS = {
-    "deep": "[" * 200_000,
-    "a list": "[]",
-    "huge number": json.dumps(VALID_COST | {"draft": [0, 10**400]}),
-    "many digits": "1" * 5000,
+    "deep": "[" * 200_000, "a list": "[]",
+    "huge number": json.dumps(VALID_COST | {"draft": [0, 10**400]}), "many digits": "1" * 5000,
     "NaN": json.dumps(VALID_COST | {"draft": [0, float("nan")]}),
     "infinite": json.dumps(VALID_COST | {"baseline": float("inf")}),
     "negative": json.dumps(VALID_COST | {"verify": [1, -1]}),
@@ -37,9 +29,8 @@ INVALID_COSTS = {
     "lengths": json.dumps(VALID_COST | {"verify": [1]}),
     "a start": json.dumps(VALID_COST | {"draft": [1, 1]}),
     "no key": json.dumps({k: v for k, v in VALID_COST.items() if k != "verify"}),
-    "another key": json.dumps(VALID_COST | {"more": 1}),
-    "not UTF-8": None,
-}
+    "another key": json.dumps(VALID_COST | {"more": 1}), "not UTF-8": None,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", INVALID_COSTS)
@@ -48,25 +39,13 @@ def test_invalid_cost_file_is_refused(tmp_path, kind):
     text = INVALID_COSTS[kind]
     (tmp_path / "c.json").write_bytes(b'{"name": "caf\xe9"}' if text is None else text.encode())
     refused(
-        tmp_path,
-        "sweep",
-        "t.parquet",
-        "--cost",
-        "c.json",
-        "--policy",
-        "fixed:1",
-        words="c.json: not a cost model",
-    )
+        tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1",
+        words="c.json: not a cost model"
+    )  # fmt: skip
     refused(
-        tmp_path,
-        "run",
-        "t.parquet",
-        "--cost",
-        "c.json",
-        "--policy",
-        "fixed:1",
-        words="c.json: not a cost model",
-    )
+        tmp_path, "run", "t.parquet", "--cost", "c.json", "--policy", "fixed:1",
+        words="c.json: not a cost model"
+    )  # fmt: skip
     (tmp_path / "c.json").write_text(json.dumps(VALID_COST))  # control: the good one is taken
     assert (
         command(tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1")[0] == 0
@@ -177,12 +156,6 @@ def test_failed_write_leaves_the_old_file(input_folder, monkeypatch):
 
     monkeypatch.setattr(pandas.DataFrame, "to_csv", fails)
     refused(
-        input_folder,
-        "sweep",
-        "t.parquet",
-        "--policy",
-        "fixed:1",
-        "--out",
-        "empty",
-        words="No space left",
-    )
+        input_folder, "sweep", "t.parquet", "--policy", "fixed:1", "--out", "empty",
+        words="No space left"
+    )  # fmt: skip

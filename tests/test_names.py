@@ -17,16 +17,10 @@ from simspec.reports.comparison import Question
 from simspec.reports.page import report
 
 HOSTILE = (
-    "code[python]",
-    "code[java]",
-    "[/b]",
-    "\x1b[2J\x1b]0;title\x07",
-    "a|b\n<script>alert(1)</script>",
-    "$\\frac{$",
-    "=cmd|'/c calc'!A1",
-    "_hidden",
-    "\u202egnp.exe",
-)
+    "code[python]", "code[java]", "[/b]", "\x1b[2J\x1b]0;title\x07",
+    "a|b\n<script>alert(1)</script>", "$\\frac{$", "=cmd|'/c calc'!A1", "_hidden",
+    "\u202egnp.exe"
+)  # fmt: skip
 UNSAFE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
@@ -36,13 +30,9 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("names")
     trace = synthetic.iid(0.7, len(HOSTILE), 30, 4)
     meta = replace(
-        trace.meta,
-        tasks=HOSTILE,
-        ids=tuple(reversed(HOSTILE)),
-        target="\x1b[31mred[/b]",
-        drafter="x\x1b[1m|$y$",
-        argv=("simspec", "\x1b]8;;http://x\x07"),
-    )
+        trace.meta, tasks=HOSTILE, ids=tuple(reversed(HOSTILE)), target="\x1b[31mred[/b]",
+        drafter="x\x1b[1m|$y$", argv=("simspec", "\x1b]8;;http://x\x07")
+    )  # fmt: skip
     replace(trace, meta=meta).save(place / "t.parquet")
     return place
 
@@ -124,12 +114,9 @@ def test_page_shows_hostile_names_as_text():
     name = "<img src=x onerror=alert(1)>\x1b[1m\u202e"
     meta = replace(trace.meta, drafter=name, target=name, tasks=(name,) * 9)
     html = report(
-        {f"{name}.parquet": replace(trace, meta=meta)},
-        CostModel.from_ratio(0.1, 4),
-        ("fixed:1",),
-        1,
-        Question(resamples=199),
-    )
+        {f"{name}.parquet": replace(trace, meta=meta)}, CostModel.from_ratio(0.1, 4),
+        ("fixed:1",), 1, Question(resamples=199)
+    )  # fmt: skip
     page = Elements(html)
     assert not page.tags & {"img", "script"}
     assert not UNSAFE.search(html)

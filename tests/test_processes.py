@@ -82,15 +82,8 @@ def test_killed_process_ends_the_job_and_its_command_goes_on_with_what_is_whole(
 
 def test_several_drafters_share_sequences_of_one_file(tmp_path, forked):
     several = [
-        "record",
-        "p.jsonl",
-        "--out",
-        "all",
-        "--drafter",
-        "early_exit",
-        "--drafter",
-        "medusa",
-    ]
+        "record", "p.jsonl", "--out", "all", "--drafter", "early_exit", "--drafter", "medusa",
+    ]  # fmt: skip
     files = {}
     for processes in (1, 2):
         folder = prompts(tmp_path / str(processes), 20)
@@ -147,12 +140,9 @@ def test_user_errors_end_the_job(tmp_path, forked):
 
 
 GOOD = {
-    "RANK": "0",
-    "WORLD_SIZE": "2",
-    "LOCAL_RANK": "0",
-    "MASTER_ADDR": "127.0.0.1",
+    "RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

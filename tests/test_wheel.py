@@ -40,15 +40,9 @@ def source(tmp_path_factory) -> Path:
 def built_wheel(source: Path, out: Path) -> Path:
     """The wheel of these sources."""
     command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
+        sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index",
         "--disable-pip-version-check",
-    ]
+    ]  # fmt: skip
     done = subprocess.run(
         [*command, "-q", "-w", str(out), "."], cwd=source, capture_output=True, text=True
     )
@@ -76,13 +70,9 @@ def _alone(first, arguments, cwd):
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environment["PYTHONPATH"] = os.pathsep.join([*map(str, first), *sites])
     done = subprocess.run(
-        [sys.executable, "-S", *arguments],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+        [sys.executable, "-S", *arguments], cwd=cwd, env=environment, capture_output=True,
+        text=True, timeout=300
+    )  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
 
@@ -182,12 +172,9 @@ def test_example_equals_its_script():
 
 def test_control_extra_files_are_detected():
     bad = [
-        "tests/naive.py",
-        "traces/a.parquet",
-        "simspec/__pycache__/a.py311.1.nbc",
-        "real/__pycache__/a.py",
-        "lab/prose.jsonl",
-    ]
+        "tests/naive.py", "traces/a.parquet", "simspec/__pycache__/a.py311.1.nbc",
+        "real/__pycache__/a.py", "lab/prose.jsonl",
+    ]  # fmt: skip
     assert _strangers([*bad, "simspec/cli.py", "simspec-0.1.0.dist-info/RECORD"]) == bad
 
 

@@ -31,18 +31,11 @@ def qwen2_checkpoint(folder, vocab=48, ends=(2, 3), seed=0, dtype=torch.float32)
 
     torch.manual_seed(seed)
     config = Qwen2Config(
-        vocab_size=vocab,
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,
-        initializer_range=0.4,
-        bos_token_id=None,
-        eos_token_id=list(ends),
-    )
+        vocab_size=vocab, hidden_size=16, intermediate_size=24, num_hidden_layers=3,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=128,
+        tie_word_embeddings=False, initializer_range=0.4, bos_token_id=None,
+        eos_token_id=list(ends)
+    )  # fmt: skip
     model = Qwen2ForCausalLM(config).to(dtype)
     model.generation_config.bos_token_id = None
     model.save_pretrained(folder, safe_serialization=True)

@@ -191,13 +191,9 @@ POLICIES = tuple(
 
 @lru_cache(maxsize=32)
 def toy_recording(
-    drafter_name: str,
-    rule_name: str,
-    count: int = 10,
-    K: int = 6,
-    budget: int = 24,
-    tree: tuple[int, int] | tuple[()] = (),
-):
+    drafter_name: str, rule_name: str, count: int = 10, K: int = 6, budget: int = 24,
+    tree: tuple[int, int] | tuple[()] = ()
+):  # fmt: skip
     """(trace, target, drafter): texts of the toy pair, recorded in float64."""
     target, drafter = toy_pair(drafter_name)
     settings = Settings(K, budget, RULES[rule_name], END, drafter_features(drafter), tree)
@@ -215,13 +211,9 @@ def recorded(target, drafter, settings: Settings, count: int):
 def toy_cost(K: int = 6) -> CostModel:
     """Costs in which everything costs something, catching up too."""
     return CostModel(
-        0.2 * np.arange(K + 1),
-        1 + 0.05 * np.arange(K + 1),
-        np.array([0, 0.1, 0.2]),
-        0.1,
-        1.1,
-        "toy",
-    )
+        0.2 * np.arange(K + 1), 1 + 0.05 * np.arange(K + 1), np.array([0, 0.1, 0.2]), 0.1, 1.1,
+        "toy"
+    )  # fmt: skip
 
 
 def _go(params, state, slot, features, u):
@@ -250,14 +242,8 @@ def run_all(target, drafter, trace, policy, cost, seed: int = 0):
     rule = rule_of(trace)
     return [
         decode(
-            target,
-            drafter,
-            drive,
-            rule,
-            p,
-            int(trace.budget[s]),
-            trace.meta.end_tokens,
-            int(trace.sequence[s]),
+            target, drafter, drive, rule, p, int(trace.budget[s]), trace.meta.end_tokens,
+            int(trace.sequence[s])
         )
         for s, p in enumerate(prompts_of(trace))
-    ]
+    ]  # fmt: skip

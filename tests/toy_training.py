@@ -63,16 +63,9 @@ class Windows:
 def drafter_data(texts=12):
     held, written = continuations(texts + 4, 12), continuations(24, 12)
     return TrainingData(
-        target=toy_target(),
-        made_for={"tokenizer": "t", "config": "c", "weights": "w"},
-        end_tokens=(3,),
-        context=32,
-        learning=Windows(toy_texts().numpy()),
-        length=LENGTH,
-        validation=held[:4],
-        evaluation=held[4:],
-        mixed=False,
+        target=toy_target(), made_for={"tokenizer": "t", "config": "c", "weights": "w"},
+        end_tokens=(3,), context=32, learning=Windows(toy_texts().numpy()), length=LENGTH,
+        validation=held[:4], evaluation=held[4:], mixed=False,
         source={"prompts_sha256": "p", "sequences": 192, "features": "float64"},
-        prompts=[prompt for prompt, _ in written],
-        written=sequences_of(written),
-    )
+        prompts=[prompt for prompt, _ in written], written=sequences_of(written)
+    )  # fmt: skip

@@ -37,15 +37,12 @@ def recording(drafter_name, rule, count=4, K=6, budget=20):
     ]
     return (
         assemble(
-            rows,
-            prompts,
-            0,
-            record_settings,
-            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64),
+            rows, prompts, 0, record_settings,
+            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
         ),
         target,
         drafter,
-    )
+    )  # fmt: skip
 
 
 def ran(target, drafter, trace, plan):

@@ -78,13 +78,9 @@ def prices(draw, K=6):
     catch_up = draw(st.lists(times, min_size=0, max_size=3))
     draft = np.cumsum([0.0, *steps])
     return CostModel(
-        draft,
-        np.array(verify) + 0.25,
-        [0.0, *catch_up],
-        overhead=draw(times),
-        baseline=1.0,
-        node=draw(times),
-    )
+        draft, np.array(verify) + 0.25, [0.0, *catch_up], overhead=draw(times), baseline=1.0,
+        node=draw(times)
+    )  # fmt: skip
 
 
 def example(K=4, prompts=12, **options):

@@ -23,14 +23,9 @@ def start(folder, *arguments, program=("-m", "simspec.cli"), ignored=()):
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
     return subprocess.Popen(
-        [sys.executable, *program, *map(str, arguments)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=as_in_foreground,
-    )
+        [sys.executable, *program, *map(str, arguments)], cwd=folder, env=ENVIRONMENT,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=as_in_foreground
+    )  # fmt: skip
 
 
 WAITS = """

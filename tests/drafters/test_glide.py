@@ -24,13 +24,9 @@ def grouped(kv_heads: int, seed: int = 0) -> Decoder:
 
 
 FORMS = [
-    {},
-    {"layers": 2},
-    {"cross": False},
-    {"reads": [0]},
-    {"shared": False, "width": 8},
+    {}, {"layers": 2}, {"cross": False}, {"reads": [0]}, {"shared": False, "width": 8},
     {"layers": 3, "reads": [2, 0, 1]},
-]
+]  # fmt: skip
 
 
 def read_keys(part, target, token):

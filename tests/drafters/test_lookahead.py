@@ -28,13 +28,10 @@ from simspec import CostModel, policies
 
 SIZES = st.fixed_dictionaries(
     {
-        "window": st.integers(1, 5),
-        "ngram": st.integers(2, 5),
-        "pool": st.integers(1, 4),
-        "follow": st.booleans(),
-        "seed": st.integers(0, 3),
+        "window": st.integers(1, 5), "ngram": st.integers(2, 5), "pool": st.integers(1, 4),
+        "follow": st.booleans(), "seed": st.integers(0, 3),
     }
-)
+)  # fmt: skip
 TARGET = toy_pair("model")[0].decoder
 
 
@@ -169,13 +166,10 @@ def test_recorder_refuses_it():
 
 
 WRONG = [
-    ({"window": 0}, "window is 0"),
-    ({"ngram": 1}, "ngram is 1"),
-    ({"pool": 2.0}, "pool is 2.0"),
-    ({"follow": 1}, "follow is 1"),
-    ({"seed": -1}, "seed is -1"),
+    ({"window": 0}, "window is 0"), ({"ngram": 1}, "ngram is 1"), ({"pool": 2.0}, "pool is 2.0"),
+    ({"follow": 1}, "follow is 1"), ({"seed": -1}, "seed is -1"),
     ({"window": 4096}, "at most 2048"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong, message", WRONG)

@@ -155,20 +155,14 @@ def hydra_state(part):
 
 FORMS = {
     "medusa": (
-        MedusaHeads,
-        {"own_head": True},
-        medusa_state,
-        {"medusa_num_heads": 2, "medusa_num_layers": 1},
-        published_medusa,
+        MedusaHeads, {"own_head": True}, medusa_state,
+        {"medusa_num_heads": 2, "medusa_num_layers": 1}, published_medusa
     ),
     "hydra": (
-        HydraHeads,
-        {"own_head": True, "residual": True},
-        hydra_state,
-        {"hydra_num_heads": 4, "hydra_num_layers": 1},
-        published_hydra,
+        HydraHeads, {"own_head": True, "residual": True}, hydra_state,
+        {"hydra_num_heads": 4, "hydra_num_layers": 1}, published_hydra
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FORMS)

@@ -72,13 +72,9 @@ PAIRS = {name: equipped(name) for name in PREFIX}
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.integers(0, 999),
-    st.sampled_from([None, 1, 3]),
-    st.integers(1, 5),
-    st.integers(1, 6),
-    st.integers(1, 10),
-    st.integers(0, 14),
-)
+    st.integers(0, 999), st.sampled_from([None, 1, 3]), st.integers(1, 5), st.integers(1, 6),
+    st.integers(1, 10), st.integers(0, 14)
+)  # fmt: skip
 def test_prediction_equals_equation_5(seed, rank, target, drafter, depths, slot):
     head = predictor(seed, rank, target, drafter, depths)
     rng = np.random.default_rng(seed)
@@ -106,12 +102,9 @@ def test_invalid_sizes_are_refused(sizes):
 
 @settings(deadline=None, max_examples=25)
 @given(
-    st.sampled_from(PREFIX),
-    st.sampled_from(list(RULES)),
-    st.integers(0, 500),
-    st.integers(1, 13),
-    st.integers(1, 20),
-)
+    st.sampled_from(PREFIX), st.sampled_from(list(RULES)), st.integers(0, 500),
+    st.integers(1, 13), st.integers(1, 20)
+)  # fmt: skip
 def test_parallel_and_stepwise_recordings_agree(name, rule, seed, K, budget):
     target, drafter = PAIRS[name]
     prompt = toy_prompts(1, seed)[0]

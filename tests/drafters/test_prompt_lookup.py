@@ -68,13 +68,9 @@ def test_offer_after_rounds_equals_a_fresh_one(sizes, match, text, rounds):
 
 
 WRONG = [
-    {"ngram_max": 0},
-    {"ngram_min": 4},
-    {"ngram_min": 0},
-    {"match": "longest"},
-    {"ngram_max": 2.0},
-    {"ngram_min": True},
-]
+    {"ngram_max": 0}, {"ngram_min": 4}, {"ngram_min": 0}, {"match": "longest"},
+    {"ngram_max": 2.0}, {"ngram_min": True},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("settings", WRONG)

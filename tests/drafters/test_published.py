@@ -23,12 +23,9 @@ def llama_config(decoder, layers, **changes):
         "num_attention_heads": s.heads,
     }
     plain = {
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_scaling": None,
+        "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_scaling": None,
         "tie_word_embeddings": False,
-    }
+    }  # fmt: skip
     return (
         sizes | plain | {"num_key_value_heads": s.kv_heads, "num_hidden_layers": layers} | changes
     )

@@ -207,14 +207,10 @@ def test_deeper_layers_catch_up_exactly(rounds):
 @pytest.mark.parametrize(
     "stored",
     [
-        {},
-        [],
-        {"exits": [2, 3], "thresholds": [0.5]},
-        {"exits": [2, 4], "thresholds": []},
-        {"exits": [2, 4], "thresholds": [1.5]},
-        {"exits": [2, 4], "thresholds": [10**400]},
+        {}, [], {"exits": [2, 3], "thresholds": [0.5]}, {"exits": [2, 4], "thresholds": []},
+        {"exits": [2, 4], "thresholds": [1.5]}, {"exits": [2, 4], "thresholds": [10**400]},
     ],
-)
+)  # fmt: skip
 def test_exits_that_cannot_be_are_refused_in_one_line(tmp_path, stored):
     target = toy_target()
     save_decoder(target, tmp_path, 3, 64)

@@ -146,13 +146,9 @@ def test_drafters_without_lm_are_measured(machine):
 
 
 OWN = [
-    ("model", 3),
-    ("early_exit", 3),
-    ("eagle", 1),
-    ("self_skip", 3.5),
-    ("medusa", 0),
+    ("model", 3), ("early_exit", 3), ("eagle", 1), ("self_skip", 3.5), ("medusa", 0),
     ("prompt_lookup", 0),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name, sublayers", OWN)

@@ -123,11 +123,8 @@ def test_names_are_translated_in_both_directions():
         (
             dict(
                 rope_parameters=dict(
-                    rope_type="longrope",
-                    rope_theta=1e4,
-                    short_factor=[1.0] * 4,
-                    long_factor=[2.0] * 4,
-                    original_max_position_embeddings=32,
+                    rope_type="longrope", rope_theta=1e4, short_factor=[1.0] * 4,
+                    long_factor=[2.0] * 4, original_max_position_embeddings=32
                 )
             ),
             "'longrope' changes with the length",
@@ -142,7 +139,7 @@ def test_names_are_translated_in_both_directions():
         (dict(num_hidden_layers=4), "layers.3"),
         (dict(num_hidden_layers=2), "layers.2"),
     ],
-)
+)  # fmt: skip
 def test_unsupported_config_is_refused(folder, changes, words):
     load_decoder(folder)  # it is the change that is refused
     configure(folder, **changes)

@@ -60,13 +60,10 @@ def test_packed_file_equals_the_plain_one(file):
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda held: held[:-9],
-        lambda held: held + b"x",
-        lambda held: b"hello",
-        lambda held: b"",
+        lambda held: held[:-9], lambda held: held + b"x", lambda held: b"hello", lambda held: b"",
         lambda held: held[:40] + b"?" + held[41:],
     ],
-)
+)  # fmt: skip
 def test_damaged_file_is_refused_in_one_line(file, damage):
     packed = compress(file)
     packed.write_bytes(damage(packed.read_bytes()))

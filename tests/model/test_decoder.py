@@ -20,13 +20,9 @@ from real.model.target import Resume, Target
 HELD = settings(deadline=None, max_examples=40, derandomize=True)
 BOUND = 1e-5
 SIZES = dict(
-    vocab_size=97,
-    hidden_size=48,
-    intermediate_size=80,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    max_position_embeddings=256,
-)
+    vocab_size=97, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
+    num_attention_heads=4, max_position_embeddings=256
+)  # fmt: skip
 STRETCH = dict(
     rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=32,
@@ -334,14 +330,9 @@ WIDTH = 8
 def toy(heads, kv_heads):
     """A decoder of one layer in float64."""
     config = DecoderConfig(
-        vocab=11,
-        width=heads * WIDTH,
-        layers=1,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=WIDTH,
-        hidden=16,
-    )
+        vocab=11, width=heads * WIDTH, layers=1, heads=heads, kv_heads=kv_heads, head_dim=WIDTH,
+        hidden=16
+    )  # fmt: skip
     return Decoder(config).double()
 
 

@@ -128,12 +128,9 @@ def test_all_tokens_are_bit_identical_to_none_left_out(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None, max_examples=8)
 @given(
-    st.sampled_from(list(RULES)),
-    st.integers(0, 200),
-    st.floats(0.3, 0.95),
-    st.floats(0, 1),
-    st.integers(1, 24),
-)
+    st.sampled_from(list(RULES)), st.integers(0, 200), st.floats(0.3, 0.95), st.floats(0, 1),
+    st.integers(1, 24)
+)  # fmt: skip
 def test_runs_give_the_targets_text(kind, rule, seed, go, keep, budget):
     target, drafter = pair_of(kind)
     prompt = toy_prompts(1, seed)[0]

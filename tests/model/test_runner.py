@@ -142,14 +142,9 @@ def test_trees_equal_the_eager_engine(name):
 def test_nothing_is_captured_after_warmup():
     fixed, drafter = engaged("early_exit", "fast")
     decode(
-        fixed,
-        drafter,
-        chain_plan(policies.parse("fixed:2"), 6, 0, toy_cost()),
-        RULES[0],
-        [5, 6],
-        6,
-        (),
-    )
+        fixed, drafter, chain_plan(policies.parse("fixed:2"), 6, 0, toy_cost()), RULES[0], [5, 6],
+        6, ()
+    )  # fmt: skip
     before = len(fixed.passes.captured)
     fixed.passes.warm()
     held = dict(fixed.passes.captured)

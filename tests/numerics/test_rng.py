@@ -44,13 +44,9 @@ def test_uniform_is_the_addressed_word(seed, sequence, round_, slot, role):
 def test_every_part_of_the_address_matters():
     base = (5, 1, 2, 3, rng.POLICY)
     changed = [
-        (6, 1, 2, 3, 0),
-        (5 + 2**32, 1, 2, 3, 0),
-        (5, 2, 2, 3, 0),
-        (5, 1, 3, 3, 0),
-        (5, 1, 2, 7, 0),
-        (5, 1, 2, 3, 1),
-    ]
+        (6, 1, 2, 3, 0), (5 + 2**32, 1, 2, 3, 0), (5, 2, 2, 3, 0), (5, 1, 3, 3, 0),
+        (5, 1, 2, 7, 0), (5, 1, 2, 3, 1),
+    ]  # fmt: skip
     draws = [rng.uniform(*address) for address in [base, *changed]]
     assert len(set(draws)) == len(draws)
 
@@ -58,14 +54,11 @@ def test_every_part_of_the_address_matters():
 @pytest.mark.parametrize(
     "address, name",
     [
-        ((-1, 0, 0, 0, 0), "seed"),
-        ((2**64, 0, 0, 0, 0), "seed"),
-        ((0, 2**32, 0, 0, 0), "sequence"),
-        ((0, 0, -1, 0, 0), "round"),
-        ((0, 0, 0, 2**34, 0), "slot"),
-        ((0, 0, 0, 0, 2**32), "role"),
+        ((-1, 0, 0, 0, 0), "seed"), ((2**64, 0, 0, 0, 0), "seed"),
+        ((0, 2**32, 0, 0, 0), "sequence"), ((0, 0, -1, 0, 0), "round"),
+        ((0, 0, 0, 2**34, 0), "slot"), ((0, 0, 0, 0, 2**32), "role"),
     ],
-)
+)  # fmt: skip
 def test_addresses_outside_the_range_are_refused(address, name):
     with pytest.raises(ValueError, match=f"^{name}.*expected") as caught:
         rng.uniform(*address)

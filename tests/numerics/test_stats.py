@@ -130,13 +130,9 @@ def test_bca_equals_scipy():
     z = scipy_stats.norm.ppf(0.975) / np.sqrt(40 / 39)
     ours = stats.ratio(accepted, rounds, resamples=9999, level=1 - 2 * scipy_stats.t.sf(z, 39))
     theirs = scipy_stats.bootstrap(
-        (accepted, rounds),
-        lambda a, r, axis: a.sum(axis=axis) / r.sum(axis=axis),
-        paired=True,
-        vectorized=True,
-        n_resamples=9999,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
+        (accepted, rounds), lambda a, r, axis: a.sum(axis=axis) / r.sum(axis=axis), paired=True,
+        vectorized=True, n_resamples=9999, rng=np.random.default_rng(0)
+    ).confidence_interval  # fmt: skip
     width = ours.high - ours.low
     assert abs(ours.low - theirs.low) < 0.04 * width
     assert abs(ours.high - theirs.high) < 0.04 * width

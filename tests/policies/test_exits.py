@@ -67,13 +67,9 @@ def test_entropy_default_is_the_published_bound():
 
 @settings(deadline=None, max_examples=60)
 @given(
-    traces(optional=False),
-    UNIT,
-    st.sampled_from(["confidence", "theta"]),
-    st.integers(1, 4),
-    st.booleans(),
-    st.data(),
-)
+    traces(optional=False), UNIT, st.sampled_from(["confidence", "theta"]), st.integers(1, 4),
+    st.booleans(), st.data()
+)  # fmt: skip
 def test_product_is_the_predicted_rejection_probability(
     trace, threshold, predictor, shortest, inclusive, data
 ):

@@ -37,19 +37,13 @@ def function(arguments, body, kind="def"):
 @pytest.mark.parametrize(
     "parts, words",
     [
-        (dict(name=""), "name is ''"),
-        (dict(params=("a",)), "params is"),
-        (dict(state0=None), "state0 is None"),
-        (dict(state0=(float("nan"),)), "state0 holds NaN"),
-        (dict(K=-1), "K is -1"),
-        (dict(K=2.5), "K is 2.5"),
-        (dict(reads=("a", "a")), "reads is"),
-        (dict(reads=(1,)), "reads is"),
-        (dict(scope="prompt"), "scope is 'prompt'"),
-        (dict(observe=3), "observe is 3"),
-        (dict(anticipates=1), "anticipates is 1"),
+        (dict(name=""), "name is ''"), (dict(params=("a",)), "params is"),
+        (dict(state0=None), "state0 is None"), (dict(state0=(float("nan"),)), "state0 holds NaN"),
+        (dict(K=-1), "K is -1"), (dict(K=2.5), "K is 2.5"), (dict(reads=("a", "a")), "reads is"),
+        (dict(reads=(1,)), "reads is"), (dict(scope="prompt"), "scope is 'prompt'"),
+        (dict(observe=3), "observe is 3"), (dict(anticipates=1), "anticipates is 1"),
     ],
-)
+)  # fmt: skip
 def test_malformed_policies_are_one_line(parts, words):
     with pytest.raises(PolicyError, match=words) as caught:
         Policy(**({"name": "x", "draft_more": _more, "observe": _quiet} | parts))

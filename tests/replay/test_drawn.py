@@ -116,14 +116,9 @@ def some(K, cap=6):
     meta = TraceMeta("rejection", "t", "q", K, temperature=0.7, tasks=("x",), ids=("x",))
     column = np.full(cap, K, np.uint8)
     return Trace(
-        np.array([0, cap]),
-        np.array([cap]),
-        np.zeros(cap, np.int32),
-        column,
-        0 * column,
-        meta,
-        ratio=ratio,
-    )
+        np.array([0, cap]), np.array([cap]), np.zeros(cap, np.int32), column, 0 * column, meta,
+        ratio=ratio
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["fixed:1", "fixed:2", "hf_heuristic:1"])

@@ -55,14 +55,9 @@ def test_batch_of_one_is_the_replay(trace, cost, name, ends, padded):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    traces(),
-    token_costs(),
-    st.sampled_from((0, 2, 6, "confidence:0.5")),
-    st.integers(1, 9),
-    st.sampled_from(ENDS),
-    st.booleans(),
-    st.sampled_from((None, 0.0, 7.0)),
-)
+    traces(), token_costs(), st.sampled_from((0, 2, 6, "confidence:0.5")), st.integers(1, 9),
+    st.sampled_from(ENDS), st.booleans(), st.sampled_from((None, 0.0, 7.0))
+)  # fmt: skip
 def test_batches_equal_the_slow_twin(trace, tokens, name, batch, ends, padded, context):
     """At a cost affine in tokens, with cached tokens, the kernel step and a backlog."""
     rounds = replay(trace, policies.parse(named(name, trace)), 0)

@@ -109,14 +109,11 @@ def test_a_readable_example():
     meta = TraceMeta("greedy", "t", "d", K=3, features=(("confidence", "identity"),), **named)
     sure, unsure = 255, 0
     trace = Trace(
-        offset=np.array([0, 5]),
-        budget=np.array([6]),
-        token=np.array([1, 2, 3, 4, 9], np.int32),
-        depth=np.array([3, 3, 2, 3, 1], np.uint8),
-        run=np.array([1, 0, 2, 2, 1], np.uint8),
+        offset=np.array([0, 5]), budget=np.array([6]), token=np.array([1, 2, 3, 4, 9], np.int32),
+        depth=np.array([3, 3, 2, 3, 1], np.uint8), run=np.array([1, 0, 2, 2, 1], np.uint8),
         feature=np.array([[sure, unsure, sure]] * 2 + [[sure] * 3] * 3, np.uint8)[:, :, None],
-        meta=meta,
-    )
+        meta=meta
+    )  # fmt: skip
     assert as_lists(replay(trace, fixed(2))) == [[(0, 2, 2, 1), (2, 2, 2, 2)]]
     assert as_lists(replay(trace, confidence(0.5, inclusive=False))) == [
         [(0, 2, 1, 1), (2, 2, 2, 2)]

@@ -35,14 +35,9 @@ def test_rows_equal_summaries_of_replays():
                 assert len(row) == 1
                 assert row.random.item() == policy.random
                 for field in (
-                    "rounds",
-                    "drafted",
-                    "computed",
-                    "accepted",
-                    "seconds",
-                    "speedup",
-                    "committed_per_round",
-                ):
+                    "rounds", "drafted", "computed", "accepted", "seconds", "speedup",
+                    "committed_per_round"
+                ):  # fmt: skip
                     assert row[field].item() == getattr(m, field)
 
 

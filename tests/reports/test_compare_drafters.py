@@ -32,15 +32,12 @@ def shallow(trace, K, features=True):
     features = trace.meta.features if features else ()
     predictors = trace.meta.predictors if features else {}
     return replace(
-        trace,
-        depth=np.minimum(trace.depth, K),
-        run=np.minimum(trace.run, K),
-        feature=np.ascontiguousarray(trace.feature[:, :K, : len(features)]),
-        order=None,
+        trace, depth=np.minimum(trace.depth, K), run=np.minimum(trace.run, K),
+        feature=np.ascontiguousarray(trace.feature[:, :K, : len(features)]), order=None,
         beam=None,
         meta=replace(trace.meta, K=K, features=features, predictors=predictors, tree=()),
-        **{name: np.ascontiguousarray(values[:, :K]) for name, values in optional.items()},
-    )
+        **{name: np.ascontiguousarray(values[:, :K]) for name, values in optional.items()}
+    )  # fmt: skip
 
 
 @settings(deadline=None, max_examples=60)
@@ -100,12 +97,8 @@ def test_row_follows_from_definitions():
     cost = CostModel([0, 0.3, 0.4, 0.5, 0.6], [1.0, 1.05, 1.1, 1.15, 1.2], [0, 0.1], 0.05, 1.25)
     row = compare_drafters({"x": trace}, {"x": cost})[0]
     assert (row.drafter, row.rule, row.task, row.prompts, row.tokens) == (
-        trace.meta.drafter,
-        trace.meta.rule,
-        ALL,
-        12,
-        trace.rows,
-    )
+        trace.meta.drafter, trace.meta.rule, ALL, 12, trace.rows
+    )  # fmt: skip
     assert row.c == pytest.approx(0.3 / 1.25)
     assert row.marginal == pytest.approx(0.1 / 1.25)
     speed = [

@@ -168,33 +168,17 @@ def test_sweep_refuses_the_same_trees(files):
         ("many", "over budget"),
     ):
         refused(
-            files,
-            "sweep",
-            files / "a.parquet",
-            "--policy",
-            f"static:{files / name}.json",
-            words=words,
-        )
+            files, "sweep", files / "a.parquet", "--policy", f"static:{files / name}.json",
+            words=words
+        )  # fmt: skip
     refused(
-        files,
-        "sweep",
-        files / "a.parquet",
-        "--policy",
-        "static:4x4",
-        "--cost",
-        _short(files),
-        words="measure with more rows",
-    )
+        files, "sweep", files / "a.parquet", "--policy", "static:4x4", "--cost", _short(files),
+        words="measure with more rows"
+    )  # fmt: skip
     code, out, _ = command(
-        files,
-        "sweep",
-        files / "a.parquet",
-        "--policy",
-        "tree_oracle",
-        "--policy",
-        "static:good.json",
-        "--json",
-    )
+        files, "sweep", files / "a.parquet", "--policy", "tree_oracle", "--policy",
+        "static:good.json", "--json"
+    )  # fmt: skip
     assert code == 0
     assert len(json.loads(out)["rows"]) == 2
 

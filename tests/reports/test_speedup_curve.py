@@ -82,17 +82,9 @@ def test_sweep_plots_curves(capsys, tmp_path):
     path, picture = tmp_path / "a.parquet", tmp_path / "c.png"
     synthetic.iid(0.7, 9, 20, 3).save(path)
     code, out, _ = run(
-        capsys,
-        "sweep",
-        path,
-        "--policy",
-        "fixed:2",
-        "--policy",
-        "beta_ts",
-        "--plot",
-        picture,
-        "--json",
-    )
+        capsys, "sweep", path, "--policy", "fixed:2", "--policy", "beta_ts", "--plot", picture,
+        "--json"
+    )  # fmt: skip
     assert code == 0
     assert out.count("\n") == 1
     assert picture.read_bytes().startswith(b"\x89PNG")
@@ -111,14 +103,11 @@ def of_unequal_prompts(count):
     names = tuple(map(str, range(count)))
     columns = ("token", "depth", "run", "feature")
     return replace(
-        traces[0],
-        offset=offset,
-        budget=lengths,
-        sequence=np.arange(count),
+        traces[0], offset=offset, budget=lengths, sequence=np.arange(count),
         prompt_offset=np.zeros(count + 1, np.int64),
         meta=replace(traces[0].meta, tasks=names, ids=names),
-        **{name: np.concatenate([getattr(t, name) for t in traces]) for name in columns},
-    )
+        **{name: np.concatenate([getattr(t, name) for t in traces]) for name in columns}
+    )  # fmt: skip
 
 
 def test_a_point_of_few_prompts_is_a_ratio_of_sums():

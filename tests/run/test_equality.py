@@ -141,12 +141,9 @@ def test_runs_equal_replays_under_truncation_with_all_features(name, drafter, tm
         record_sequence(target, model, record_settings, p.token, i) for i, p in enumerate(prompts)
     ]
     assemble(
-        rows,
-        prompts,
-        0,
-        record_settings,
-        describe("toy", model, record_settings, prompts, "", "cpu", torch.float64),
-    ).save(tmp_path / "cut.parquet")
+        rows, prompts, 0, record_settings,
+        describe("toy", model, record_settings, prompts, "", "cpu", torch.float64)
+    ).save(tmp_path / "cut.parquet")  # fmt: skip
     trace = load_trace(tmp_path / "cut.parquet")
     assert rule_of(trace) == CUT[name]
     assert (trace.run > 0).any()
@@ -181,12 +178,9 @@ def test_round_comparison_of_rejection_recordings_is_refused():
         np.zeros((trace.rows, trace.K), np.float32),
     )
     none = dict(
-        rank=None,
-        margin=None,
-        draft_margin=None,
-        feature_margin=None,
-        feature=np.zeros((trace.rows, trace.K, 0), np.uint8),
-    )
+        rank=None, margin=None, draft_margin=None, feature_margin=None,
+        feature=np.zeros((trace.rows, trace.K, 0), np.uint8)
+    )  # fmt: skip
     drawn = replace(trace, meta=meta, ratio=zero, run=np.zeros_like(trace.run), **none)
     for ask in (
         lambda: compare(

@@ -83,14 +83,11 @@ def whole_traces(draw, ended):
     length = np.diff(trace.offset)
     stops = np.repeat(ends, length) & (trace.run >= left)
     return with_fields(
-        trace,
-        token=token,
-        budget=length + np.where(ends, K + 1, 0),
+        trace, token=token, budget=length + np.where(ends, K + 1, 0),
         depth=np.where(stops, left, K).astype(np.uint8),
-        feature=np.zeros((trace.rows, K, 0), np.uint8),
-        sequence=np.arange(trace.sequences),
-        meta=replace(trace.meta, K=K, features=()),
-    )
+        feature=np.zeros((trace.rows, K, 0), np.uint8), sequence=np.arange(trace.sequences),
+        meta=replace(trace.meta, K=K, features=())
+    )  # fmt: skip
 
 
 def file_of(path, trace):

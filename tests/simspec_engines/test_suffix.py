@@ -33,12 +33,9 @@ from simspec.trace import quantization as grid
 
 TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=24)
 RULE = st.builds(
-    SuffixRule,
-    st.integers(1, 12),
-    st.sampled_from([0.0, 0.3, 0.5, 1.0, 1.7, 4.0]),
-    st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]),
-    st.integers(1, 9),
-)
+    SuffixRule, st.integers(1, 12), st.sampled_from([0.0, 0.3, 0.5, 1.0, 1.7, 4.0]),
+    st.sampled_from([0.0, 0.1, 0.25, 0.5, 1.0]), st.integers(1, 9)
+)  # fmt: skip
 
 
 def count(text, part):

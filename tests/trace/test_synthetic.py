@@ -73,14 +73,11 @@ def test_shape_and_determinism():
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: synthetic.iid(1.5, 1, 1, 1),
-        lambda: synthetic.iid(float("nan"), 1, 1, 1),
-        lambda: synthetic.iid(0.5, 0, 1, 1),
-        lambda: synthetic.iid(0.5, 1, 0, 1),
-        lambda: synthetic.iid(0.5, 1, 1, 0),
-        lambda: synthetic.decaying([[0.5]], 1, 1),
+        lambda: synthetic.iid(1.5, 1, 1, 1), lambda: synthetic.iid(float("nan"), 1, 1, 1),
+        lambda: synthetic.iid(0.5, 0, 1, 1), lambda: synthetic.iid(0.5, 1, 0, 1),
+        lambda: synthetic.iid(0.5, 1, 1, 0), lambda: synthetic.decaying([[0.5]], 1, 1),
     ],
-)
+)  # fmt: skip
 def test_invalid_arguments_are_refused_in_one_line(call):
     with pytest.raises(ValueError, match="expected") as caught:
         call()

@@ -40,15 +40,12 @@ def example():
     named = {"end_tokens": (9,), "tasks": ("a", "b"), "ids": ("p", "q")}
     meta = TraceMeta("greedy", "t", "d", K=2, features=(("confidence", "confidence"),), **named)
     return Trace(
-        offset=np.array([0, 3, 5]),
-        budget=np.array([3, 4]),
-        token=np.array([1, 2, 3, 4, 9], np.int32),
-        depth=np.array([2, 2, 2, 2, 1], np.uint8),
+        offset=np.array([0, 3, 5]), budget=np.array([3, 4]),
+        token=np.array([1, 2, 3, 4, 9], np.int32), depth=np.array([2, 2, 2, 2, 1], np.uint8),
         run=np.array([2, 1, 0, 1, 1], np.uint8),
         rank=np.array([[0, 0], [0, 1], [3, 0], [0, 2], [0, 0]], np.uint8),
-        feature=np.zeros((5, 2, 1), np.uint8),
-        meta=meta,
-    )
+        feature=np.zeros((5, 2, 1), np.uint8), meta=meta
+    )  # fmt: skip
 
 
 def poke(array, index, value):

@@ -44,13 +44,9 @@ def test_accepted_lengths_equal_recorded_ones(name):
     for i, (prompt, text) in enumerate(texts):
         engine = Target(target, drafter.taps)
         rows = record_stepwise(
-            engine,
-            drafter,
-            Settings(K, len(text), Rule(), (), ()),
-            prompt,
-            text.astype(np.int32),
-            0,
-        )
+            engine, drafter, Settings(K, len(text), Rule(), (), ()), prompt,
+            text.astype(np.int32), 0
+        )  # fmt: skip
         assert lengths.accepted[i].tolist() == rows.run.tolist()
         reached = lengths.accepted[i] == np.minimum(
             lengths.offered[i], K

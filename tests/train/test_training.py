@@ -201,12 +201,9 @@ def test_loaded_parameters_count_used_target_modules():
     count, part = held("early_exit", False)
     assert count == size(part, target.embed, target.layers[0], target.head) < size(part, target)
     for name, soft in (
-        ("early_exit", True),
-        ("eagle", True),
-        ("eagle", False),
-        ("medusa", True),
-        ("hydra", False),
-    ):
+        ("early_exit", True), ("eagle", True), ("eagle", False), ("medusa", True),
+        ("hydra", False)
+    ):  # fmt: skip
         count, part = held(name, soft)
         assert count == size(part, target), name
 
@@ -327,14 +324,9 @@ class Killed(Exception):
 
 
 def trained(
-    folder,
-    plan=PLAN,
-    die_at=None,
-    seed=0,
-    shape=SMALL,
-    window_of=lambda step: step,
-    validation=None,
-):
+    folder, plan=PLAN, die_at=None, seed=0, shape=SMALL, window_of=lambda step: step,
+    validation=None
+):  # fmt: skip
     """Fits a small model; returns its log and weights. Dies in the loss of step `die_at`."""
     model = Decoder(shape)
     initialize(model, seed)

@@ -195,13 +195,9 @@ def test_fastest_tree_beats_every_tree(acceptance, seed):
     rng = np.random.default_rng(seed)
     K, R = acceptance.shape
     cost = CostModel(
-        np.cumsum([0, *rng.random(K) * 0.3]),
-        1 + np.cumsum(rng.random(6) * 0.2),
-        [0, 0.1, 0.15],
-        0.1,
-        1.0,
-        node=0.02,
-    )
+        np.cumsum([0, *rng.random(K) * 0.3]), 1 + np.cumsum(rng.random(6) * 0.2), [0, 0.1, 0.15],
+        0.1, 1.0, node=0.02
+    )  # fmt: skip
 
     def rate(tree):
         return expected_committed(tree, acceptance) / expected_seconds(tree, acceptance, cost)

@@ -20,12 +20,9 @@ def test_tree_metrics_equal_counts(trace, tree, cost):
     policy = TreePolicy("tree", "static", tree=tree.cut(trace.K))
     rounds = replay_tree(trace, policy)
     metrics = summary(
-        rounds,
-        trace,
-        cost,
-        K=policy.longest(trace.K),
-        seconds=tree_seconds(rounds, trace, policy, cost),
-    )
+        rounds, trace, cost, K=policy.longest(trace.K),
+        seconds=tree_seconds(rounds, trace, policy, cost)
+    )  # fmt: skip
     assert metrics.drafted == rounds.drafted.sum()
     assert metrics.cut_share == 0
     assert (

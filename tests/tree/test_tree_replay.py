@@ -73,12 +73,9 @@ def test_cape_equals_its_chain_and_sets(trace, table, k, cost):
 
 @settings(max_examples=80)
 @given(
-    recordings(optional=False, max_K=4, max_rows=6, max_sequences=2),
-    st.integers(1, 3),
-    st.integers(1, 4),
-    st.integers(0, 99),
-    prices(),
-)
+    recordings(optional=False, max_K=4, max_rows=6, max_sequences=2), st.integers(1, 3),
+    st.integers(1, 4), st.integers(0, 99), prices()
+)  # fmt: skip
 def test_one_recorded_order_serves_every_budget(trace, width, depth, seed, cost):
     trace = ordered(trace, width, min(depth, trace.K), seed)
     for nodes in (0, 1, 2, 5, 9, MAX_NODES):
