@@ -4,8 +4,7 @@ from simspec.output import interrupts  # noqa: F401  # isort: skip  # first: sig
 from simspec import policies
 from simspec.cost.model import CostModel
 from simspec.numerics import formulas
-from simspec.policy.policy import Policy, PolicyError
-from simspec.policy.stepper import Stepper
+from simspec.policy.policy import Policy, PolicyError, Stepper
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.metrics import Metrics, summary
 from simspec.replay.replay import replay

@@ -18,7 +18,7 @@ from real.files import replace_json, replacing
 from real.model.checkpoint import WeightsError
 from real.model.stored_weights import read_bytes, sha256, weight_files
 from real.model.target import TargetOutput
-from simspec.policy.stepper import TOKEN_FEATURES
+from simspec.policy.policy import TOKEN_FEATURES
 from simspec.trace import quantization as grid
 
 PREDICTOR_NAMES = ("theta", "theta_low_rank")

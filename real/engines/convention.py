@@ -12,8 +12,7 @@ import numpy as np
 
 from simspec.cost.model import CostModel
 from simspec.policy.policy import Policy
-from simspec.replay.kernel import Recording
-from simspec.replay.replay import recording, replays
+from simspec.replay.replay import Recording, recording, replays
 from simspec.trace.acceptance import drawn_run
 from simspec.trace.trace import Rounds, Trace, committed
 

@@ -27,8 +27,7 @@ from simspec.cost.model import CostModel
 from simspec.engines.ngram import FEATURES, RULES, NgramRule, SuffixRule, drafts, suffix_draft
 from simspec.engines.text import WrittenText, record_texts
 from simspec.policies import CLAIRVOYANT, TREES, make
-from simspec.policy.policy import Policy, PolicyError
-from simspec.policy.stepper import Stepper
+from simspec.policy.policy import Policy, PolicyError, Stepper
 
 SETTINGS = {
     "policy": "the policy's text, as in `simspec sweep`; default fixed:K",

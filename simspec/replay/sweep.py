@@ -19,9 +19,8 @@ from simspec.output.terminal import progress_bar
 from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
-from simspec.replay.kernel import kernel
 from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
-from simspec.replay.replay import prepare, replay
+from simspec.replay.replay import kernel, prepare, replay
 from simspec.trace.file import digest
 from simspec.trace.trace import Trace, TraceMeta, load_trace
 from simspec.tree.replay import prepare_tree, replay_tree, tree_rounds, tree_seconds

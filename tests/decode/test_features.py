@@ -21,7 +21,7 @@ from real.decode.features import (
 from real.decode.verify import PhaseTimer
 from real.draft import Silent, Step
 from real.draft.losses import distillation_loss, next_token_loss
-from simspec.policy.stepper import TOKEN_FEATURES
+from simspec.policy.policy import TOKEN_FEATURES
 from simspec.trace import quantization as grid
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)

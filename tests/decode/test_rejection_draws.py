@@ -267,7 +267,7 @@ def test_anticipating_policies_change_the_distribution_and_are_refused(monkeypat
         texts_of(world, rule, ANTICIPATING, 3)
     with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
         spoken(world, rule, replace(ANTICIPATING, anticipates=True), 3, 2, AddressedDraws(0, 0), 0)
-    monkeypatch.setattr("simspec.policy.stepper.Stepper._refuse", lambda self: None)
+    monkeypatch.setattr("simspec.policy.policy.Stepper._refuse", lambda self: None)
     distribution = texts_of(world, rule, ANTICIPATING, 3)
     assert off(distribution, world.true(rule, 3)) > 1e-2  # why it is refused
 

@@ -14,7 +14,7 @@ import simspec
 from simspec import Stepper, policies, replay, replay_tree
 from simspec.numerics.compile import cached_njit
 from simspec.numerics.rng import GUMBEL, gumbel, uniform, uniform_rows
-from simspec.policy.stepper import walk
+from simspec.policy.policy import walk
 
 pytestmark = pytest.mark.skipif(
     config.DISABLE_JIT, reason="there is no cache where numba is disabled"

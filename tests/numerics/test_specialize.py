@@ -173,7 +173,7 @@ def test_kernels_share_no_cache_file(tmp_path, warm):
 
 
 def test_one_kernel_serves_all_settings_of_a_policy():
-    from simspec.replay.kernel import kernel
+    from simspec.replay.replay import kernel
 
     assert kernel(fixed(1)) is kernel(fixed(7))
     assert (

@@ -23,7 +23,7 @@ from simspec import (
     synthetic,
 )
 from simspec.policies import confidence, fixed, oracle
-from simspec.policy.stepper import walk
+from simspec.policy.policy import walk
 
 SEED = st.integers(0, 2**64 - 1)
 
