@@ -28,7 +28,7 @@ def options(model):
         hint = get_type_hints(model, include_extras=True)[each.name]
         if isinstance(hint, type) and issubclass(hint, Settings):
             yield from options(hint)
-        else:
+        elif any(meta.extra for _, meta in meta_of(hint)):  # else of the interface in Python alone
             yield each, hint
 
 

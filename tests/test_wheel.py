@@ -79,7 +79,7 @@ def _alone(first, arguments, cwd):
 def _strangers(names) -> list:
     """Files that do not belong in the wheel."""
     kinds = {
-        "simspec": (".py", "py.typed", ".parquet", ".json", ".md"),
+        "simspec": (".py", "py.typed", ".parquet", ".json", ".txt", "page.html"),
         "real": (".py", "py.typed", ".json", ".md", ".safetensors", ".xz"),
     }
     return [
@@ -103,8 +103,8 @@ def test_wheel_holds_code_example_and_embedded_models_only(wheel, record_propert
     example = [name for name in names if name.startswith("simspec/example/")]
     assert sorted(Path(name).name.split(".", 1)[1] for name in example) == [
         "cost.json",
-        "md",
         "parquet",
+        "txt",
     ]
     assert (
         sum((ROOT / name).stat().st_size for name in example if name.endswith(".parquet"))
@@ -116,7 +116,7 @@ def test_wheel_holds_code_example_and_embedded_models_only(wheel, record_propert
         if path.is_file()
     }
     assert tiny <= set(names)
-    assert any(name.endswith(".safetensors") for name in tiny)
+    assert any(name.endswith(".safetensors.xz") for name in tiny)
     assert wheel.stat().st_size < LIMIT
     record_property("measured", f"wheel: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB")
 

@@ -18,7 +18,10 @@ class Policies(Settings):
 
 @command
 def policies(settings: Policies) -> None:
-    """List the built-in policies: source, what they read, what they do, defaults."""
+    """List the built-in policies: source, what they read, what they do, defaults.
+
+    Example: simspec policies --markdown
+    """
     from simspec.output.frames import frame, show
     from simspec.policies import BATCH_KINDS, KINDS
     from simspec.policy_kind import GROUPS

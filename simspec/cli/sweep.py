@@ -111,22 +111,22 @@ def sweep(settings: Sweep) -> None:
     for i, output in enumerate(outputs):
         check_output(output, *paths.values(), on.cost or "", *outputs[:i])
     if settings.report == "batch":
-        frames, rows = _batch(settings, paths), None
-        show(frames, on.as_json, settings.as_markdown, report="batch", seed=on.seed, level=on.level)
+        frames = _batch(settings, paths)
         if settings.out is not None:
             import pandas
 
             whole = [flat(each).assign(recording=each.attrs["title"]) for each in frames]
             write_csv(pandas.concat(whole), settings.out)
+        show(frames, on.as_json, settings.as_markdown, report="batch", seed=on.seed, level=on.level)
         return
     batch, context = _one(settings.batch, "batch"), _one(settings.context, "context")
     costs, notes = comparable_costs(paths, on.cost, batch, context, on.mixed_costs)
     print_notes(notes)
     table, rows = REPORTS[settings.report](settings, paths, costs)
     about = {"report": settings.report, "seed": on.seed, "level": on.level}
-    show(table, on.as_json, settings.as_markdown, **about, covers=covers(costs.values()))
-    if settings.out is not None:
+    if settings.out is not None:  # before anything is printed into a pipe that may close
         write_csv(flat(table) if rows is None else rows, settings.out)
+    show(table, on.as_json, settings.as_markdown, **about, covers=covers(costs.values()))
 
 
 def _one(values: Sequence[int], name: str) -> int | None:

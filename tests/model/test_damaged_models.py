@@ -59,7 +59,7 @@ def test_drafter_of_another_target_is_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["tokenizer", "tokenizer is text", "config", "weights"])
 def test_damaged_target_is_refused(tmp_path, kind):
     models = copied_models(tmp_path)
-    file = {"config": "config.json", "weights": "model.safetensors"}.get(kind, "tokenizer.json")
+    file = {"config": "config.json", "weights": "model.safetensors.xz"}.get(kind, "tokenizer.json")
     path = models / "target" / file
     path.write_bytes(b"hello" if kind == "tokenizer is text" else path.read_bytes()[:-100])
     words = "is not a tokenizer" if "tokenizer" in kind else "cannot be loaded"
