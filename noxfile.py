@@ -13,7 +13,7 @@ TESTS = [
     str(path)
     for name in (
         "trace", "schema_goldens", "policies", "policy_names", "simulate", "metrics", "sweep",
-        "cost", "cost_table", "stats", "oracle", "beta_draw", "specialize", "cli_sweep",
+        "cost", "cost_table", "stats", "oracle", "beta_draw", "specialize", "command_line",
     )
     for path in Path("tests").rglob(f"test_{name}.py")
 ]  # fmt: skip
