@@ -252,7 +252,7 @@ def test_a_damaged_export_is_refused_when_it_is_read(world, written, tmp_path):
     with pytest.raises(ValueError, match=r"lacks the tensor stacks\.1\.0\.linear\.bias"):
         world.record("medusa", broken, random_prompts(1))
     (broken / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match="is no Medusa checkpoint"):
+    with pytest.raises(ValueError, match="is no medusa checkpoint"):
         world.record("medusa", broken, random_prompts(1))
 
 

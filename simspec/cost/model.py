@@ -298,7 +298,8 @@ class CostModel:
         if len(rounds.computed) and (most := int(rounds.computed.max())) > self.K:
             raise self._error(f"prices drafts up to {self.K}, a round computed {most}")
         held = rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
-        return np.asarray(chain_seconds(self.tables, *held))
+        # contiguous: compiled code that is cached has one signature
+        return np.asarray(chain_seconds(self.tables, *map(np.ascontiguousarray, held)))
 
     def seconds_tree(self, rounds: Any, rows: Any, backlog: Any) -> np.ndarray:
         """float64[R]: seconds of rounds that draft trees: `round_seconds` + node (rows - computed).
