@@ -49,7 +49,7 @@ test: $(VENV)/.installed
 	TMPDIR=$$(mktemp -d "$$folder/simspec.XXXXXX"); export TMPDIR; \
 	trap 'rm -rf "$$TMPDIR"' EXIT; trap 'exit 130' INT TERM; set -e; \
 	$(PYTEST) -m "not docs"; \
-	NUMBA_DISABLE_JIT=1 $(PYTEST) $(call located,$(CORE))
+	NUMBA_DISABLE_JIT=1 $(PYTEST) -k "not fitted" $(call located,$(CORE))
 
 TESTS ?= tests
 test-fast: $(VENV)/.installed
