@@ -160,7 +160,9 @@ def test_trees_are_priced_by_rows(name, sublayers, machine):
     assert cost.nodes == 9
     assert plain.nodes == K
     assert plain.node == 0
-    if name != "eagle":  # its first step also takes the rows that were accepted
+    if name == "eagle":  # whose first step also takes the rows that rounds before accepted
+        assert cost.draft[2:].tolist() == pytest.approx(plain.draft[2:].tolist(), rel=1e-3)
+    else:
         assert figures(cost)[0] == figures(plain)[0]
     assert cost.verify[: K + 1].tolist() == plain.verify.tolist()
     # in a binary tree the early exit has passed the rows that have a child
@@ -331,5 +333,5 @@ def test_real_clock_prices_every_drafter(name):
     assert cost.K == 4
     assert (cost.verify > 0).all()
     assert (cost.draft >= 0).all()
-    assert cost.draft[4] > 0 or name not in PREFIX  # else microseconds, less a policy's call
+    assert cost.draft[4] > 0 or name == "prompt_lookup"  # microseconds, less a policy's call
     assert name != "prompt_lookup" or cost.feature == 0
