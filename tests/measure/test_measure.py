@@ -154,16 +154,15 @@ OWN = [
 @pytest.mark.parametrize("name, sublayers", OWN)
 def test_trees_are_priced_by_rows(name, sublayers, machine):
     machine.computes = name == "eagle"  # its first step takes the rows that were accepted
+    # of which too few blocks have other numbers with trees than without
+    settings = replace(SHORT, repeats=4) if machine.computes else SHORT
     target, drafter = toy_pair(name)
-    plain = measure(target, drafter, RULES["greedy"], K, SHORT)
-    cost = measure(target, drafter, RULES["greedy"], K, replace(SHORT, tree_nodes=9))
+    plain = measure(target, drafter, RULES["greedy"], K, settings)
+    cost = measure(target, drafter, RULES["greedy"], K, replace(settings, tree_nodes=9))
     assert cost.nodes == 9
     assert plain.nodes == K
     assert plain.node == 0
-    if name == "eagle":  # whose first step also takes the rows that rounds before accepted
-        assert cost.draft[2:].tolist() == pytest.approx(plain.draft[2:].tolist(), rel=1e-3)
-    else:
-        assert figures(cost)[0] == figures(plain)[0]
+    assert figures(cost)[0] == figures(plain)[0]
     assert cost.verify[: K + 1].tolist() == plain.verify.tolist()
     # in a binary tree the early exit has passed the rows that have a child
     passed = SHARED if name == "early_exit" else 0
