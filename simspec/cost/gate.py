@@ -101,7 +101,7 @@ def settled(first: float, second: float) -> bool:
 
 
 def check_seconds(seconds: float, what: str) -> None:
-    """PriceError unless these seconds of a pass or request are positive, and none that take days."""
+    """PriceError unless a pass or request took at least 1 us and at most 10 minutes."""
     least, most = SECONDS
     if not least <= seconds <= most:
         raise PriceError(

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simspec.cost.gate import (
-    LEAST_ROUND, MIN_BLOCKS, Claim, PriceError, check_claims, check_seconds, no_interval, settled
+    LEAST_ROUND,
+    MIN_BLOCKS,
+    Claim,
+    PriceError,
+    check_claims,
+    check_seconds,
+    no_interval,
+    settled,
 )  # fmt: skip
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable, load_cost
