@@ -35,7 +35,7 @@ def test_page_fits_a_phone_and_a_dark_screen(html):
 BROKEN = [
     ("--quiet: #6b7480", "--quiet: #8b94a0", "quiet on paper: 3.0"),
     ("--second: #f0965a", "--second: #804020", "second on paper"),
-    ('<div class="scroll"><table>', "<div><table>", "outside a box"),
+    ('<div class="scroll"', "<div", "outside a box"),
     ("</main>", "", "closes another element"),
     ("initial-scale=1", "initial-scale=2", "is missing"),
     ("minmax(min(310px, 100%), 1fr)", "minmax(410px, 1fr)", "wider than a phone"),
@@ -49,6 +49,12 @@ BROKEN = [
 def test_control_a_broken_page_is_found(html, old, new, said):
     assert old in html
     assert any(said in fault for fault in faults_of(html.replace(old, new)))
+
+
+def test_a_table_wider_than_a_phone_says_that_it_scrolls(html):
+    drafters, shares = re.findall(r'<div class="scroll"([^>]*)><table>', html)[:2]
+    assert ["data-wide" in box for box in (drafters, shares)] == [True, False]
+    assert re.search(r'\[data-wide\]::before \{ content: "Swipe the table', html)
 
 
 def test_page_needs_nothing_from_outside(html):
