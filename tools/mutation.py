@@ -35,7 +35,7 @@ LIBRARIES = (
     "joblib", "typer", "rich.console", "torch", "transformers", "tokenizers", "safetensors.torch",
 )  # fmt: skip
 """Imported once; every run of tests is a fork that imports only the package and the tests."""
-COMPILERS = ("simspec/numerics/compile.py",)
+COMPILERS = "simspec/numerics/compile.py", "simspec/policy/policy.py"
 """Files whose bugs show in compiled code alone."""
 ROOT = Path(__file__).parents[1]
 LIMIT = 300.0

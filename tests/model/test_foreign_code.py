@@ -8,6 +8,7 @@ import sys
 import pytest
 from toy_checkpoint import qwen2_checkpoint
 
+from real.hf_generate import load_hf_model
 from real.model.checkpoint import WeightsError, load_config, load_decoder
 
 RAN = "raise SystemExit(open({marker!r}, 'a').write(__name__ + chr(10)) and 77)\n"
@@ -134,6 +135,8 @@ def test_attention_is_ours_whatever_the_config_says(place, name):
     assert config._attn_implementation == "eager"
     assert config._experts_implementation is None
     assert load_decoder(place / name).config.layers == 3
+    model = load_hf_model(place / name, "float32", "cpu")
+    assert model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize(
