@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit, types
-from numba.core.errors import NumbaError
+from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
 from simspec.cost.model import CostModel
 from simspec.cost.rounds import next_backlog, round_seconds
@@ -45,6 +45,11 @@ OBSERVE = types.void(
 _NOT_PLAIN = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 
+_NOT_COMPILED = (
+    NumbaError, UnsupportedBytecodeError, TypeError, NotImplementedError, ValueError
+)  # fmt: skip
+
+
 class PolicyError(ValueError):
     """A policy that is malformed, does not compile, or needs what is missing."""
 
@@ -56,21 +61,30 @@ def compile_policy(
     one. checked: an index beyond an array is an IndexError there, and costs time.
     """
     compiled = []
-    for name, function, template, wanted in (
-        ("draft_more", draft_more, _draft_more_template, DRAFT_MORE),
-        ("observe", observe, _observe_template, OBSERVE),
+    for name, function, template, wanted, returned in (
+        ("draft_more", draft_more, _draft_more_template, DRAFT_MORE, "two truth values"),
+        ("observe", observe, _observe_template, OBSERVE, "nothing"),
     ):
         _check_parameters(policy, name, function, template(()))
         try:
             compiled.append(compile_function(function, template, wanted, checked))
-        except (NumbaError, TypeError, NotImplementedError, ValueError) as error:
-            lines = [line.strip() for line in str(error).splitlines()[1:]]
-            reason = next((line for line in lines if line), str(error))
+        except _NOT_COMPILED as error:
             raise PolicyError(
-                f"policy {policy!r}: {name} does not compile under numba ({reason}): expected "
-                f"plain arithmetic with the signature of simspec.policy.{name.upper()}"
+                f"policy {policy!r}: {name} does not compile under numba: "
+                f"{_numba_sentence(str(error))}; expected plain arithmetic that returns {returned}"
             ) from None
     return compiled[0], compiled[1]
+
+
+def _numba_sentence(text: str) -> str:
+    """What numba objects to, and the source line that it marks, of a message of many lines."""
+    lines = [line.strip() for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith("Failed in nopython mode")]
+    sentence = said[0] if said else text
+    if sentence.endswith("signature:"):
+        sentence += next((line[3:] for line in said if line.startswith(">>>")), "")
+    at = next((i for i, line in enumerate(lines) if line and not line.strip("^")), 0)
+    return f"{sentence}, in `{lines[at - 1]}`" if at and "given(" not in lines[at - 1] else sentence
 
 
 @lru_cache(maxsize=512)

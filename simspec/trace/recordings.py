@@ -7,9 +7,20 @@ from typing import Any
 
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable, check_comparable, load_cost, warning_notes
+from simspec.trace.trace import Trace, load_trace
 
 CHECKOUT = Path(__file__).parents[2] / "traces"
 EXAMPLE = Path(__file__).parents[1] / "example"
+
+
+def load_example() -> Trace:
+    """The recording in the package: 24 prompts, drafted by the early exit of a small model."""
+    return load_trace(next(EXAMPLE.glob("*.parquet")))
+
+
+def load_example_cost() -> CostModel:
+    """What a round of `load_example` costs: seconds, measured on the CPU that the file names."""
+    return CostModel.from_json(next(EXAMPLE.glob("*.cost.json")))
 
 
 def recordings() -> dict[str, Path]:

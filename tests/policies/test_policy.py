@@ -60,17 +60,24 @@ FORMS = [
 ]
 # What a function returns is known only where it is compiled.
 VALUES = [
-    *(("draft_more", function(MORE, body)) for body in (
-        "return slot < 2", "return True, True, True", "return 0.5", "pass", "return 'go', True",
-        "return nowhere(slot), True", "return open('x') == slot, True",
+    *(("draft_more", function(MORE, body), words) for body, words in (
+        ("return slot < 2", "failed to unpack bool; expected plain"),
+        ("return True, True, True", ""), ("return 0.5", ""), ("pass", ""),
+        ("return 'go', True", ""),
+        ("return nowhere(slot), True", "NameError: name 'nowhere' is not defined; expected"),
+        ("return open('x') == slot, True", "Untyped global name 'open'"),
+        ("return features[slot].size2 > 1, True", "Unknown attribute 'size2' of type array("),
+        ("return 'x' + slot, True", "found for signature: add(Literal[str](x), int64)"),
+        ("import math; return slot < math.pi, True", "unsupported opcode (IMPORT_NAME)"),
     )),
-    *(("observe", function(OBSERVE, f"return {name}")) for name in ("cost", "state")),
-    ("draft_more", len),
+    *(("observe", function(OBSERVE, f"return {name}"), "") for name in ("cost", "state")),
+    ("draft_more", len, ""),
 ]  # fmt: skip
+JIT = [] if numba.config.DISABLE_JIT else VALUES
 
 
-@pytest.mark.parametrize("part, wrong", FORMS + ([] if numba.config.DISABLE_JIT else VALUES))
-def test_functions_of_another_form_are_refused_by_name(part, wrong):
+@pytest.mark.parametrize("part, wrong, words", [*((*form, "") for form in FORMS), *JIT])
+def test_functions_of_another_form_are_refused_in_numbas_words(part, wrong, words):
     policy = Policy(
         "mine", **({"draft_more": _more, "observe": _quiet} | {part: wrong}), state0=(0.0,)
     )
@@ -82,6 +89,8 @@ def test_functions_of_another_form_are_refused_by_name(part, wrong):
             use()
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 700
+        assert words in str(caught.value)
+        assert "nopython" not in str(caught.value)
 
 
 PROGRAM = """
