@@ -49,8 +49,8 @@ def test_a_bug_that_the_code_has_left_behind_is_an_error():
 
 
 def test_bugs_of_one_name_are_an_error(tmp_path):
-    entry = 'name = "a"\nbug = "b."\nfile = "c"\nold = "d"\nnew = "e"\ntests = []\n'
-    (tmp_path / "a.toml").write_text(f"[[mutant]]\n{entry}" * 2)
+    entry = '[["c"]]\nname = "a"\nbug = "b."\nold = "d"\ntests = []\n'
+    (tmp_path / "a.toml").write_text(entry * 2)
     with pytest.raises(MutantError, match="a is the name of two bugs"):
         load_mutants(tmp_path)
 
@@ -114,8 +114,9 @@ def project(tmp_path_factory):
 
 
 def entry(mutant):
-    lines = [f"{key} = {json.dumps(value)}" for key, value in vars(mutant).items()]
-    return "\n".join(["[[mutant]]", *lines])
+    fields = {key: value for key, value in vars(mutant).items() if key != "file"}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
+    return "\n".join([f'[["{mutant.file}"]]', *lines])
 
 
 def exam(root, *options):
