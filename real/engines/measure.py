@@ -156,10 +156,10 @@ def engine_cost(
             disturbed=disturbed,
         ),
     )
-    return _with_warning(cost)
+    return with_warning(cost)
 
 
-def _with_warning(cost: CostModel) -> CostModel:
+def with_warning(cost: CostModel) -> CostModel:
     """The costs, with one line where a wider pass is faster than a narrower one, beyond noise.
 
     The passes are the engine's own, so that its speedups are real, and yet no other engine's.

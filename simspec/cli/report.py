@@ -83,16 +83,19 @@ def _papers(settings: Report) -> None:
 def _page(settings: Report, paths: Mapping[str, Path]) -> None:
     from joblib import cpu_count
 
+    from simspec.cost.table import CostTable
     from simspec.output.files import check_output, replacing
     from simspec.output.terminal import print_text, progress_bar
     from simspec.reports.comparison import Question
     from simspec.reports.page import all_figures, page_of
-    from simspec.trace.recordings import comparable_costs
+    from simspec.trace.recordings import comparable_costs, whole_cost
 
     on, out = settings.on, settings.out
     check_output(out, *paths.values())
     question = Question(on.level, seed=on.seed)
-    costs, notes = comparable_costs(paths, on.cost, mixed=on.mixed_costs)
+    tables = any(isinstance(whole_cost(path, on.cost), CostTable) for path in paths.values())
+    batch = 1 if tables else None  # the page is of one request at a time
+    costs, notes = comparable_costs(paths, on.cost, batch, mixed=on.mixed_costs)
     print_notes(notes)
     figures = []
     with progress_bar("replaying", len(paths)) as done:

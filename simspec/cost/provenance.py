@@ -84,6 +84,7 @@ class CostOrigin(Part):
     | versions | {library: version} of Python and of the libraries that decide latency |
     | created, sitting | UTC, ISO 8601; equal in all files that one measurement wrote |
     | products | {shape: text}, how each number of rows was multiplied; files of today have none |
+    | settings | {name: text} of the engine and of the model's shape |
 
     ValueError for values of another type.
     """
@@ -96,7 +97,8 @@ class CostOrigin(Part):
     created: str = ""
     sitting: str = ""
     products: Mapping[str, str] = field(default_factory=dict)
-    optional = ("products",)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    optional = ("products", "settings")
 
     def differences(self, other: "CostOrigin") -> tuple[str, ...]:
         """Which of IDENTITY both origins know, and know differently."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import combinations
 from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -178,8 +179,20 @@ class CostTable:
         return read_json(path, cls.from_dict, "cost model")
 
 
+BUNDLED, ENDING = Path(__file__).parents[1] / "published", ".cost.json"
+
+
+def bundled_costs() -> dict[str, Path]:
+    """{name: file} of the measured costs that come with the package."""
+    return {path.name.removesuffix(ENDING): path for path in sorted(BUNDLED.glob(f"*{ENDING}"))}
+
+
 def load_cost(path: str | PathLike[str]) -> CostModel | CostTable:
-    """The costs of a file; ValueError, one line with the path, for anything else."""
+    """The costs of a file, or bundled ones by name; ValueError, one line with the path, for
+    anything else.
+    """
+    if not Path(path).exists():
+        path = bundled_costs().get(str(path), path)
 
     def read(data: Any) -> CostModel | CostTable:
         table = isinstance(data, dict) and "cells" in data
