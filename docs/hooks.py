@@ -1,11 +1,15 @@
 """MkDocs hooks: the API reference, and copies of documents outside docs/."""
 
 import ast
+import inspect
 import posixpath
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from mkdocs.structure.files import File
+
+import simspec
 
 ROOT = Path(__file__).parent.parent
 COPIES = {
@@ -87,11 +91,24 @@ def summary(root: Path, name: str) -> str:
     return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]
 
 
+def exported() -> Iterator[str]:
+    """A row a name of `simspec.__all__`: its link, and the first sentence about it."""
+    for name in simspec.__all__:
+        value, page = getattr(simspec, name), f"simspec.md#simspec.{name}"
+        if inspect.ismodule(value):
+            page = f"simspec.{name}.md"
+        elif name == "replay":  # the package of that name takes the place of the function
+            page = "simspec.replay.replay.md#simspec.replay.replay.replay"
+        said = (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ")
+        yield f"| [`simspec.{name}`]({page}) | {said} |"
+
+
 def reference() -> dict[str, str]:
-    """Page of the site -> Markdown: an index of all modules, and one page a module."""
-    index, pages = ["# API reference\n"], {}
+    """Page of the site -> Markdown: what is exported, all modules, and one page a module."""
+    index, pages = ["# API reference\n", "## What `import simspec` gives\n"], {}
+    index += ["| name | what it is |", "| --- | --- |", *exported()]
     for package, names in modules(ROOT).items():
-        index += [f"\n## {package}\n", "| module | what it holds |", "| --- | --- |"]
+        index += [f"\n## Modules of {package}\n", "| module | what it holds |", "| --- | --- |"]
         for name in names:
             index.append(f"| [`{name}`]({name}.md) | {summary(ROOT, name)} |")
             pages[f"reference/{name}.md"] = (
