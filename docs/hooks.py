@@ -1,4 +1,4 @@
-"""MkDocs hooks: the API reference, and copies of documents outside docs/."""
+"""MkDocs hooks: the API reference, and copies of documents and pictures outside docs/."""
 
 import ast
 import inspect
@@ -23,6 +23,12 @@ COPIES = {
 }
 """Path in the repository -> page of the site."""
 
+PICTURES = {
+    f"traces/smollm2/{name}": f"pictures/{name}"
+    for name in ("engines.png", "race.png", "speedups.png")
+}
+"""Picture in the repository -> file of the site."""
+
 CODE = re.compile(r"<!-- code: (\w+\.py) -->")
 LINK = re.compile(r"(!?)\[([^\]\n]+)\]\(([^)\s]+)\)")
 
@@ -32,6 +38,8 @@ def on_files(files, config):
     for source, page in COPIES.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=relink(text, source)))
+    for source, picture in PICTURES.items():
+        files.append(File.generated(config, picture, abs_src_path=str(ROOT / source)))
     for page, text in reference().items():
         files.append(File.generated(config, page, content=text))
     return files
@@ -62,8 +70,8 @@ def relink(text: str, source: str) -> str:
         if not path or ":" in path:
             return match[0]
         place = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
-        page = COPIES.get(place) or (
-            place.removeprefix("docs/") if place.startswith("docs/") else ""
+        page = (COPIES | PICTURES).get(place) or (
+            place.removeprefix("docs/") if re.fullmatch(r"docs/.*\.md", place) else ""
         )
         if not page:
             return label
