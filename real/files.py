@@ -4,14 +4,32 @@ import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from simspec.output import files as output
 
-TINY = Path(__file__).parent / "tiny"
-"""The folder of the embedded models."""
+
+def _embedded_models() -> Path:
+    folder = Path(__file__).parent / "tiny"  # of a checkout; wheels have a package of their own
+    package = None if folder.is_dir() else find_spec("simspec_models")
+    places = package and package.submodule_search_locations
+    return Path(places[0]) if places else folder
+
+
+TINY = _embedded_models()
+"""The folder of the embedded models; it is missing where simspec-models is not installed."""
+
+
+def check_embedded_models() -> None:
+    """ValueError, one line, where the embedded models are not installed."""
+    if not TINY.is_dir():
+        raise ValueError(
+            "the embedded models are not installed: pip install 'simspec[demo]', or name models of "
+            "your own"
+        )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from real.files import TINY
+from real.files import TINY, check_embedded_models
 from simspec import CostModel, Trace, load_trace, policies
 from simspec.output.terminal import print_note
 from simspec.policy_kind import DeferredPolicy
@@ -50,6 +50,8 @@ class ModelSettings(Settings):
     @property
     def folder(self) -> Path:
         """The model folder."""
+        if not (self.models or self.target):
+            check_embedded_models()
         return self.models or TINY
 
     @property

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from cut_example import SOURCE, cut
 
+import simspec
 from simspec import load_trace, replay
 from simspec.policies import parse
 
 ROOT = Path(__file__).parent.parent
 FILES = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 FOLDERS = ("simspec", "real", "traces", "tests", "tools", "notebooks")
-LIMIT = 14_000_000
+LIMIT = 1_000_000
 SWEEP = ("-m", "simspec.cli", "sweep", "--policy", "fixed:1", "--policy", "beta_ts", "--json")
 
 
@@ -56,12 +57,22 @@ def wheel(source, tmp_path_factory) -> Path:
     return built_wheel(source, tmp_path_factory.mktemp("wheel"))
 
 
-@pytest.fixture(scope="session")
-def unpacked(wheel, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("unpacked")
+def _unpacked(wheel: Path, folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def unpacked(wheel, tmp_path_factory) -> Path:
+    return _unpacked(wheel, tmp_path_factory.mktemp("unpacked"))
+
+
+@pytest.fixture(scope="session")
+def models(source, tmp_path_factory) -> Path:
+    """The unpacked wheel of the embedded models."""
+    folder = tmp_path_factory.mktemp("models")
+    return _unpacked(built_wheel(source / "real" / "tiny", folder), folder / "unpacked")
 
 
 def _alone(first, arguments, cwd):
@@ -80,7 +91,7 @@ def _strangers(names) -> list:
     """Files that do not belong in the wheel."""
     kinds = {
         "simspec": (".py", "py.typed", ".parquet", ".json", ".txt", "page.html"),
-        "real": (".py", "py.typed", ".json", ".md", ".safetensors", ".xz"),
+        "real": (".py", "py.typed"),
     }
     return [
         name for name in names
@@ -91,7 +102,7 @@ def _strangers(names) -> list:
     ]  # fmt: skip
 
 
-def test_wheel_holds_code_example_and_embedded_models_only(wheel, record_property):
+def test_wheel_holds_code_and_example_only(wheel, record_property):
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
     assert _strangers(names) == []
@@ -110,13 +121,6 @@ def test_wheel_holds_code_example_and_embedded_models_only(wheel, record_propert
         sum((ROOT / name).stat().st_size for name in example if name.endswith(".parquet"))
         <= 120_000
     )
-    tiny = {
-        path.relative_to(ROOT).as_posix()
-        for path in (ROOT / "real" / "tiny").rglob("*")
-        if path.is_file()
-    }
-    assert tiny <= set(names)
-    assert any(name.endswith(".safetensors.xz") for name in tiny)
     assert wheel.stat().st_size < LIMIT
     record_property("measured", f"wheel: {len(names)} files, {wheel.stat().st_size / 1e6:.1f} MB")
 
@@ -173,16 +177,21 @@ def test_example_equals_its_script():
 def test_control_extra_files_are_detected():
     bad = [
         "tests/naive.py", "traces/a.parquet", "simspec/__pycache__/a.py311.1.nbc",
-        "real/__pycache__/a.py", "lab/prose.jsonl",
+        "real/__pycache__/a.py", "lab/prose.jsonl", "real/tiny/target/model.safetensors.xz",
     ]  # fmt: skip
     assert _strangers([*bad, "simspec/cli.py", "simspec-0.1.0.dist-info/RECORD"]) == bad
 
 
 def test_installed_wheel_sweeps_its_example(unpacked, tmp_path):
-    where = "import simspec; print(simspec.__file__)"
+    where = (
+        "import simspec as s; print(s.__file__); print(s.__version__); "
+        "print(s.load_example().K, s.load_example_cost().K)"
+    )
     code, output, problem = _alone([unpacked], ["-c", where], tmp_path)
     assert code == 0, problem
-    assert Path(output.strip()).is_relative_to(unpacked)
+    file, version, deepest = output.splitlines()
+    assert Path(file).is_relative_to(unpacked)
+    assert (version, deepest) == (simspec.__version__, "16 16")
     code, output, problem = _alone([unpacked], SWEEP, tmp_path)
     assert code == 0, problem
     rows = json.loads(output)["rows"]
@@ -193,6 +202,25 @@ def test_installed_wheel_sweeps_its_example(unpacked, tmp_path):
     assert {row["cost"] for row in rows} != {"c=0.1"}  # the example's own costs were found
     assert all(row["committed_per_round"] > 0 and row["speedup"] > 0 for row in rows)
     assert not list(tmp_path.iterdir())
+
+
+def test_demo_runs_on_the_wheel_of_models_and_asks_for_it(unpacked, models, tmp_path):
+    here, held = (
+        {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        for folder in (ROOT / "real" / "tiny", models / "simspec_models")
+    )
+    assert here - held == {"pyproject.toml"}
+    assert held < here
+    demo = ("-m", "simspec.cli", "demo", "--prompts", "2", "--json")
+    assert _alone([unpacked], demo, tmp_path) == (
+        2, "", "simspec: the embedded models are not installed: pip install 'simspec[demo]', or "
+        "name models of your own\n",
+    )  # fmt: skip
+    code, output, problem = _alone([unpacked, models], demo, tmp_path)
+    assert code == 0, problem
+    (row,) = json.loads(output)["rows"]
+    assert row["recording"].startswith("tiny-early_exit-coupled-")
+    assert (row["exceptions"], row["failures"]) == (0, 0)
 
 
 def test_control_without_the_wheel_import_fails(tmp_path):

@@ -12,9 +12,11 @@ from simspec import sweep
 from simspec.output.frames import frame, show
 from simspec.output.terminal import print_text
 from simspec.settings import Settings, command, option
+from simspec.trace.recordings import recordings
 
 PANEL = "Run and verify"
 POLICIES = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cost_ts", "confidence:0.5", "oracle")
+# Of a checkout; a wheel has one recording, which is shown there.
 SHOWN = ("tiny-model-greedy", "tiny-model-coupled", "tiny-early_exit-greedy")
 
 
@@ -39,7 +41,7 @@ def demo(settings: Demo) -> None:
     ModelSettings(threads=1).use_threads()  # two wait for each other where a core is busy
     rows, equal = [], True
     with show_progress() as progress:
-        for name in SHOWN:
+        for name in [name for name in SHOWN if name in recordings()] or recordings():
             path, trace = open_recording(name)
             pair = ModelSettings().load_for(trace, name)
             cost = policy_cost_of(path, None, trace.K)

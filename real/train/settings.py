@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from real.files import TINY
+from real.files import TINY, check_embedded_models
 from simspec.numerics.rng import check_seed
 from simspec.settings import Settings, argument, option
 
@@ -153,6 +153,8 @@ class Training(Settings):
     def target_path(self) -> str | Path:
         """The target's checkpoint."""
         own = self.out / "target"
+        if not self.target and not own.is_dir():
+            check_embedded_models()
         return self.target or (own if own.is_dir() else TINY / "target")
 
     @property

