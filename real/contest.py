@@ -19,9 +19,11 @@ from real.draft import Drafter, Silent, check_grows
 from real.files import replace_json
 from real.pair import Pair
 from real.progress import Progress, quiet
-from real.rerun import prompts_of, rerun_rule
+from real.rerun import prompts_of, ratio_of_rates, rerun_rule
 from real.sampling import clear_noise_cache
+from real.seconds import doubt, source_of
 from simspec import CostModel, Policy, Trace, policies, replay
+from simspec.cost.gate import Claim, no_interval
 from simspec.numerics.stats import Estimate, estimate, stacked
 from simspec.output.frames import frame
 from simspec.replay.evaluation import evaluate
@@ -350,12 +352,7 @@ def speedup_measured(runs: Runs, plain: Runs, **options: Any) -> Estimate:
     repeat, which shuffled blocks make unlikely.
     """
     parts = [each.sums(values) for each in (runs, plain) for values in ("tokens", "seconds")]
-    return estimate(stacked(*parts), _ratio_of_rates, method=METHOD, **options)
-
-
-def _ratio_of_rates(totals: Any) -> Any:
-    tokens, seconds, plain_tokens, plain_seconds = (totals[..., i] for i in range(4))
-    return tokens / seconds * plain_seconds / plain_tokens
+    return estimate(stacked(*parts), ratio_of_rates, method=METHOD, **options)
 
 
 @dataclass(frozen=True)
@@ -404,17 +401,22 @@ def _rounds(
 
 
 def compared(
-    trace: Trace, runs: Sequence[Runs], predicted: Mapping[str, Prediction], baseline: float
+    trace: Trace,
+    runs: Sequence[Runs],
+    predicted: Mapping[str, Prediction],
+    cost: CostModel,
+    device: str = "",
 ) -> pd.DataFrame:
     """The table of a contest: one row a contestant.
 
     Predicted and measured are end to end, times plain decoding: to the replay's seconds comes the
-    measured call for one token, which holds the prompt's pass and one of `baseline` seconds. The
-    error is predicted / measured - 1, its interval over prompts drawn for both. Where texts can be
-    compared, `equal` counts prompts whose every repeat gave plain decoding's tokens.
+    measured call for one token, which holds the prompt's pass and one of the costs' plain steps.
+    The error is predicted / measured - 1, its interval over prompts drawn for both. The remark says
+    why the seconds on `device` are not settled. Where texts can be compared, `equal` counts prompts
+    whose every repeat gave plain decoding's tokens.
     """
     ran = {each.name: each for each in runs if not each.error}
-    plain = ran[PLAIN]
+    plain, alone = ran[PLAIN], no_interval(cost)
     rows = []
     for each in runs:
         row: dict[str, Any] = {"contestant": each.name}
@@ -431,16 +433,24 @@ def compared(
             same = [[t == p for t, p in zip(r, plain.token[0])] for r in each.token]
             row["equal"] = int(np.all(same, 0).sum())
         if each.name in predicted:
-            row |= _predicted(each, plain, predicted[each.name], baseline)
+            row |= _predicted(each, plain, predicted[each.name], cost.baseline, bool(alone))
             row["replayed"] = trace.rows / float(predicted[each.name].rounds.sum())
-            if row["measured"].low > row["tokens/round"]:
-                row["remark"] = "faster than its passes allow: plain is handicapped, or noise"
+            said, clocked = (
+                Claim(each.name, row[figure].value, row[tokens_a_round], row[figure].low)
+                for figure, tokens_a_round in (
+                    ("predicted", "replayed"),
+                    ("measured", "tokens/round"),
+                )
+            )
+            row["remark"] = doubt(said, clocked, row["error"], cost, device) or None
         rows.append(row)
     columns = [
         "contestant", "predicted", "measured", "error", "replayed", "tokens/round", "tokens/s",
         "equal", "remark",
     ]  # fmt: skip
     notes = ["95% intervals over prompts; predicted ones over prices too, where costs hold them."]
+    if predicted:
+        notes.append(f"Predicted {source_of(cost, device)}{alone and f', no interval: {alone}'}.")
     notes += shortcomings(len(plain.seconds), trace.sequences)
     return frame(
         [{name: row.get(name) for name in columns} for row in rows],
@@ -452,8 +462,11 @@ def compared(
     )
 
 
-def _predicted(runs: Runs, plain: Runs, found: Prediction, baseline: float) -> dict[str, Estimate]:
-    """The predicted speedup and its error, at the measured calls for one token."""
+def _predicted(
+    runs: Runs, plain: Runs, found: Prediction, baseline: float, alone: bool
+) -> dict[str, Estimate]:
+    """The predicted speedup and its error, at the measured calls for one token; alone: without
+    intervals, which would hold nothing."""
     seconds = np.array(runs.first)[:, None] - baseline + found.seconds
     of_plain = np.array(plain.first) - baseline + found.plain
     parts = [each.sums(values) for each in (runs, plain) for values in ("tokens", "seconds")]
@@ -462,12 +475,16 @@ def _predicted(runs: Runs, plain: Runs, found: Prediction, baseline: float) -> d
         return totals[..., 0] / totals[..., 1]
 
     def error(totals: Any) -> Any:
-        return speedup(totals) / _ratio_of_rates(totals[..., 2:]) - 1
+        return speedup(totals) / ratio_of_rates(totals[..., 2:]) - 1
 
-    return {
+    made = {
         "predicted": estimate(stacked(of_plain, seconds), speedup, method=METHOD),
         "error": estimate(stacked(of_plain, seconds, *parts), error, method=METHOD),
     }
+    if not alone:
+        return made
+    nan = float("nan")
+    return {name: replace(figure, low=nan, high=nan) for name, figure in made.items()}
 
 
 def shortcomings(repeats: int, prompts: int) -> list[str]:

@@ -16,9 +16,13 @@ from real.draft import Drafter, Silent
 from real.model.passes import EAGER
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet, relabel
+from real.provenance import device_name
 from real.record.rows import check_history_free, record_emitted
 from real.sampling import Rule, clear_noise_cache
+from real.seconds import doubt, source_of
 from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies, replay
+from simspec.cost.gate import Claim
+from simspec.numerics.stats import Estimate, estimate, stacked
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.replay import prepare
 from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_rounds
@@ -113,9 +117,33 @@ def rerun(
     return results
 
 
-def total_seconds(results: Sequence[DecodeResult]) -> float:
-    """Decoding time of several runs, without prefill."""
-    return float(sum(r.seconds.sum() for r in results))
+def ratio_of_rates(totals: np.ndarray) -> np.ndarray:
+    """Tokens a second over those of plain decoding, of (tokens, seconds, plain tokens, plain
+    seconds)."""
+    tokens, seconds, plain_tokens, plain_seconds = (totals[..., i] for i in range(4))
+    return tokens / seconds * plain_seconds / plain_tokens
+
+
+def _speedups(
+    ran: Sequence[DecodeResult],
+    plain: Sequence[DecodeResult],
+    predicted: tuple[np.ndarray, np.ndarray],
+) -> tuple[float, Estimate]:
+    """(measured speedup without prefill, the prediction over it - 1 with its interval).
+
+    predicted: seconds of every sequence, of plain decoding and of the policy.
+    """
+    parts = [
+        np.array([value(r) for r in results], float)
+        for results in (ran, plain)
+        for value in (lambda r: len(r.token), lambda r: r.seconds.sum())
+    ]
+
+    def error(totals: np.ndarray) -> np.ndarray:
+        return totals[..., 0] / totals[..., 1] / ratio_of_rates(totals[..., 2:]) - 1
+
+    measured = float(ratio_of_rates(np.array([part.sum() for part in parts])))
+    return measured, estimate(stacked(*predicted, *parts), error, method="percentile")
 
 
 NEAR_TIE = 1e-4
@@ -285,6 +313,7 @@ recording (None for a drafter that was not recorded), and in wall-clock time |
     | committed, replayed | output tokens a round: of the run, and over replays of the recording |
     | results, texts | runs of all sequences, and their tokens |
     | engines | engine that the target and the drafter ran on |
+    | prices, doubt | the costs that predict, in words; why the seconds are not settled, or "" |
     """
 
     policy: str
@@ -296,6 +325,8 @@ recording (None for a drafter that was not recorded), and in wall-clock time |
     replayed: float | None
     results: tuple
     engines: Mapping[str, str] = field(default_factory=dict)
+    prices: str = ""
+    doubt: str = ""
 
     @property
     def equal(self) -> bool:
@@ -322,6 +353,7 @@ recording (None for a drafter that was not recorded), and in wall-clock time |
             "committed_per_round": round(self.committed, 4),
             "committed_per_round_replayed": self.replayed and round(self.replayed, 4),
             "device": self.device,
+            "doubt": self.doubt,
             "engines": dict(self.engines),
         }
 
@@ -329,8 +361,6 @@ recording (None for a drafter that was not recorded), and in wall-clock time |
         """The lines that `simspec run` prints."""
         tests = self.tests
         p_values = ", ".join(f"{name} p = {p:.3g}" for name, p in tests.p_values)
-        known = self.simulated is not None
-        simulated = f"{self.simulated:.3f} simulated" if known else "no replay of this drafter"
         lengths = f"{self.committed:.3f} tokens a round"
         if self.replayed is not None:
             lengths += f", {self.replayed:.3f} in replays of the recording"
@@ -342,7 +372,7 @@ recording (None for a drafter that was not recorded), and in wall-clock time |
             f"{outcome}; a false alarm has probability {tests.risk:g} at most (each test "
             f"{tests.level:.2g}); a loss of {tests.detectable:.2%} of accepted tokens is detected "
             f"with probability {POWER}\n"
-            f"speedup {self.measured:.3f} measured, {simulated}"
+            f"{_told_seconds(self)}"
         )
 
 
@@ -373,23 +403,44 @@ def run_sampled(
     recorded = pair.drafter.name == trace.meta.drafter
     tests = check_rounds(rounds, own, settings, trace if recorded else None)
     simulated = replayed = None
+    spent = np.ones(trace.sequences)
     if recorded:
         replays = list(settings.replays(trace, REPLAYS))
-        seconds = np.mean([cost.seconds(r).sum() for r in replays])
-        simulated = float(trace.rows * cost.baseline / seconds)
+        spent = np.mean([_by_sequence(r, cost.seconds(r)) for r in replays], 0)
+        simulated = float(trace.rows * cost.baseline / spent.sum())
         replayed = float(trace.rows / np.mean([len(r) for r in replays]))
-    tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
+    committed = sum(len(r.token) for r in ran) / len(rounds)
+    here = device_name(pair.target.decoder.device)
+    measured, error = _speedups(ran, plain, (np.diff(trace.offset) * cost.baseline, spent))
+    predicted = Claim(chosen.name, simulated or np.nan, replayed or np.nan)
     return SampledOutcome(
         policy=chosen.name,
         tests=tests,
         simulated=simulated,
-        measured=total_seconds(plain) / tokens[1] * tokens[0] / total_seconds(ran),
+        measured=measured,
         device=cost.device,
-        committed=tokens[0] / len(rounds),
+        committed=committed,
         replayed=replayed,
         results=tuple(ran),
         engines=engines_of(pair.target, pair.drafter),
+        prices=source_of(cost, here),
+        doubt=doubt(predicted, Claim(chosen.name, measured, committed), error, cost, here),
     )
+
+
+def _by_sequence(rounds: Rounds, seconds: np.ndarray) -> np.ndarray:
+    """Seconds of rounds, summed over each sequence."""
+    return np.diff(np.concatenate(([0.0], np.cumsum(seconds)))[rounds.offset])
+
+
+def _told_seconds(outcome: "Outcome | SampledOutcome") -> str:
+    """What `simspec run` says of the seconds."""
+    if outcome.doubt:
+        return outcome.doubt
+    told = f"speedup {outcome.measured:.3f} measured, "
+    if outcome.simulated is None:
+        return told + "no replay of this drafter"
+    return told + f"{outcome.simulated:.3f} simulated {outcome.prices}"
 
 
 def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
@@ -414,6 +465,7 @@ class Outcome:
 recorded), and in wall-clock time |
     | committed | output tokens per round |
     | engines | engine that the target and the drafter ran on |
+    | prices, doubt | the costs that predict, in words; why the seconds are not settled, or "" |
 
     Beams have no replay: their output is compared, and their own rounds are priced.
     """
@@ -427,6 +479,8 @@ recorded), and in wall-clock time |
     committed: float
     results: tuple = ()
     engines: Mapping[str, str] = field(default_factory=dict)
+    prices: str = ""
+    doubt: str = ""
 
     @property
     def equal(self) -> bool:
@@ -436,12 +490,11 @@ recorded), and in wall-clock time |
     def describe(self) -> str:
         """The line that `simspec run` prints."""
         compared = self.comparison
-        known = self.simulated is not None
-        simulated = f"{self.simulated:.3f} simulated" if known else "no replay of this drafter"
+        equal = "the rounds equal the replay" if self.equal else "THE ROUNDS DIFFER"
         return (
             f"{self.policy}: {compared.rounds} rounds compared, "
-            f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures; "
-            f"speedup {self.measured:.3f} measured, {simulated}"
+            f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures: {equal}; "
+            f"{_told_seconds(self)}"
         )
 
     def summary(self) -> dict:
@@ -459,6 +512,7 @@ recorded), and in wall-clock time |
             "speedup_measured": round(self.measured, 4),
             "committed_per_round": round(self.committed, 4),
             "device": self.device,
+            "doubt": self.doubt,
             "engines": dict(self.engines),
         }
 
@@ -489,24 +543,30 @@ def run_on(
         pair, trace, [policy], seed, cost, relabel(progress, f"running {policy.name}")
     )
     cost = cost.reading(policy.reads)
-    simulated = None
+    simulated, spent = None, np.ones(trace.sequences)
     if foreign:
         replayed = rounds_of(trace, ran)
     else:
-        replayed, spent = _replayed(trace, policy, seed, cost, ran)
+        replayed, seconds = _replayed(trace, policy, seed, cost, ran)
+        spent = _by_sequence(replayed, seconds)
         simulated = float(trace.rows * cost.baseline / spent.sum())
-    tokens = [sum(len(r.token) for r in results) for results in (ran, plain)]
+    committed = sum(len(r.token) for r in ran) / sum(len(r.position) for r in ran)
+    here = device_name(pair.target.decoder.device)
+    measured, error = _speedups(ran, plain, (np.diff(trace.offset) * cost.baseline, spent))
+    predicted = Claim(policy.name, simulated or np.nan, np.nan if foreign else committed)
     return Outcome(
         policy.name,
         # the recording's draft margins are no evidence for another drafter
         compare(trace, policies.BUILTIN["fixed"](0) if foreign else policy, replayed, ran),
         simulated,
-        total_seconds(plain) / tokens[1] * tokens[0] / total_seconds(ran),
+        measured,
         cost.device,
         tuple(r.token for r in ran),
-        tokens[0] / sum(len(r.position) for r in ran),
+        committed,
         tuple(ran),
         engines_of(pair.target, pair.drafter),
+        source_of(cost, here),
+        doubt(predicted, Claim(policy.name, measured, committed), error, cost, here),
     )
 
 

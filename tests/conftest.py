@@ -117,6 +117,20 @@ def few_replicates():
 
 
 @pytest.fixture(scope="module")
+def any_seconds():
+    """Seconds of toys on this machine are no speedups: for tests of anything but the seconds."""
+    import real.contest
+    import real.rerun
+    from simspec.cost import gate
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(real.rerun, "doubt", lambda *_: "")
+        patch.setattr(real.contest, "doubt", lambda *_: "")
+        patch.setattr(gate, "check_claims", lambda *_: None)
+        yield
+
+
+@pytest.fixture(scope="module")
 def short_predictors():
     """Acceptance predictors take 20 steps, not 300: for tests of anything but what they learn."""
     from short_training import short_predictor

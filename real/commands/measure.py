@@ -82,8 +82,8 @@ def measure(settings: CostSettings) -> None:
     of bare batched passes is added. Sizes that do not fit the device are left out.
 
     The last lines say which draft length is best, whether the costs settle it, and which pass
-    decides. Exit status 1: a wider pass is faster than a narrower one, so that the costs, which are
-    written, are not fit to publish.
+    decides. Exit status 1: the costs, which are written, are not fit to publish: a wider pass is
+    faster than a narrower one, or a speedup at them is above tokens a round.
 
     Several drafters share one sitting: what belongs to the target is timed once for all. Killed,
     it continues.
@@ -102,23 +102,35 @@ def measure(settings: CostSettings) -> None:
         tables = measure_costs(settings, progress)
     from real.measure.estimate import faster_wider_warning
     from real.measure.price import best_length, tokens_per_round
+    from simspec.cost.gate import Claim, PriceError, check_claims, no_interval
     from simspec.output.frames import show
 
     show(cost_frame([table for _, table in tables]))
-    for warning in dict.fromkeys(text for _, table in tables for text in table.warnings):
-        print_text(f"warning: {warning}")
+    warnings = dict.fromkeys(text for _, table in tables for text in table.warnings)
+    unfit = any(faster_wider_warning(cost) for _, table in tables for cost in table.known)
     for asked, table in tables:
         cost = table.known[0]
         if cost.precision is None:  # a batch's costs have no intervals
             continue
+        if alone := no_interval(cost):
+            warnings[f"{cost.name} has no intervals: {alone}"] = None
         for acceptance, tokens in tokens_per_round(asked.recording, cost.K).items():
-            print_text(f"{cost.name}, {best_length(acceptance, tokens, cost).describe()}")
+            best = best_length(acceptance, tokens, cost)
+            claim = Claim(f"K = {best.K} at acceptance {acceptance}", best.speedup, tokens[best.K])
+            try:
+                check_claims([claim], cost, cost.name)
+            except PriceError as error:
+                unfit, warnings[str(error)] = True, None
+            else:
+                print_text(f"{cost.name}, {best.describe()}")
         precision = cost.precision
         print_text(f"{precision.blocks} timing blocks, {precision.disturbed} left out as disturbed")
+    for warning in warnings:
+        print_text(f"warning: {warning}")
     files, table = ", ".join(str(asked.out) for asked, _ in tables), tables[0][1]
     engines = table.origin.engines if table.origin else {}
     print_text(f"wrote {files}, measured on {table.device}; {describe_engines(engines)}")
-    if any(faster_wider_warning(cost) for _, table in tables for cost in table.known):
+    if unfit:
         raise typer.Exit(1)
 
 

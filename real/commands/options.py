@@ -63,8 +63,8 @@ LOG_SECONDS = 60
 
 @contextmanager
 def show_progress(shown: bool = True):
-    """Gives a progress callback: bars on stderr; without a terminal, a line a minute and at the end
-    of a label.
+    """Gives a progress callback: bars on stderr with the time left; without a terminal, a line a
+    minute and at the end of a label.
 
     Nothing of it where it is not `shown`.
     """
@@ -84,6 +84,7 @@ def show_progress(shown: bool = True):
     console = Console(stderr=True)
     bars: dict[str, TaskID] = {}
     finished: set[str] = set()
+    began: dict[str, tuple[float, int]] = {}
     said = time.monotonic()
     note = TextColumn("{task.fields[note]}", markup=False)
     columns = (
@@ -101,11 +102,15 @@ def show_progress(shown: bool = True):
             if label not in bars:
                 bars[label] = display.add_task(label, total=total, note=note)
             display.update(bars[label], completed=done, total=total, note=note)
-            due = time.monotonic() - said >= LOG_SECONDS
-            news = due if done < total else label not in finished
+            now = time.monotonic()
+            start, first = began.setdefault(label, (now, done))
+            news = now - said >= LOG_SECONDS if done < total else label not in finished
             if news and not console.is_terminal:
+                if first < done < total:
+                    minutes = (now - start) / (done - first) * (total - done) / 60
+                    note = f"{note}, {minutes:.0f} min left".removeprefix(", ")
                 print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
-                said = time.monotonic()
+                said = now
             (finished.add if done == total else finished.discard)(label)
 
         yield progress

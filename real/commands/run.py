@@ -122,8 +122,11 @@ class Run(Settings):
 def run(settings: Run) -> None:
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
-    Exits with code 1 if they differ. Under the rejection rule the run draws its own tokens, and its
-    rounds are compared with replays in distribution.
+    The rounds are one statement, the seconds another: predicted and measured speedups are compared
+    at costs of this device. Exits with code 1 if rounds differ, or seconds beyond noise.
+
+    Under the rejection rule the run draws its own tokens: its rounds are compared with replays in
+    distribution.
 
     --compare: several policies, plain decoding and transformers run back to back on each prompt, in
     shuffled order; a table shows speedups predicted by replays beside measured ones. Fewer than 5
@@ -149,12 +152,14 @@ def run(settings: Run) -> None:
             outcome, _, _ = run_recording(settings, progress)
     if settings.compare:
         show(table, settings.as_json, **(about if settings.as_json else {}))
+        if "remark" in table and table.remark.notna().any():
+            raise typer.Exit(1)
         return
     if settings.teacher_force:
         said, sound = forced.describe(), forced.comparison.sound
         summary, engines = forced.summary(), dict(forced.engines)
     else:
-        said, sound = outcome.describe(), outcome.equal
+        said, sound = outcome.describe(), outcome.equal and not outcome.doubt
         summary, engines = outcome.summary(), dict(outcome.engines)
     if settings.as_json:
         print(json.dumps(summary))
@@ -289,7 +294,7 @@ def compare_recording(
         contestants, requests_of(trace), settings.repeats, settings.seed, models.device, progress,
         kept=kept,
     )  # fmt: skip
-    table = compared(trace, runs, predicted, cost.baseline)
+    table = compared(trace, runs, predicted, cost, about["device"])
     return table, kept.saved.settings | {"git": ", ".join(kept.saved.revisions)}
 
 

@@ -48,6 +48,7 @@ from real.progress import Progress, quiet
 from real.provenance import device_name, processor_name, versions
 from real.sampling import Rule
 from simspec import CostModel, Trace, replay
+from simspec.cost.gate import no_interval
 from simspec.cost.provenance import CostOrigin
 from simspec.cost.table import CostTable
 from simspec.numerics.formulas import expected_committed
@@ -84,10 +85,12 @@ class BestLength:
     def describe(self) -> str:
         """One line."""
         state = "settled" if self.settled else "not settled"
+        bare = self.loss == float("inf")
+        lost = "these costs have no interval" if bare else f"it loses at most {self.loss:.1%}"
         of = "recorded acceptance" if self.acceptance == "recorded" else f"a = {self.acceptance}"
         return (
-            f"{of}: K = {self.K} is best ({self.speedup:.2f}x), {state}: it loses at most "
-            f"{self.loss:.1%}; the pass of {self.row} rows, +-{self.half_width:.1%}, decides"
+            f"{of}: K = {self.K} is best ({self.speedup:.2f}x), {state}: {lost}; the pass of "
+            f"{self.row} rows, +-{self.half_width:.1%}, decides"
         )
 
 
@@ -117,7 +120,7 @@ def best_length(
     )  # fmt: skip
     K = int(point.argmax())
     held: Mapping[str, Any] = cost.precision.replicates
-    if not held:
+    if not held or no_interval(cost):
         return BestLength(acceptance, K, float(point[K]), K + 1, float("inf"), float("inf"))
     drawn = np.array([
         _speedups(emitted, np.array(draft[:lengths]), np.array(verify[:lengths]), overhead)

@@ -8,10 +8,13 @@ import torch
 from shell import run
 from toy_lm import toy_pair
 
+import real.commands.measure
 from simspec import CostModel
+from simspec.cost import gate
 from simspec.cost.table import CostTable, load_cost
 
-pytestmark = pytest.mark.usefixtures("few_replicates")
+CHECK = gate.check_claims
+pytestmark = pytest.mark.usefixtures("few_replicates", "any_seconds")
 
 
 def toy(bundle, drafter, *rest):
@@ -97,3 +100,23 @@ def test_weights_of_one_drafter_are_not_those_of_two(monkeypatch, capsys):
     code, _, error = run(capsys, "measure", *TWO, ".", "--weights", "w")
     assert (code, error.count("\n")) == (2, 1)
     assert "names one drafter's folder" in error
+
+
+def test_costs_that_no_round_can_have_are_not_fit_to_publish(capsys, monkeypatch):
+    """Passes of drafts at 0.3 of a plain one: no length of them is named; costs are written."""
+    timed = real.commands.measure.measure_costs
+
+    def cheap(settings, progress):
+        ((asked, table),) = timed(settings, progress)
+        cost = table.known[0]
+        cost.verify[1:] = 0.3 * cost.baseline
+        cost.draft[:] = 0.0
+        object.__setattr__(cost, "overhead", 0.0)
+        return [(asked, table)]
+
+    monkeypatch.setattr(gate, "check_claims", CHECK)
+    monkeypatch.setattr(real.commands.measure, "measure_costs", cheap)
+    code, out, _ = run(capsys, "measure", "-k", 1, "--seconds", 0, "--out", "c.json")
+    assert code == 1
+    assert "which no round can reach: its costs have a round of 1 drafts at 0.3" in out
+    assert "is best" not in out

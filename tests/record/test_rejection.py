@@ -32,6 +32,8 @@ from simspec.policies.fixed import fixed
 from simspec.trace.acceptance import expected_accepted_length
 from simspec.trace.trace import load_trace
 
+pytestmark = pytest.mark.usefixtures("any_seconds")
+
 
 def test_speculative_sampling_on_a_chain_follows_the_target():
     verified = []

@@ -1,12 +1,14 @@
 """Contests: rates are exact on a simulated clock, calls are shuffled, a killed one continues."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from contest_clock import Clock, failing, requests, timed
+from cost_replicates import replicated
 from simulated_races import simulated, true_ratio
 from toy_lm import toy_cost, toy_recording
 
@@ -25,13 +27,17 @@ from real.contest import (
 )
 from real.decode import verify as phase_timer
 from real.decode.verify import DRAFTING, VERIFICATION, PhaseTimer
-from simspec import policies, replay, synthetic
+from simspec import CostModel, policies, replay, synthetic
+from simspec.cost.gate import no_interval
 
 TRACE = synthetic.iid(0.6, 4, 20, 4)
 
 
-def table_of(runs, predicted=(), trace=TRACE, baseline=0.25):
-    found = compared(trace, list(runs.values()), dict(predicted), baseline)
+COST = replace(replicated(CostModel.from_ratio(0.1, 4)), baseline=0.25, device="here")
+
+
+def table_of(runs, predicted=(), trace=TRACE, cost=COST):
+    found = compared(trace, list(runs.values()), dict(predicted), cost, "here")
     return {row["contestant"]: row for _, row in found.iterrows()}
 
 
@@ -81,7 +87,9 @@ def test_control_other_texts_are_counted():
     assert (rows["fixed:1"]["equal"], rows["plain"]["equal"]) == (3, 4)
 
 
-def test_control_a_speedup_beyond_tokens_a_round_is_remarked():
+def test_control_a_speedup_beyond_tokens_a_round_or_the_prediction_is_remarked():
+    """Predicted 1.82 at 2 tokens a round; one sample a cell gives no interval."""
+
     def runs(name, passes, seconds):
         rng = np.random.default_rng(0)
         noisy = passes * seconds * np.exp(rng.normal(0, 0.02, (5, 20)))
@@ -89,11 +97,21 @@ def test_control_a_speedup_beyond_tokens_a_round_is_remarked():
         return Runs(name, token, [[passes] * 20] * 5, noisy.tolist(), [seconds] * 20)
 
     trace = synthetic.iid(0.6, 20, 10, 4)
-    for seconds, remarked in ((0.9, True), (1.1, False)):
+    alike = replicated(CostModel.from_ratio(0.1, 4), 3, spread=0)
+    for seconds, remark, cost in (
+        (0.8, "no round can reach: the clock was disturbed", COST),
+        (1.1, None, COST),
+        (1.1, None, replace(alike, baseline=0.25, device="here")),
+        (1.6, "the seconds are not settled (predicted 1.82, measured 1.25): run again", COST),
+        (1.6, None, replace(COST, device="elsewhere")),
+    ):
         both = {"plain": runs("plain", 10, 1.0), "fixed:1": runs("fixed:1", 5, seconds)}
-        said = Prediction(np.ones((20, 1)), np.ones(20), np.full(20, 5.0))
-        remark = table_of(both, {"fixed:1": said}, trace)["fixed:1"]["remark"]
-        assert ("faster than its passes allow" in str(remark)) == remarked
+        both["fixed:1"].first = [1.0] * 20
+        said = Prediction(np.full((20, 1), 4.75), np.full(20, 9.25), np.full(20, 5.0))
+        row = table_of(both, {"fixed:1": said}, trace, cost)["fixed:1"]
+        assert (remark is None) == (row["remark"] is None)
+        assert (remark or "") in str(row["remark"])
+        assert np.isnan(row["predicted"].low) == bool(no_interval(cost))
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 11])

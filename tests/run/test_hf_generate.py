@@ -10,6 +10,7 @@ import pytest
 import torch
 from contest_clock import save_toys
 from scipy import stats
+from test_run_sampled import COST
 from test_run_sampled import recording as rejection_recording
 from toy_lm import END, VOCAB, toy_prompts, toy_recording
 
@@ -156,7 +157,7 @@ def test_coupled_policies_write_the_recorded_sequences_and_transformers_its_own(
 def test_rejection_draws_its_own_sequences(models):
     trace = rejection_recording("model", 8)[0].select([0, 3, 6])
     runs = raced(models, trace, ["fixed:2"], [])
-    rows = compared(trace, list(runs.values()), {}, 1.0).set_index("contestant")
+    rows = compared(trace, list(runs.values()), {}, COST).set_index("contestant")
     assert rows["equal"].isna().tolist() == [False, True]
     assert runs["fixed:2"].token[0] == runs["fixed:2"].token[1]
 

@@ -20,7 +20,9 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.usefixtures("few_replicates")
+pytestmark = pytest.mark.usefixtures("few_replicates", "any_seconds")
+
+
 def test_costs_are_measured_to_what_the_drafter_offers(folder, monkeypatch):
     def short(**given):
         return MeasureSettings(**given | {"context": (16,), "repeats": 1})
