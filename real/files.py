@@ -1,7 +1,6 @@
 """Files written whole or not at all; JSON read with a remedy, and compared with a request."""
 
 import errno
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -56,7 +55,7 @@ def replace_json(path: Path, value: object) -> None:
 def read_card(path: Path) -> dict:
     """The content of a JSON file of ours; ValueError, naming the remedy, where it is damaged."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(output.parse_json(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged ({error}); delete it, and it is made anew") from error
 

@@ -76,8 +76,7 @@ def load_hf_model(path: str | Path, dtype: str, device: str):
     logging.getLogger("transformers.generation.utils").addFilter(_is_relevant)
     try:
         options = {"dtype": DTYPES[dtype], "attn_implementation": "sdpa"}
-        model: Any = pretrained(path, load_config(path), **options)
-        model = model.to(device).eval()
+        model: Any = pretrained(path, load_config(path), **options).to(device).eval()
     except Exception as error:  # as in load_decoder: transformers raises whatever it meets first
         reason = " ".join(str(error).split())[:300]
         raise WeightsError(f"{path} cannot be loaded by transformers: {reason}") from error

@@ -1,7 +1,6 @@
 """Prompts: rows of JSON lines into tokens, through a chat template or in a base model's styles."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.output.files import read_at_most
+from simspec.output.files import parse_json
 from simspec.output.names import one_note
 
 
@@ -212,16 +211,18 @@ class PromptFormat:
     """A tokenizer of `tokenizers`, and the chat template of turns; None: a base model's styles.
 
     A template writes its own special tokens. Other text gets those that the tokenizer puts in front
-    of every text, unless it begins with them.
+    of every text, unless it begins with them. PromptError for a token that a model of `vocab`
+    tokens does not have; None: not known.
     """
 
     tokenizer: Any
     template: ChatTemplate | None = None
+    vocab: int | None = None
 
     def text(self, text: str) -> list[int]:
         """Tokens of plain `text`, used unchanged."""
         plain = self._encode(text)
-        whole = self.tokenizer.encode(text, add_special_tokens=True).ids
+        whole = self._encode(text, special=True)
         begin = whole[: _find(plain, whole)]
         return plain if plain[: len(begin)] == begin else begin + plain
 
@@ -235,8 +236,14 @@ class PromptFormat:
         """Of the chat template; {} without one."""
         return {} if self.template is None else self.template.metadata()
 
-    def _encode(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+    def _encode(self, text: str, special: bool = False) -> list[int]:
+        token: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
+        if self.vocab is not None and max(token, default=0) >= self.vocab:
+            raise PromptError(
+                f"the tokenizer gives a prompt token {max(token)}, the model has {self.vocab}: use "
+                "the tokenizer that the model was trained with"
+            )
+        return token
 
 
 def _find(part: list[int], whole: list[int]) -> int:
@@ -313,8 +320,8 @@ UNKNOWN_ORIGIN = PromptOrigin()
 
 
 EXPECTED = 'expected JSON lines in UTF-8, such as {"id": "1", "task": "chat", "text": "..."}'
-MOST_BYTES = 1 << 30
-"""Bytes of a file of prompts."""
+MOST_BYTES, MOST_LINE = 1 << 30, 2 << 20
+"""Bytes of a file of prompts, and of a line: a tokenizer takes 300 bytes of memory for each."""
 SETS = {
     "gsm8k": ("math", "MIT"),
     "humaneval": ("code", "MIT"),
@@ -343,25 +350,36 @@ def read_rows(path: Path) -> list[PromptRow]:
     """Reads `{"id", "task", "text" or "turns", "source"?}` from each line of a JSON-lines file.
 
     Rows of the public sets in SETS get our task name, and their license is appended to the source.
-    PromptError for a file that cannot be read, and for an invalid row.
+    PromptError for a file that cannot be read, a line over MOST_LINE bytes, and an invalid row.
     """
+    rows = []
     try:
-        lines = read_at_most(path, MOST_BYTES).decode("utf-8").split("\n")
+        with open(path, "rb") as file:
+            read, lines = 0, iter(lambda: file.readline(MOST_LINE + 1), b"")
+            for number, content in enumerate(lines, 1):
+                read += len(content)
+                if len(content) > MOST_LINE:
+                    raise ValueError(f"line {number} has over {MOST_LINE:,} bytes")
+                if read > MOST_BYTES:
+                    raise ValueError(f"it has over {MOST_BYTES:,} bytes")
+                if line := content.decode("utf-8").strip():
+                    rows.append(_read_row(line, number, Path(path)))
+    except PromptError:
+        raise
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise PromptError(f"{path} cannot be read as prompts ({reason}): {EXPECTED}") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(_row(json.loads(line), number, Path(path).name))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise PromptError(
-                f'{path} line {number}: expected a JSON object with "task" and "text" '
-                f'(or "turns"), got {line[:60]!r}'
-            ) from error
     return rows
+
+
+def _read_row(line: str, number: int, path: Path) -> PromptRow:
+    try:
+        return _row(parse_json(line), number, path.name)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PromptError(
+            f'{path} line {number}: expected a JSON object with "task" and "text" '
+            f'(or "turns"), got {line[:60]!r} ({one_note(error)[:100]})'
+        ) from error
 
 
 def _row(data: Any, number: int, file: str) -> PromptRow:

@@ -1,7 +1,10 @@
 """The command line in this process: its exit code, its output, and the files it leaves."""
 
+import os
+import resource
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
+from pathlib import Path
 
 from simspec.cli import main
 
@@ -34,6 +37,26 @@ def run(capsys, *arguments):
         code = stop.code or 0
     captured = capsys.readouterr()
     return code, captured.out, captured.err
+
+
+def said_within(most, call):
+    """What is raised by call() in a forked process that may take `most` more bytes, and 20 s."""
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + most, size + most))
+            resource.setrlimit(resource.RLIMIT_CPU, (20, 20))
+            call()
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    return said
 
 
 def contents(folder):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import logging
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from shell import command, simspec
 
 from simspec import CostModel, synthetic
-from simspec.output.names import csv_text, label_text, markdown_text, printable
+from simspec.output.names import csv_text, label_text, markdown_text, printable, printable_logs
 from simspec.reports.comparison import Question
 from simspec.reports.page import report
 
@@ -70,6 +71,10 @@ def test_errors_and_notes_hold_no_escape_sequence(folder):
     assert code == 2
     assert r"\x1b[1m" in error
     assert not UNSAFE.search(error)
+    with printable_logs():
+        given = "library", 30, "f", 1, "%s:\n%d%%", ("bad\x1b[1m%s", 5), None
+        record = logging.getLogger("library").makeRecord(*given)
+    assert record.getMessage() == "bad\\x1b[1m%s:\n5%"
 
 
 def test_pictures_of_hostile_names_are_drawn(folder):

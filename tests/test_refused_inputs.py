@@ -19,6 +19,7 @@ from shell import refused, simspec
 
 from real.audit.runs import load_run
 from real.engines import rows
+from real.files import read_card
 from real.model.checkpoint import WeightsError
 from real.model.decoder import MOST, DecoderConfig
 from real.model.draft_head import block_count, check_settings
@@ -27,11 +28,14 @@ from real.model.stored_weights import read_bytes
 from real.prompts import read_rows
 from real.sampling import Rule
 from real.train.text import MAX_RATIO, CorpusError, documents
-from simspec import CostModel, TraceError, synthetic
+from simspec import CostModel, TraceError, TraceMeta, load_trace, synthetic
 from simspec.cost.model import LEAST_SECONDS, MOST_SECONDS
 from simspec.cost.table import load_cost
-from simspec.engines.documents import read_source
+from simspec.engines.documents import json_rows, read_source
+from simspec.engines.exports import read_vllm
+from simspec.engines.text import read_texts
 from simspec.policies import BUILTIN, make
+from simspec.tree.tree import load_tree
 
 SWEEP, RUN = "sweep t.parquet --policy fixed:1", "run t.parquet --policy fixed:4 --cost c.json"
 MEASURE, RECORD = "measure --out x.json -k 1", " ".join(map(str, RECORD_COMMAND))
@@ -195,10 +199,36 @@ def test_one_endless_line_is_refused_and_compressed_text_is_read(tmp_path, monke
 )
 def test_file_without_an_end_is_refused(monkeypatch, read):
     for limit in ("simspec.engines.documents.LARGEST", "simspec.output.files.MOST_JSON",
-                  "real.prompts.MOST_BYTES", "real.audit.runs.LONGEST_LINE"):  # fmt: skip
+                  "real.prompts.MOST_LINE", "real.audit.runs.LONGEST_LINE"):  # fmt: skip
         monkeypatch.setattr(limit, 1 << 20)
-    with pytest.raises(ValueError, match="^/dev/zero.*it has over 1,048,576"):
+    with pytest.raises(ValueError, match="^/dev/zero.*(it|line 1) has over 1,048,576"):
         read(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("read", [
+    load_cost, load_tree, read_card, read_rows, read_texts, load_run, rows.read_rows,
+    lambda path: list(documents([path])), lambda path: read_vllm(path.read_text()),
+    lambda path: json_rows(path.read_text()), lambda path: TraceMeta.from_json(path.read_text()),
+])  # fmt: skip
+def test_key_that_an_object_has_twice_is_refused(tmp_path, read):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"name": {"seconds": 1, "seconds": 2}}\n')
+    with pytest.raises(ValueError, match="has the key 'seconds' twice") as error:
+        read(path)
+    assert "\n" not in str(error.value)
+
+
+def test_prompts_of_20_million_tokens_are_read_back_and_more_are_refused(tmp_path, monkeypatch):
+    """Their 107 MB are more than pyarrow reads of a footer by itself."""
+    trace = synthetic.iid(0.5, 1, 5, 3)
+    prompt = np.random.default_rng(0).integers(0, 1 << 31, 20_000_000, np.int32)
+    trace = replace(trace, prompt=prompt, prompt_offset=np.array([0, len(prompt)]))
+    trace.save(tmp_path / "t.parquet")
+    assert np.array_equal(load_trace(tmp_path / "t.parquet").prompt, prompt)
+    monkeypatch.setattr("simspec.trace.file.MOST_FOOTER", 100 << 20)
+    with pytest.raises(TraceError, match="20,000,000 prompt tokens take .* at most 104,857,600"):
+        trace.save(tmp_path / "u.parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["t.parquet"]
 
 
 @pytest.mark.parametrize("name", MOST)

@@ -16,6 +16,7 @@ from real.provenance import device_name
 from real.sampling import Rule
 from simspec import Trace
 from simspec.numerics.rng import check_seed
+from simspec.output.files import parse_json
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Count = Annotated[int, Meta(ge=0)]
@@ -225,11 +226,14 @@ def load_run(path: Path) -> EmittedRun:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
                 if len(line) == LONGEST_LINE:
                     raise RunError(f"it has over {LONGEST_LINE:,} characters; expected a sequence")
+                if number > 1 and not line.strip():
+                    continue
+                parse_json(line)  # which refuses a key twice
+                held = msgspec.json.decode(line, type=dict[str, Any])
                 if number == 1:
-                    header = _header(msgspec.json.decode(line, type=dict[str, Any]))
-                elif line.strip():
-                    values: dict[str, Any] = {"sequence": len(sequences)}
-                    values |= msgspec.json.decode(line, type=dict[str, Any])
+                    header = _header(held)
+                else:
+                    values = {"sequence": len(sequences)} | held
                     _check_keys(values, EmittedSequence, ("prompt", "token"))
                     sequence = EmittedSequence(**values)
                     check_end_tokens(sequence, header.end_tokens)

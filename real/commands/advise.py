@@ -161,7 +161,7 @@ def advise(settings: Advise) -> None:
     if known is None:
         raise ValueError(f"{model} is no folder with a tokenizer: give one by --tokenizer")
     longest = LONGEST_PROMPT
-    if (room := _context(model)) is not None:
+    if (room := _stated(model, "max_position_embeddings")) is not None:
         longest = min(longest, room - budget - 4 * depth - 4)  # engines draft past the end
         if longest < 1:
             raise ValueError(
@@ -230,12 +230,12 @@ def _draft_model(given: str) -> tuple[Any, Path]:
     return ModelDraft(1, Path(path)), checkpoint
 
 
-def _context(model: Path) -> int | None:
-    """Most tokens of a sequence that the config.json of a model's folder states; None: none."""
+def _stated(model: Path, size: str) -> int | None:
+    """A size that the config.json of a model's folder states; None: none."""
     with suppress(OSError, ValueError, RecursionError):
         stated = json.loads((model / "config.json").read_text(encoding="utf-8"))
-        if isinstance(stated, dict) and type(most := stated.get("max_position_embeddings")) is int:
-            return int(most)
+        if isinstance(stated, dict) and type(stated.get(size)) is int:
+            return int(stated[size])
     return None
 
 
@@ -250,10 +250,10 @@ def _requests(
 
     path, count = settings.prompts, settings.count
     assert path is not None
-    template = load_chat_template(tokenizer, settings.chat_template)
-    prompts, left_out = read_prompts(
-        path, PromptFormat(load_tokenizer(tokenizer), template), longest
-    )
+    template, model = load_chat_template(tokenizer, settings.chat_template), settings.model
+    vocab = None if model is None else _stated(model, "vocab_size")
+    form = PromptFormat(load_tokenizer(tokenizer), template, vocab)
+    prompts, left_out = read_prompts(path, form, longest)
     if left_out.count:
         print_note(left_out.describe())
     if len(prompts) < FEWEST:

@@ -304,7 +304,7 @@ def select_prompts(
     progress: Progress = quiet,
 ) -> SelectedPrompts:
     """The prompts, of first turns, that fit into the models of all drafters."""
-    from real.model.checkpoint import load_tokenizer
+    from real.model.checkpoint import load_config, load_tokenizer
     from real.prompts import (
         Conversation,
         LeftOut,
@@ -317,7 +317,8 @@ def select_prompts(
 
     asked, path = settings.selection, models.target_path
     context = min(models.context(drafter) for drafter in drafters)
-    form = PromptFormat(load_tokenizer(path), load_chat_template(path, asked.chat_template))
+    template, vocab = load_chat_template(path, asked.chat_template), load_config(path).vocab_size
+    form = PromptFormat(load_tokenizer(path), template, vocab)
     limit = asked.longest or longest_prompt(context, settings.budget)
     read = [read_prompts(file, form, limit) for file in asked.prompts]
     every = [prompt for part, _ in read for prompt in part]

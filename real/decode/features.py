@@ -1,7 +1,6 @@
 """Features that policies read after each drafted token, and the predictors of acceptance."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from real.files import replace_json, replacing
 from real.model.checkpoint import WeightsError
 from real.model.stored_weights import read_bytes, sha256, weight_files
 from real.model.target import TargetOutput
+from simspec.output.files import parse_json
 from simspec.policy.policy import TOKEN_FEATURES
 from simspec.trace import quantization as grid
 
@@ -158,7 +158,7 @@ def load_predictor(folder: str | Path, name: str, target: str, device="cpu") -> 
     folder = Path(folder)
     both = f"{folder / name}.json and .safetensors"
     try:
-        stored = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        stored = parse_json((folder / f"{name}.json").read_text(encoding="utf-8"))
         weights = read_bytes(folder / f"{name}.safetensors")
         sizes = [stored[key] for key in ("target_width", "drafter_width", "rank", "depths")]
         trained_for = stored["target"], stored["drafter"]

@@ -22,6 +22,7 @@ from real.model.draft_head import (
     made,
     read_state,
 )
+from simspec.output.files import parse_json
 
 
 def new_layers(config: DecoderConfig, count: int) -> nn.ModuleList:
@@ -130,7 +131,7 @@ def load_head(
 def declared_heads(folder: str | Path, name: str) -> int | None:
     """The number of heads in <name>.json, for a look before loading; None where it says none."""
     try:
-        stored = json.loads((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
+        stored = parse_json((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
         heads = stored["settings"]["heads"]
     except (OSError, KeyError, TypeError, ValueError, RecursionError):
         return None  # loading it says why

@@ -1,6 +1,5 @@
 """The protocol between the decode loop and a drafter."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.passes import EAGER, EagerPasses
 from real.model.target import Resume, Target, TargetOutput
+from simspec.output.files import parse_json
 
 Pick = Callable[..., int]
 """(logits [vocab], draft slot, hidden state or None) -> token, by the decode rule.
@@ -198,7 +198,7 @@ def load_configured(folder: Path, drafter: type[D]) -> D:
     if not file.exists():
         return drafter()
     try:
-        return drafter(**json.loads(file.read_text(encoding="utf-8"))["settings"])
+        return drafter(**parse_json(file.read_text(encoding="utf-8"))["settings"])
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"{file} holds no settings of {drafter.name}: {' '.join(str(error).split())[:300]}"

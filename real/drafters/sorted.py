@@ -1,6 +1,5 @@
 """Sorted drafting: nested exits of one small language model (S2D, arXiv 2407.01955)."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from real.draft.losses import next_prediction_loss
 from real.model.checkpoint import WeightsError, load_decoder
 from real.model.decoder import Decoder
 from real.model.passes import BranchCache, ForwardContext, Span, TargetPass, causal_mask
+from simspec.output.files import parse_json
 from simspec.trace.quantization import LOG_ODDS
 
 
@@ -174,7 +174,7 @@ class SortedDrafter(Drafter):
             )
         file = Path(folder) / "sorted.json"
         try:
-            stored = json.loads(file.read_text(encoding="utf-8"))
+            stored = parse_json(file.read_text(encoding="utf-8"))
             exits = check_exits(stored["exits"], len(lm.layers))
             if exits[-1] != len(lm.layers):
                 raise ValueError(f"its last exit is {exits[-1]} of {len(lm.layers)} layers")

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ FOLDERS = "SIMSPEC_ENGINES"
 """Environment variable with the folder of the engines' environments; default `.engines`."""
 ANSWER = 60
 """Seconds that an environment's Python may take to name a version."""
+MOST_ANSWER = 200
+"""Bytes of that name and version."""
 MOST_DRAFT = 64
 """Draft lengths beyond it are refused, whatever the engine would take."""
 NGRAM_PROPOSER = "simspec.engines.vllm_proposer.PolicyProposer"
@@ -288,21 +292,47 @@ def find_environment(engine: Engine) -> Environment:
     if not python.is_file():
         raise ValueError(f"{engine.name} has no environment at {folder}: {remedy}")
     try:
-        answer = subprocess.run(
-            [python, "-I", "-c", VERSION, *engine.packages],
-            capture_output=True, text=True, errors="replace", timeout=ANSWER, check=True,
-            stdin=subprocess.DEVNULL,
-        ).stdout  # fmt: skip
+        answer = _first_words(python, ["-I", "-c", VERSION, *engine.packages])
     except (OSError, subprocess.SubprocessError) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{engine.name}: {python} does not run ({reason}): {remedy}") from None
-    found = answer.split()
-    if len(found) != 2 or len(answer) > 200:
+    if len(answer) > MOST_ANSWER:
+        raise ValueError(
+            f"{engine.name}: {python} writes over {MOST_ANSWER} bytes where it should name a "
+            f"package and its version: {remedy}"
+        )
+    found = answer.decode("utf-8", "replace").split()
+    if len(found) != 2:
         raise ValueError(
             f"{engine.name}: {python} has no package {' or '.join(engine.packages)}: {remedy}"
         )
     package, version = found
     return Environment(python, package, version)
+
+
+def _first_words(python: Path, arguments: Sequence[str]) -> bytes:
+    """What a Python writes, cut after MOST_ANSWER bytes and one more; then its group is ended.
+
+    SubprocessError where it fails, or has not ended after ANSWER seconds.
+    """
+    with subprocess.Popen(
+        [python, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        limit = threading.Timer(ANSWER, os.killpg, (process.pid, signal.SIGKILL))
+        limit.start()
+        try:
+            answer = process.stdout.read(MOST_ANSWER + 1)
+            if len(answer) <= MOST_ANSWER and (code := process.wait()):
+                raise subprocess.SubprocessError(
+                    f"it ends with code {code}, or not within {ANSWER} s"
+                )
+        finally:
+            limit.cancel()
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return answer
 
 
 def is_installed(engine: Engine) -> bool:

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from real.engines.worker import Finished, Request, decoded, read_as
 from simspec.engines.vllm_proposer import suffix_rule
-from simspec.output.files import check_output, naming
+from simspec.output.files import check_output, naming, parse_json
 
 try:
     import fcntl
@@ -214,6 +214,7 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
         if not line.endswith(b"\n"):
             break
         try:
+            parse_json(line.decode("utf-8"))  # which refuses a key twice
             if about is None:
                 head = decoded(line)
                 if head.get("simspec_engine_rows") != FORMAT:

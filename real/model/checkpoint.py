@@ -1,8 +1,10 @@
 """Reading and writing transformers checkpoints and their configs; nothing is unpickled."""
 
 import json
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from real.files import replace_json, replacing
-from real.model.decoder import Decoder, DecoderConfig, frequencies
+from real.model.decoder import MOST, Decoder, DecoderConfig, frequencies
 from real.model.stored_weights import MAX_RATIO, read_bytes
 from real.model.stored_weights import WeightsError as WeightsError
+from simspec.output.names import one_note
 
 FAMILIES: dict[str, dict[str, bool]] = {
     "llama": {},
@@ -267,16 +270,7 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     config = load_config(path)
     _check_weights(Path(path), decoder_config(config))
     try:
-        # a pair with output_loading_info, unlike its annotation
-        loaded: Any = pretrained(
-            path, config, dtype=dtype, output_loading_info=True, attn_implementation=ATTENTION
-        )
-        model, info = loaded
-        odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
-        if odd:
-            raise WeightsError(
-                f"weights and config do not match: {odd[0]} is missing, unknown or of another shape"
-            )
+        model = pretrained(path, config, dtype=dtype, attn_implementation=ATTENTION)
         return from_transformers(model).to(device)
     except Exception as error:  # transformers raises many types for a damaged config
         raise _unusable(path, error) from error
@@ -285,17 +279,46 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
 def pretrained(path: str | Path, config: Any, **options: Any) -> Any:
     """transformers' model of a checkpoint, whose weights may be in model.safetensors.xz;
     safetensors only, and no code of the checkpoint runs.
+
+    WeightsError where a tensor is missing, unknown or of another shape.
     """
     import transformers
 
+    loaded: Any
+    options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     packed = Path(path) / "model.safetensors.xz"
-    if packed.exists() and not packed.with_suffix("").exists():
-        kind = getattr(transformers, config.architectures[0])
-        state = load(read_bytes(packed.with_suffix("")))
-        return kind.from_pretrained(None, config=config, state_dict=state, **options)
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        path, config=config, use_safetensors=True, trust_remote_code=False, **options
-    )
+    with without_report():
+        if packed.exists() and not packed.with_suffix("").exists():
+            kind = getattr(transformers, config.architectures[0])
+            state = load(read_bytes(packed.with_suffix("")))
+            loaded = kind.from_pretrained(None, state_dict=state, **options)
+        else:
+            loaded = transformers.AutoModelForCausalLM.from_pretrained(
+                path, use_safetensors=True, trust_remote_code=False, **options
+            )
+    model, info = loaded
+    odd = [*info["missing_keys"], *info["unexpected_keys"]]
+    odd += [name for name, *_ in info["mismatched_keys"]]
+    if odd:
+        raise WeightsError(
+            f"weights and config do not match: {odd[0]} is missing, unknown or of another shape"
+        )
+    return model
+
+
+@contextmanager
+def without_report() -> Iterator[None]:
+    """transformers prints no table of the names in a file: what is wrong with them is an error."""
+    logger = logging.getLogger("transformers.modeling_utils")
+    logger.addFilter(_is_no_report)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_report)
+
+
+def _is_no_report(record: logging.LogRecord) -> bool:
+    return "LOAD REPORT" not in record.getMessage()
 
 
 def _check_weights(folder: Path, config: DecoderConfig) -> None:
@@ -319,7 +342,7 @@ def _check_weights(folder: Path, config: DecoderConfig) -> None:
 
 
 def _unusable(path: str | Path, error: Exception) -> WeightsError:
-    reason = " ".join(str(error).split())[:300]
+    reason = one_note(error)[:300]
     return WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {reason}")
 
 
@@ -340,7 +363,11 @@ def load_tokenizer(path: str | Path):
     file = Path(path) / "tokenizer.json"
     if file.exists():
         try:
-            return Tokenizer.from_buffer(file.read_bytes())
+            tokenizer = Tokenizer.from_buffer(file.read_bytes())
+            most = max(tokenizer.get_vocab().values(), default=0)
+            if most >= MOST["vocab"]:  # writing it would take memory for every id below
+                raise ValueError(f"it has the id {most}, expected ids below {MOST['vocab']}")
+            return tokenizer
         except Exception as error:  # tokenizers raises no narrower type
             raise WeightsError(
                 f"{file} is not a tokenizer: {' '.join(str(error).split())[:300]}"

@@ -1,6 +1,5 @@
 """Draft heads: trained weights that belong to one target, and heads cut to a draft vocabulary."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +14,7 @@ from real.files import replace_json, replacing
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.stored_weights import from_int8, read_bytes, weights_exist
+from simspec.output.files import parse_json
 from simspec.output.names import one_note, printable
 
 
@@ -231,7 +231,7 @@ def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> d
 def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict, int | None]:
     """The settings in <name>.json, and the size of its draft vocabulary."""
     try:
-        stored = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        stored = parse_json((folder / f"{name}.json").read_text(encoding="utf-8"))
         settings, target = dict(stored["settings"]), dict(stored["target"])
     except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(

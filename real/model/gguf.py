@@ -20,6 +20,7 @@ from real.model.checkpoint import (
     load_decoder,
     load_tokenizer,
     plain_byte_level,
+    without_report,
 )
 from real.model.stored_weights import sha256, tokenizer_sha256
 from simspec.output.names import one_note
@@ -82,8 +83,7 @@ def check_gguf(path: Path) -> list[int]:
     from gguf import GGUFReader
 
     try:
-        if 12 * (tensors + keys) > path.stat().st_size:  # each takes 12 bytes at least
-            raise ValueError(f"{tensors} tensors and {keys} keys in {path.stat().st_size} bytes")
+        _check_counts(path, tensors, keys)
         reader = GGUFReader(path)
         fields = {name: field.contents() for name, field in reader.fields.items()}
     except Exception as error:  # the reader raises whatever it meets first
@@ -103,11 +103,56 @@ def check_gguf(path: Path) -> list[int]:
     return list(dict.fromkeys(int(token) for token in named if token is not None))
 
 
+WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of a GGUF value by its type."""
+STRING, ARRAY = 8, 9
+MOST_VALUES = 1 << 21
+"""Values of all arrays: the reader takes some 300 bytes of memory for each; Gemma has 1.3 M."""
+
+
+def _check_counts(path: Path, tensors: int, keys: int) -> None:
+    """ValueError where tensors, keys or arrays count more than the file has bytes for.
+
+    The reader believes every count, and loops over it.
+    """
+    left, values = path.stat().st_size - 24, 0
+    with open(path, "rb") as file:
+        file.seek(24)
+
+        def take(count: int, width: int = 1, read: bool = False) -> int:
+            """Skips `count` parts of `width` bytes, or reads one number of that width."""
+            nonlocal left
+            if count * width > left:
+                raise ValueError(f"{count} parts of {width} bytes in the {left} that are left")
+            left -= count * width
+            if read:
+                return int.from_bytes(file.read(width), "little")
+            return file.seek(count * width, 1)
+
+        def number(width: int) -> int:
+            return take(1, width, read=True)
+
+        take(0 if 12 * (tensors + keys) <= left else tensors + keys, 12)  # at least
+        for _ in range(keys):
+            take(number(8))
+            kind, count = number(4), 1
+            if kind == ARRAY:
+                kind, count = number(4), number(8)
+                values += count
+            if values > MOST_VALUES:
+                raise ValueError(f"{values} values in arrays, expected at most {MOST_VALUES}")
+            if kind != STRING:
+                take(count, WIDTHS[kind])  # KeyError: an array of arrays, or of unknown values
+                continue
+            for _ in range(count):
+                take(number(8))
+
+
 def _convert(path: Path, folder: Path, dtype: torch.dtype, ends: list[int]) -> None:
     """Writes weights, configs and tokenizer of a GGUF file into `folder`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with TemporaryDirectory() as alone, redirect_stderr(StringIO()):
+    with TemporaryDirectory() as alone, redirect_stderr(StringIO()), without_report():
         # nothing but this file is read: files next to it could be of another model
         (Path(alone) / "model.gguf").symlink_to(path.resolve())
         asked: Any = {"gguf_file": "model.gguf", "trust_remote_code": False}

@@ -85,7 +85,7 @@ def load_data(
     target, hashes, ends = loaded.decoder, loaded.made_for, loaded.end_tokens
     assert target.context is not None  # a checkpoint names it
     length = max(1, min(NEW_TOKENS, target.context // 2))
-    form = PromptFormat(loaded.tokenizer, load_chat_template(path))
+    form = PromptFormat(loaded.tokenizer, load_chat_template(path), target.config.vocab)
     with processes.first_before_others():
         text, learned = learned_text(settings, form, progress)
         longest = min(settings.longest, target.context - length)

@@ -1,7 +1,6 @@
 """Text for training: documents of files, and the prompts that a target continues."""
 
 import hashlib
-import json
 import lzma
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from real.model.stored_weights import sha256
 from real.progress import Progress, quiet
 from real.prompts import LeftOut, PromptFormat, read_prompts
 from real.train.settings import Training
+from simspec.output.files import parse_json
 
 MAX_RATIO = 200
 """Largest decompression ratio. Text gives 3 to 8, repetitive text some 50, a malicious file
@@ -89,11 +89,12 @@ def _lines(path: Path) -> Iterator[dict]:
 
 def _row(path: Path, number: int, line: str) -> dict:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         text = row["text"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CorpusError(
-            f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}'
+            f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r} '
+            f"({' '.join(str(error).split())[:100]})"
         ) from error
     if not isinstance(text, str):
         raise CorpusError(

@@ -17,6 +17,7 @@ import typer
 from simspec.cli.registry import add_commands, sort_by_panel
 from simspec.cli.replayed import print_notes
 from simspec.output.interrupts import exit_code, message, stoppable
+from simspec.output.names import printable_logs
 
 GROUP = "simspec.commands"
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
@@ -125,7 +126,7 @@ def _flush(code: int | str | None) -> int | str | None:
 
 def _run(arguments: list[str]) -> None:
     try:
-        with stoppable():
+        with stoppable(), printable_logs():
             # The extras' modules are not imported for a command of this package.
             own = arguments[:1] and arguments[0] in NAMES
             notes = () if own else _load_extras()

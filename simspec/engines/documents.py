@@ -1,7 +1,6 @@
 """Files that strangers send: bounded text, rows of JSON, lines of logs, counters of Prometheus."""
 
 import hashlib
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from simspec.output.files import read_at_most
+from simspec.output.files import parse_json, read_at_most
 
 LARGEST = 256 << 20
 """Bytes of a file; its JSON takes several times as much memory."""
@@ -107,7 +106,7 @@ def json_rows(text: str) -> list[Fields]:
     json reads NaN, which tools write into figures that nobody asks for. ValueError, one line.
     """
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except (ValueError, RecursionError):
         return [_fields(item, f"line {number}") for number, item in _lines(text)]
     values = value if type(value) is list else [value]
@@ -120,7 +119,7 @@ def _lines(text: str) -> Iterator[tuple[int, Any]]:
         if not line or line == "[DONE]":
             continue
         try:
-            yield number, json.loads(line)
+            yield number, parse_json(line)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:100]
             raise ValueError(f"line {number}: not JSON ({reason})") from None

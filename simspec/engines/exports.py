@@ -20,7 +20,7 @@ from simspec.cost.model import CostModel
 from simspec.engines import EXPORT_FORMATS, Export
 from simspec.engines.choice import Choice, Evidence, Schedule, acceptance_by_depth, choose, gather
 from simspec.engines.ngram import RULES, ngram_rule
-from simspec.output.files import check_output, replacing, write_json
+from simspec.output.files import check_output, parse_json, replacing, write_json
 from simspec.policies import parse
 from simspec.policy.policy import Policy
 from simspec.replay.evaluation import covers
@@ -430,6 +430,7 @@ def read_vllm(text: str) -> dict[str, Any]:
     without a word.
     """
     try:
+        parse_json(text)  # which refuses a key twice
         config = msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON of a speculative_config: {error}") from None

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from simspec.engines.ngram import FEATURES, NgramRule, SuffixRule, drafted_text, suffix_text
+from simspec.output.files import parse_json
 from simspec.trace.file import TraceMeta
 from simspec.trace.trace import Trace
 
@@ -71,6 +72,7 @@ def read_texts(path: str | Path, encode: Encode | None = None) -> list[WrittenTe
     texts = []
     for number, line in _lines(Path(path)):
         try:
+            parse_json(line.decode("utf-8"))  # which refuses a key twice
             text = _text(msgspec.json.decode(line, type=Line), number, encode)
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split())[:200]

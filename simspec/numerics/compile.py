@@ -12,15 +12,18 @@ that compiled code calls with several types have no cache (`inner_njit`).
 """
 
 import hashlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 from llvmlite.ir import Constant
 from numba import njit
-from numba.core import config, types
+from numba.core import caching, config, types
 from numba.extending import intrinsic, overload
+from numba.misc.appdirs import AppDirs
 
 NO_C_WRAPPER: Any = {"no_cfunc_wrapper": True}
 """Options for what C code never calls. numba's annotations lack them."""
@@ -33,10 +36,46 @@ def cached_njit(function: Callable[..., Any], **options: Any) -> Any:
 
     Where no folder can be written, every process compiles anew.
     """
-    try:
-        return njit(cache=True, **options, **NO_C_WRAPPER)(function)
-    except RuntimeError:  # numba found no folder to write to
-        return njit(**options, **NO_C_WRAPPER)(function)
+    compiled: Any = njit(**options, **NO_C_WRAPPER)(function)
+    with suppress(RuntimeError, OSError):  # numba found no folder to write to
+        compiled._cache = _Cache(function)  # type: ignore[no-untyped-call]
+    return compiled
+
+
+class _Places(caching.CompileResultCacheImpl):
+    """Folders that numba tries; without a home it would make one called ~ where it runs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        folders = AppDirs("numba", appauthor=False)  # type: ignore[no-untyped-call]
+        if not os.path.isabs(folders.user_cache_dir):
+            wide = caching.UserWideCacheLocator
+            self._locator_classes = [c for c in self._locator_classes if c is not wide]
+        super().__init__(function)  # type: ignore[no-untyped-call]
+
+
+class _Cache(caching.FunctionCache):
+    """A cache whose faults cost a compilation: damaged files, a full disk, a read-only folder.
+
+    Its index is removed then. It could lead to older code in a file that was not replaced.
+    """
+
+    _impl_class = _Places
+
+    def load_overload(self, *given: Any) -> Any:
+        with self._forgiving():
+            return super().load_overload(*given)  # type: ignore[no-untyped-call]
+
+    def save_overload(self, *given: Any) -> None:
+        with self._forgiving():
+            super().save_overload(*given)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:  # pickle raises many types
+            with suppress(OSError):
+                os.unlink(self._cache_file._index_path)
 
 
 def inner_njit(function: Callable[..., Any]) -> Any:

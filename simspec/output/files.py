@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -112,12 +113,28 @@ def read_at_most(path: str | PathLike[str], most: int) -> bytes:
     return b"".join(parts)
 
 
+def parse_json(text: str) -> Any:
+    """The JSON value; ValueError where an object has a key twice, of which json keeps the last."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"an object has the key {name[:60]!r} twice: keep one of them")
+    return found
+
+
 def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) -> T:
     """make(the JSON value in the file); ValueError, one line with the path and the `kind` of file
     expected.
     """
     try:
-        return make(json.loads(read_at_most(path, MOST_JSON).decode("utf-8")))
+        return make(parse_json(read_at_most(path, MOST_JSON).decode("utf-8")))
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         reason = " ".join(str(error).split())[:LONGEST_REASON]
         raise ValueError(f"{path}: not a {kind}: {reason}") from None

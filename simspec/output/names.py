@@ -1,6 +1,10 @@
 """Names from files: written so that no terminal, table, picture or page reads them as markup."""
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 LONGEST_LABEL = 120
 """Characters of a label in a picture."""
@@ -43,3 +47,20 @@ def label_text(text: str) -> str:
     if len(text) > LONGEST_LABEL:
         text = text[: LONGEST_LABEL - 1] + "…"
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+@contextmanager
+def printable_logs() -> Iterator[None]:
+    """What libraries log meanwhile has no control characters: they quote names from files."""
+    make = logging.getLogRecordFactory()
+
+    def printable_record(*args: Any, **keywords: Any) -> logging.LogRecord:
+        record = make(*args, **keywords)
+        record.msg, record.args = printable_lines(record.getMessage()), ()
+        return record
+
+    logging.setLogRecordFactory(printable_record)
+    try:
+        yield
+    finally:
+        logging.setLogRecordFactory(make)

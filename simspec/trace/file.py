@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from simspec.output.files import replacing
+from simspec.output.files import parse_json, replacing
 
 ARRAYS: dict[str, tuple[str, tuple[str, ...]]] = {
     "offset": ("int64", ("S+1",)),
@@ -141,7 +141,7 @@ class TraceMeta:
         a wrong type.
         """
         try:
-            data = json.loads(text)
+            data = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise TraceError(f"meta is not JSON ({error})") from None
         if not isinstance(data, dict):
@@ -173,6 +173,10 @@ T = TypeVar("T")
 
 MOST_BYTES, MOST_RATIO = 64 << 20, 1000
 """Decoded bytes that are always read, and how many for each byte of the file beyond."""
+MOST_FOOTER = 1 << 30
+"""Bytes of a file's metadata, prompts among them; pyarrow alone would read 100 MB."""
+QUICK = 16 << 20
+"""Bytes of an array of the metadata from which it is packed quickly: zstd 19 takes minutes."""
 FIXED = "FIXED_LEN_BYTE_ARRAY"
 WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
 """Bytes of a decoded value by its type in the file."""
@@ -200,11 +204,17 @@ def write_trace(trace: Any, path: str | PathLike[str], small: bool = False) -> N
     }
     extra: dict[str, Any] = {name: _pack(getattr(trace, name)) for name in BY_SEQUENCE}
     extra |= {"meta": trace.meta.to_json(), "sha256": digest(trace)}
+    footer = json.dumps(extra)
+    if len(footer) > MOST_FOOTER:
+        raise TraceError(
+            f"{path}: metadata and {len(trace.prompt):,} prompt tokens take {len(footer):,} bytes, "
+            f"expected at most {MOST_FOOTER:,}: save parts of it, see Trace.select"
+        )
     table = pa.table(columns)
     options = parquet_options(small) | {"write_statistics": False, "store_schema": False}
     with replacing(path) as temporary, pq.ParquetWriter(temporary, table.schema, **options) as file:
         file.write_table(table)
-        file.add_key_value_metadata({"simspec": json.dumps(extra)})
+        file.add_key_value_metadata({"simspec": footer})
 
 
 def read_trace(path: str | PathLike[str], make: Callable[..., T]) -> T:
@@ -234,14 +244,16 @@ def opened(path: str | PathLike[str]) -> Iterator[tuple[Any, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pq.ParquetFile(
+            path, page_checksum_verification=True, thrift_string_size_limit=MOST_FOOTER
+        ) as file:
             metadata = file.metadata.metadata or {}
             if b"simspec" not in metadata:
                 raise TraceError(
                     "it is a Parquet file that simspec did not write: name a recording"
                 )
             check_size(file, os.path.getsize(path), BY_ROW)
-            yield file, json.loads(metadata[b"simspec"])
+            yield file, parse_json(metadata[b"simspec"].decode("utf-8"))
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file") from None
     except (
@@ -348,7 +360,8 @@ def _pack(array: np.ndarray) -> list[Any]:
     """[length, its bytes as zstd in base64]"""
     import pyarrow as pa
 
-    packed = pa.Codec("zstd", 19).compress(array.tobytes(), asbytes=True)
+    level = 19 if array.nbytes < QUICK else 3
+    packed = pa.Codec("zstd", level).compress(array.tobytes(), asbytes=True)
     return [len(array), base64.b64encode(packed).decode()]
 
 

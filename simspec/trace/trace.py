@@ -192,7 +192,7 @@ class Trace:
 
     def save(self, path: str | PathLike[str], small: bool = False) -> None:
         """Writes the trace to one Parquet file, completely or not at all; `small`: 6% smaller, 5
-        times slower.
+        times slower. TraceError where prompts and metadata take over 1 GiB.
         """
         write_trace(self, path, small)
 

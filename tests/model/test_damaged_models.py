@@ -1,14 +1,18 @@
 """Damaged or mismatched models and draft heads: commands refuse them in one line."""
 
 import json
+import logging
 import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 from inputs import COSTS, PROMPT_LINE, with_fields
-from safetensors.torch import load, save_file
-from shell import command, refused
+from safetensors.torch import load, load_file, save_file
+from shell import command, refused, said_within
+from toy_checkpoint import qwen2_checkpoint
 
+from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer
 from real.model.stored_weights import read_bytes
 from real.pair import TINY
 from simspec import load_trace
@@ -54,6 +58,48 @@ def test_drafter_of_another_target_is_refused(tmp_path):
     edit_json(models / "early_exit" / "exit.json", lambda value: value.update(target={}))
     words = "a target with tokenizer None"
     refused(tmp_path, *given[:-1], "early_exit", "--out", "x.parquet", words=words)
+
+
+@pytest.mark.parametrize("token", [4096, 1 << 31])
+def test_token_beyond_the_models_vocabulary_is_refused(tmp_path, token):
+    models = copied_models(tmp_path)
+    given = "record", "p.jsonl", "--models", models, "-k", 2, "--budget", 2, "--out", "x.parquet"
+    prompt = load_tokenizer(models / "target").encode(json.loads(PROMPT_LINE)["text"])
+
+    def move(tokenizer):
+        tokenizer["model"]["vocab"][prompt.tokens[0]] = token
+
+    edit_json(models / "target" / "tokenizer.json", move)
+    if token == 4096:
+        refused(tmp_path, *given, words="gives a prompt token 4096, the model has 4096")
+    else:
+        said = said_within(1 << 30, lambda: load_tokenizer(models / "target").to_str())
+        assert said.endswith("it has the id 2147483648, expected ids below 4194304")
+
+
+@pytest.mark.parametrize("name, rows", [
+    ("model.evil\x1b]0;owned\x07", 1), ("model.norm.weight", 0), ("model.norm.weight", 17),
+])  # fmt: skip
+def test_tensor_too_many_missing_or_of_another_shape_is_one_line(tmp_path, name, rows):
+    """Its name is a stranger's, and reaches the terminal in our line alone: without escapes."""
+    folder, printed = qwen2_checkpoint(tmp_path / "models" / "target"), logging.Handler()
+    weights = load_file(folder / "model.safetensors")
+    weights |= {name: torch.zeros(rows)}
+    if not rows:
+        del weights[name]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    (tmp_path / "p.jsonl").write_bytes(PROMPT_LINE)
+    printed.emit = lambda record: pytest.fail(record.getMessage())
+    logging.getLogger("transformers.modeling_utils").addHandler(printed)
+    try:
+        words = f"{name.encode('unicode_escape').decode()} is missing, unknown or of another shape"
+        given = "--models", "models", "-k", 2, "--budget", 2, "--out", "x.parquet"
+        refused(tmp_path, "record", "p.jsonl", "--drafter", "prompt_lookup", *given, words=words)
+    finally:
+        logging.getLogger("transformers.modeling_utils").removeHandler(printed)
+    (folder / "config.json").unlink()
+    with pytest.raises(WeightsError, match="holds no config.json; expected the folder of"):
+        load_decoder(folder)
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "tokenizer is text", "config", "weights"])

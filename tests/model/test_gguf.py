@@ -129,6 +129,11 @@ def test_a_truncated_file_is_refused(tmp_path, share):
 HEADER = struct.Struct("<4sIQQ")
 
 
+def array(kind, count):
+    """A GGUF file of 49 bytes, whose only key counts an array's values."""
+    return HEADER.pack(b"GGUF", 3, 0, 1) + struct.pack("<Q1sIIQ", 1, b"a", 9, kind, count)
+
+
 @pytest.mark.parametrize(
     "content, words",
     [
@@ -137,6 +142,11 @@ HEADER = struct.Struct("<4sIQQ")
         (HEADER.pack(b"GGUF", 99, 1, 1), "is no GGUF file of version 2 or 3"),
         (HEADER.pack(b"GGUF", 3, 1 << 60, 1), "damaged or truncated"),
         (HEADER.pack(b"GGUF", 3, 0, 0) + bytes(64), "is None; expected a dense one"),
+        (array(4, 1 << 60), "1152921504606846976 values in arrays, expected at most 2097152"),
+        (array(4, 1 << 20), "1048576 parts of 4 bytes in the 0 that are left"),
+        (array(8, 1 << 20), "1 parts of 8 bytes in the 0 that are left"),
+        (array(0, 3 << 20) + bytes(3 << 20), "3145728 values in arrays"),
+        (array(9, 1), "damaged or truncated"),
     ],
 )
 def test_what_is_no_gguf_is_refused(tmp_path, content, words):

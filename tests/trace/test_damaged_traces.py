@@ -160,8 +160,8 @@ NOT_TRACES = {
         lambda path: rewritten(path, meta(schema=SCHEMA + 1)), f"this version reads {SCHEMA}"
     ),
     "no schema": (footer(meta="{}"), "meta.schema is None"),
-    "metadata that nests deep": (lambda path: rewritten(path, "[" * 300_000), "recursion depth"),
-    "meta that nests deep": (footer(meta='{"a":' * 100_000), "recursion depth"),
+    "metadata that nests deep": (lambda path: rewritten(path, "[" * 300_000), "nested too deeply"),
+    "meta that nests deep": (footer(meta='{"a":' * 100_000), "nested too deeply"),
     "notes that nest": (lambda path: rewritten(path, meta(notes=[[[]]])), "meta.notes is"),
     "huge notes": (
         lambda path: rewritten(path, meta(notes="x" * 20_000_000)), "does not match its hash"
