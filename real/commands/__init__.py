@@ -16,7 +16,8 @@ def register(app: typer.Typer) -> None:
         if find_spec(package) is None:
             raise ImportError(f"{package} is not installed")
     add_commands(app, __name__)
-    EXTRA_IMPORTS["gguf"], EXTRA_EXPORTS["drafter"] = _gguf, _drafter
+    EXTRA_IMPORTS["gguf"], EXTRA_IMPORTS["vllm-forward"] = _gguf, _forward
+    EXTRA_EXPORTS["drafter"] = _drafter
 
 
 def _gguf(settings: Import) -> dict[str, Any]:
@@ -26,6 +27,20 @@ def _gguf(settings: Import) -> dict[str, Any]:
     if settings.out is None:
         raise ValueError("format gguf writes a checkpoint: give --out FOLDER")
     return import_gguf(settings.file, settings.out)
+
+
+def _forward(settings: Import) -> dict[str, Any]:
+    """The JSON of `vllm bench forward` as a cost table in `out`."""
+    from real.engines.shapes import forward_steps, step_table
+    from simspec.output.files import check_output
+
+    if settings.out is None:
+        raise ValueError("format vllm-forward writes a cost table: give --out FILE")
+    check_output(settings.out, settings.file)
+    table = step_table(forward_steps(settings.file, settings.step_ms, settings.target))
+    table.to_json(settings.out)
+    sizes = {"batch": list(table.batch), "context": list(table.context), "K": table.K}
+    return {"path": str(settings.out), **sizes, "warnings": table.warnings}
 
 
 def _drafter(settings: Export) -> dict[str, Any]:

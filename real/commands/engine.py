@@ -14,10 +14,15 @@ from simspec.settings import Settings, argument, command, option
 if TYPE_CHECKING:
     from real.engines import Engine, EngineSettings, Request
     from real.engines.run import Plan
+    from real.engines.shapes import Shape
+    from simspec import CostModel
+    from simspec.cost.table import CostTable
 
 PANEL = "Engines"
 LONGEST, GROUP = 64, 4
 LENGTHS = 0, 1, 2, 3, 5, 8
+BLOCKS_A_REPEAT = 4
+"""Timing blocks of a shape for each of --repeats."""
 SHOWN = 20
 """Exceptions that `compare` lists."""
 SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
@@ -28,6 +33,13 @@ Markdown = Annotated[bool, option("Print Markdown instead of a table.", "--markd
 Name = Annotated[str, argument("An engine of `simspec engine list`.")]
 Model = Annotated[
     Path, option("The target: a folder of safetensors, or a GGUF file for llama.cpp.")
+]
+ShapeModel = Annotated[
+    Path,
+    option(
+        "The target: a folder of safetensors, or a GGUF file for llama.cpp. For vLLM also a "
+        "config.json without weights, or llama-3.1-8b and other names."
+    ),
 ]
 Recording = Annotated[str, option("Recording whose prompts run; its texts are the target's own.")]
 Drafter = Annotated[
@@ -91,12 +103,28 @@ class Measure(Settings):
     """Costs of an engine's passes."""
 
     engine: Name
-    model: Model
+    model: ShapeModel
     out: Annotated[
-        Path, option("The cost file; its rows stay in OUT.rows.jsonl, or OUT.bB.rows.jsonl.")
+        Path,
+        option(
+            "The cost file; its rows stay in OUT.rows.jsonl, or OUT.bB.rows.jsonl, steps of a "
+            "config.json in OUT.steps.json."
+        ),
     ]
-    recording: Recording = SMOLLM2
-    drafter: Drafter = "ngram:1,3"
+    recording: Annotated[
+        str,
+        option(
+            "Recording whose prompts run; or random:1024,4096, prompts of these lengths, which a "
+            "config.json always has."
+        ),
+    ] = SMOLLM2
+    drafter: Annotated[
+        str,
+        option(
+            "As of `engine run`; with random prompts ngram, none, eagle3 or the drafter's own "
+            "config.json."
+        ),
+    ] = "ngram:1,3"
     depth: Annotated[int, option("Longest draft priced.", ge=1, le=LONGEST)] = 8
     prompts: Prompts = 12
     part: Part = "1/2"
@@ -153,7 +181,6 @@ class Run(Settings):
         ),
     ] = ()
     cost: Annotated[Path | None, option("Costs that policies plan with: `engine measure`.")] = None
-    seed: Annotated[int, option("Of all draws.", ge=0, le=(1 << 63) - 1)] = 0
     options: EngineOptions = EngineOptions()
 
 
@@ -223,17 +250,21 @@ def measure(settings: Measure) -> None:
 
     By batch size: simspec engine measure vllm --model models/smollm2/target --concurrent 1
     --concurrent 4 --out vllm.cost.json
+
+    Of a model on this GPU, without its weights: simspec engine measure vllm --model llama-3.1-8b
+    --drafter eagle3 --concurrent 1 --concurrent 8 --concurrent 64 --out mine.cost.json
     """
     from real.engines.measure import cost_table, engine_cost
     from real.engines.rows import read_rows
     from real.engines.run import Plan
-    from simspec.cost.table import CostTable
+    from real.engines.shapes import shape_of
     from simspec.output.files import check_output
-    from simspec.output.frames import frame, show
-    from simspec.output.terminal import print_note
 
     given, out = settings.options, settings.out
     check_output(out)
+    if (shape := shape_of(settings.model, settings.recording)) is not None:
+        _show_cost(_shape_cost(settings, shape), out, given.as_json)
+        return
     sizes, runs = sorted({*settings.concurrent} or {1}), []
     used = given.engine_settings(settings.model, settings.drafter, settings.depth, sizes[-1])
     adapter_of(settings.engine).start(used)
@@ -246,14 +277,49 @@ def measure(settings: Measure) -> None:
         of_size = replace(used, batch=size)
         run_requests(settings.engine, of_size, requests, plan, rows, None)
         runs.append(read_rows(rows))
-    cost: Any = cost_table(runs, 0)
-    if sizes == [1]:
-        cost = engine_cost(*runs[0], seed=0)
+    _show_cost(engine_cost(*runs[0]) if sizes == [1] else cost_table(runs), out, given.as_json)
+
+
+def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
+    """Costs of a model by its shape, on the engine of its environment."""
+    import msgspec
+
+    import real.engines
+    from real.engines.shapes import ShapePlan, contexts_of, measure_shape, step_table
+    from simspec.output.files import write_json
+
+    if settings.engine != "vllm":
+        raise ValueError(f"{settings.engine} times no shape: give vllm, or a folder with weights")
+    given, sizes = settings.options, tuple(sorted({*settings.concurrent} or {1}))
+    stated = shape.folder is not None or given.dtype != EngineOptions().dtype
+    plan = ShapePlan(
+        shape, settings.drafter, settings.depth, sizes, contexts_of(settings.recording),
+        BLOCKS_A_REPEAT * settings.repeats, given.dtype if stated else "", given.threads,
+    )  # fmt: skip
+
+    def make(adapter: "Engine") -> Any:
+        environment = real.engines.find_environment(adapter)
+        note_untested(adapter, environment)
+        return real.engines.Worker(adapter, environment)
+
+    with show_progress() as progress:
+        run = measure_shape(plan, make, progress)
+    write_json(settings.out.with_name(settings.out.name + ".steps.json"), msgspec.to_builtins(run))
+    return step_table(run)
+
+
+def _show_cost(cost: "CostModel | CostTable", out: Path, as_json: bool) -> None:
+    """Writes the costs, and prints their warnings and a table of each cell."""
+    from simspec.cost.table import CostTable
+    from simspec.output.frames import frame, show
+    from simspec.output.terminal import print_note
+
     cost.to_json(out)
     for warning in cost.warnings:
         print_note(warning)
     tables = []
-    for cell in [cost.at(size) for size in sizes] if isinstance(cost, CostTable) else [cost]:
+    for cell in cost.known if isinstance(cost, CostTable) else [cost]:
+        assert cell.precision is not None
         widths, samples = (
             getattr(cell.precision, part)["verify"] for part in ("half_width", "samples")
         )
@@ -263,7 +329,7 @@ def measure(settings: Measure) -> None:
         ]
         title = f"{cell.name}: a plain pass takes {1000 * cell.baseline:.2f} ms; wrote {out}"
         tables.append(frame(lines, ("draft tokens", "plain passes", "+-", "blocks"), title=title))
-    show(tables, given.as_json, cost=cost)
+    show(tables, as_json, cost=cost)
 
 
 @engine.command("run")
@@ -297,11 +363,11 @@ def run(settings: Run) -> None:
         ks = (0, used.draft.k)
     if settings.policy:
         planned = None if settings.cost is None else CostModel.from_json(settings.cost)
-        used = with_policies(used, settings.policy, planned, settings.seed)
+        used = with_policies(used, settings.policy, planned, 0)
     elif settings.cost is not None:
         raise ValueError("--cost is read by policies: give --policy too")
     group = concurrent if concurrent > 1 else GROUP
-    plan = Plan(ks, settings.repeats, group, concurrent, False, settings.seed, settings.policy)
+    plan = Plan(ks, settings.repeats, group, concurrent, False, 0, settings.policy)
     check_output(settings.out)
     adapter_of(settings.engine).start(used)
     requests = prompts_of(settings, concurrent if group == concurrent else 1)
@@ -383,6 +449,18 @@ def adapter_of(name: str) -> "Engine":
     return RELEASED[name]
 
 
+def note_untested(adapter: "Engine", environment: Any) -> None:
+    """A note on a version that simspec was not tested with."""
+    from simspec.output.terminal import print_note
+
+    if not adapter.was_tested(environment.version):
+        lowest, next_one = adapter.tested
+        print_note(
+            f"{environment.package} {environment.version} was not tested with simspec, which knows "
+            f"{lowest} up to {next_one}: compare its passes with the replay"
+        )
+
+
 def prompts_of(settings: Measure | Run, batch: int) -> "list[Request]":
     """The requests of these settings, in whole batches."""
     from real.engines.run import choose_prompts
@@ -405,17 +483,11 @@ def run_requests(
     """Runs the plan on these requests in the engine's environment, with a bar of progress."""
     import real.engines
     from real.engines.run import run_on_engine
-    from simspec.output.terminal import print_note
 
     adapter = adapter_of(name)
     adapter.start(settings)
     environment = real.engines.find_environment(adapter)
-    if not adapter.was_tested(environment.version):
-        lowest, next_one = adapter.tested
-        print_note(
-            f"{environment.package} {environment.version} was not tested with simspec, which knows "
-            f"{lowest} up to {next_one}: compare its passes with the replay"
-        )
+    note_untested(adapter, environment)
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     settings = replace(settings, longest=longest + 2 * max(plan.ks) + 2)
 

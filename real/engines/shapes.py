@@ -2,19 +2,34 @@
 
 A pass takes the same seconds whatever its weights are, so a config.json prices a model, and every
 draft is rejected, so that a step of K drafts makes one token. A file of steps holds the blocks;
-`step_table` makes the cost table of them.
+`step_table` makes the cost table of them. shapes.json has the fields of ten public config.json.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta
 
+from real.engines.adapter import (
+    RELEASED,
+    Draft,
+    Engine,
+    EngineSettings,
+    ModelDraft,
+    NgramDraft,
+    draft_of,
+    start_options,
+)
 from real.engines.measure import DIGITS, with_warning
+from real.engines.worker import Finished, Ready, Request, Worker
 from real.measure.estimate import DRIFT, LEVEL, WIDTHS, Estimate, filled, trimmed_mean
 from simspec import CostModel
 from simspec.cost.gate import MIN_BLOCKS, SECONDS
@@ -24,6 +39,20 @@ from simspec.output.files import read_json
 
 DRAWS = 100
 """Bootstrap replicates of a cell, over its blocks."""
+BLOCK, CONTEXT = 4, 1024
+"""Steps of a block, and tokens before the first one where nothing is said."""
+LADDER = 0, 1, 2, 3, 5, 8
+"""Draft lengths that are timed where each one needs an engine of its own; and the longest."""
+RANDOM = "random:"
+DRAFT_ROWS = 32_000
+"""Logits of a trained EAGLE-3 head."""
+EAGLE3_LAYERS = 7
+"""Fewest layers N of which 2, N / 2 and N - 3, which vLLM feeds to such a head, are different."""
+LIMITS = {
+    "hidden_size": 1 << 16, "intermediate_size": 1 << 20, "num_hidden_layers": 1 << 10,
+    "num_attention_heads": 1 << 10, "num_key_value_heads": 1 << 10, "vocab_size": 1 << 22,
+}  # fmt: skip
+"""Largest sizes of a shape that an engine is started for; the least is 1."""
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
 Length = Annotated[int, Meta(ge=0, le=64)]
 Second = Annotated[float, Meta(ge=SECONDS[0], le=SECONDS[1])]
@@ -72,6 +101,7 @@ class StepRun:
     created: Text
     cells: Annotated[tuple[StepCell, ...], Meta(max_length=100_000)]
     settings: Mapping[str, Text] = field(default_factory=dict)
+    warnings: tuple[Text, ...] = ()
 
     @property
     def origin(self) -> CostOrigin:
@@ -183,7 +213,7 @@ def _cost(
             | {"baseline": baseline.half_width if np.isfinite(baseline.half_width) else None},
             samples=_parts(K, [e.samples for e in verify], 0) | {"baseline": baseline.samples},
             seconds=float(run.block * sum(held.sum() for held in blocks.values())),
-            warnings=tuple(_drift(blocks[0]) if not run.alternating else ()),
+            warnings=(*run.warnings, *(() if run.alternating else _drift(blocks[0]))),
             replicates={part: [value] * DRAWS for part, value in empty.items()}
             | {"verify": np.round(replicates, DIGITS).tolist()},
             blocks=min(map(len, blocks.values())),
@@ -217,3 +247,388 @@ def _drift(plain: np.ndarray) -> list[str]:
     return [
         f"plain steps drifted by {shift:+.1%} between the start and the end: measure again, idle"
     ]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model to time: the fields of its config.json, and its folder where that has weights."""
+
+    name: str
+    config: Mapping[str, Any]
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        config, sizes = self.config, self.sizes
+        if not isinstance(architectures := config.get("architectures"), list) or not architectures:
+            raise ValueError(f"{self.name}: config.json names no architecture, expected one")
+        if "auto_map" in config:
+            raise ValueError(f"{self.name}: config.json has code of its own, which is not run here")
+        for name, most in LIMITS.items():
+            if not isinstance(size := sizes.get(name), int) or not 1 <= size <= most:
+                raise ValueError(f"{self.name}: {name} is {size!r}, expected 1 to {most}")
+        heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+        if heads % shared or (sizes["hidden_size"] % heads and "head_dim" not in sizes):
+            raise ValueError(
+                f"{self.name}: {heads} heads divide neither hidden_size nor {shared} key-value "
+                "heads evenly: correct the shape"
+            )
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """The fields of the language model."""
+        held = {**self.config, **(self.config.get("text_config") or {})}
+        held.setdefault("num_key_value_heads", held.get("num_attention_heads"))
+        return held
+
+    @property
+    def dtype(self) -> str:
+        """Of the weights, as the config.json says."""
+        return str(self.sizes.get("dtype") or self.sizes.get("torch_dtype") or "bfloat16")
+
+    @property
+    def head(self) -> int:
+        """Values of an attention head."""
+        given = self.sizes.get("head_dim")
+        return int(given or self.sizes["hidden_size"] // self.sizes["num_attention_heads"])
+
+    def weight_bytes(self, dtype: str) -> int:
+        """At least the bytes of the weights: those of a quantized file are 4 bits in the MLPs."""
+        of, wide = self.sizes, 4 if dtype == "float32" else 2
+        hidden, layers = of["hidden_size"], of["num_hidden_layers"]
+        experts = of.get("num_experts") or of.get("num_local_experts") or 1
+        inner = of.get("moe_intermediate_size") or of["intermediate_size"]
+        attention = 2 * hidden * self.head * (of["num_attention_heads"] + of["num_key_value_heads"])
+        mlp = 3 * hidden * inner * experts * (0.5 if "quantization_config" in of else wide)
+        tables = of["vocab_size"] * hidden * (1 if of.get("tie_word_embeddings") else 2)
+        return int(layers * (attention * wide + mlp) + tables * wide)
+
+    def cache_bytes(self, dtype: str, tokens: int) -> int:
+        """Bytes of the keys and values of so many tokens."""
+        layers = self.sizes["num_hidden_layers"] + 1  # a head has one more
+        values = 2 * layers * self.sizes["num_key_value_heads"] * self.head
+        return values * tokens * (4 if dtype == "float32" else 2)
+
+    def eagle3(self) -> dict[str, Any]:
+        """config.json of an EAGLE-3 head of one Llama layer, as trained ones have it."""
+        kept = (*LIMITS, "head_dim", "rms_norm_eps", "rope_theta", "max_position_embeddings")
+        return {name: self.sizes[name] for name in kept if name in self.sizes} | {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "llama",
+            "num_hidden_layers": 1,
+            "draft_vocab_size": min(DRAFT_ROWS, self.sizes["vocab_size"]),
+            "tie_word_embeddings": False,
+            "hidden_act": "silu",
+            "torch_dtype": self.dtype,
+        }
+
+
+def named_shapes() -> dict[str, Shape]:
+    """The shapes that come with the package, by name."""
+    held = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
+    return {name: Shape(name, each["config"]) for name, each in held.items()}
+
+
+def shape_of(model: Path, recording: str) -> Shape | None:
+    """The shape that `engine measure --model` names; None for weights whose prompts are recorded.
+
+    A name of shapes.json, a config.json, or a folder with one. A folder's weights are timed where
+    the recording is random:TOKENS. ValueError, one line, for anything else.
+    """
+    if not model.exists():
+        if str(model) in (shapes := named_shapes()):
+            return shapes[str(model)]
+        raise ValueError(
+            f"--model {model} is not here, expected a folder of safetensors, a GGUF, a config.json "
+            f"or one of {', '.join(shapes)}"
+        )
+    file = model / "config.json" if model.is_dir() else model
+    if file.suffix != ".json" or not file.exists():
+        return None
+    weights = model.is_dir() and any(model.glob("*.safetensors"))
+    if weights and not recording.startswith(RANDOM):
+        return None
+
+    def made(data: Any) -> Shape:
+        config = converted("config.json", data, dict[str, Any])
+        return Shape(file.parent.name or "shape", config, model if weights else None)
+
+    return read_json(file, made, "shape")
+
+
+def contexts_of(recording: str) -> tuple[int, ...]:
+    """The contexts of random:TOKENS,..; CONTEXT for a recording, whose prompts a shape ignores."""
+    if not recording.startswith(RANDOM):
+        return (CONTEXT,)
+    parts = recording.removeprefix(RANDOM).split(",")
+    if not all(part.isdecimal() and 1 <= int(part) <= 1 << 20 for part in parts):
+        raise ValueError(
+            f"--recording is {recording!r}, expected {RANDOM}1024 or {RANDOM}1024,4096"
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+@dataclass(frozen=True)
+class ShapePlan:
+    """What is timed: a drafter up to K tokens, batch sizes, contexts, and blocks of each cell."""
+
+    shape: Shape
+    drafter: str
+    K: int
+    sizes: tuple[int, ...]
+    contexts: tuple[int, ...]
+    blocks: int
+    dtype: str = ""
+    threads: int = 1
+
+    @property
+    def _turn(self) -> int:
+        return (self.K + 1) * (BLOCK + 2)
+
+    def prompt(self, context: int) -> int:
+        """Tokens of a prompt whose timed steps have that context in their middle."""
+        return max(context - max(context // 4, self._turn) // 2, 1)
+
+    def settings(self, folder: Path, k: int) -> tuple[Engine, EngineSettings]:
+        """The engine of one draft length, its files in the folder; ValueError for the drafter."""
+        shape, dtype = self.shape, self.dtype or self.shape.dtype
+        draft, form = self._draft(folder, k)
+        longest = max(self.contexts) + max(max(self.contexts) // 4, self._turn) + 4 * (self.K + 8)
+        tokens = max(self.sizes) * (longest + 512)  # whole pages, and drafts
+        extra = {
+            "dummy": shape.folder is None,
+            "batches": list(self.sizes),
+            "block": BLOCK,
+            "weight_bytes": shape.weight_bytes(dtype),
+            "cache_bytes": shape.cache_bytes(dtype, tokens),
+        }
+
+        def options(given: EngineSettings) -> dict[str, Any]:
+            start = start_options(given) | extra
+            if start["draft"] is not None:
+                start["draft"] |= {"form": form, "rows": shape.eagle3()["draft_vocab_size"]}
+            return start
+
+        model = shape.folder or _written(folder / "target", shape.config)
+        engine = replace(
+            RELEASED["vllm"], worker="vllm_shapes_worker.py", tested=("0.26.0", "0.34"),
+            longest_draft=64, options=options,
+        )  # fmt: skip
+        batch = max(self.sizes)
+        return engine, EngineSettings(model, draft, self.threads, dtype, longest, batch)
+
+    def _draft(self, folder: Path, k: int) -> tuple[Draft | None, str]:
+        """(the draft of k tokens, vLLM's name of the method); None and "" for a plain engine."""
+        if not k or self.drafter == "none":
+            return None, ""
+        if self.drafter != "eagle3":
+            path = Path(self.drafter)
+            if path.is_file() and path.suffix == ".json":
+                path = path.parent
+            draft = draft_of(str(path) if path.exists() else self.drafter, k)
+            if isinstance(draft, NgramDraft):
+                return draft, "ngram"
+            if not isinstance(draft, ModelDraft):
+                raise ValueError(
+                    f"--drafter {self.drafter} has no shape: expected ngram, eagle3 or its folder"
+                )
+            read = read_json(
+                draft.model / "config.json", lambda data: Shape("drafter", data), "shape"
+            )
+            eagle = "Eagle3" in str(read.config["architectures"])
+            return draft, "eagle3" if eagle else "draft_model"
+        if self.shape.folder is not None:
+            raise ValueError("--drafter eagle3 has no weights here: give the head's folder")
+        if (layers := self.shape.sizes["num_hidden_layers"]) < EAGLE3_LAYERS:
+            raise ValueError(
+                f"an EAGLE-3 head reads three layers of {EAGLE3_LAYERS} or more, {self.shape.name} "
+                f"has {layers}: give ngram"
+            )
+        return ModelDraft(k, _written(folder / "head", self.shape.eagle3())), "eagle3"
+
+
+def _written(folder: Path, config: Mapping[str, Any]) -> Path:
+    """The folder, with this config.json in it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(dict(config)), encoding="utf-8")
+    return folder
+
+
+def measure_shape(
+    plan: ShapePlan,
+    make: Callable[[Engine], Worker],
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> StepRun:
+    """The steps of a plan: blocks of all lengths in turns in one engine, where K can be set in it.
+
+    Otherwise each length of LADDER has an engine, the plain one runs first and last, and its two
+    halves tell whether the machine changed meanwhile. EngineError where an engine fails.
+    """
+    cells = defaultdict[tuple[int, int, int], list[float]](list)
+    with TemporaryDirectory(prefix="shape-") as name:
+        folder, K = Path(name), 0 if plan.drafter == "none" else plan.K
+        order = [K]
+        while order:
+            k = order.pop(0)
+            engine, settings = plan.settings(folder, k)
+            with make(engine) as worker:
+                ready = worker.start(settings)
+                if k == K and not cells and not ready.sets_k and K:
+                    order = [0, *(k for k in LADDER[1:] if k < K), 0]
+                ks = range(K + 1) if ready.sets_k else (k,)
+                for done, (size, context) in enumerate(
+                    (size, context) for size in plan.sizes for context in plan.contexts
+                ):
+                    progress(f"K = {k}", done, len(plan.sizes) * len(plan.contexts))
+                    for length, seconds in _blocks(plan, worker, ks, size, context).items():
+                        cells[size, context, length] += seconds
+                progress(f"K = {k}", len(plan.sizes) * len(plan.contexts),
+                         len(plan.sizes) * len(plan.contexts))  # fmt: skip
+                if k == K:
+                    drafting = ready
+    return _step_run(plan, drafting, cells)
+
+
+def _blocks(
+    plan: ShapePlan, worker: Worker, ks: Sequence[int], size: int, context: int
+) -> dict[int, list[float]]:
+    """{draft length: mean seconds of a step of each block}."""
+    rng, most = np.random.default_rng(context), min(plan.shape.sizes["vocab_size"], 1 << 31)
+    prompt = tuple(rng.integers(0, most, plan.prompt(context)).tolist())
+    found: dict[int, list[float]] = {}
+
+    def keep(finished: Finished) -> None:
+        seconds = np.array(finished.pass_seconds)
+        if len(seconds) != plan.blocks * BLOCK:
+            raise ValueError(f"{len(seconds)} steps were timed, expected {plan.blocks * BLOCK}")
+        found[int(finished.id)] = seconds.reshape(-1, BLOCK).mean(axis=1).tolist()
+
+    worker.run([Request(str(k), prompt, plan.blocks * BLOCK) for k in ks], keep, size)
+    return found
+
+
+def _step_run(plan: ShapePlan, ready: Ready, cells: Mapping[Any, list[float]]) -> StepRun:
+    settings = dict(ready.settings)
+    return StepRun(
+        engine=ready.engine, version=ready.version, runner=settings.pop("runner", "unknown"),
+        device=ready.device, threads=plan.threads, dtype=plan.dtype or plan.shape.dtype,
+        shape=plan.shape.name, drafter=plan.drafter, block=BLOCK, alternating=ready.sets_k,
+        created=datetime.now(UTC).isoformat(timespec="seconds"), settings=settings,
+        cells=tuple(
+            StepCell(size, context, k, 0.0, 1.0, tuple(seconds))
+            for (size, context, k), seconds in sorted(cells.items())
+        ),
+    )  # fmt: skip
+
+
+REPLAYS = 10
+"""Replays of a forward's graph in a block: `vllm bench forward` times 100 a case."""
+SAME_CONTEXT = 0.1
+"""Contexts that differ by no more than this share count as one."""
+
+
+@dataclass(frozen=True)
+class ForwardCase:
+    """A case of `vllm bench forward` in which every request decodes with as many drafts.
+
+    drafter: the drafts whose passes are in the seconds too; 0: none. seconds: of blocks of replays.
+    """
+
+    name: str
+    batch: int
+    context: float
+    k: int
+    drafter: int
+    seconds: np.ndarray
+
+
+def _forward_case(data: Any) -> ForwardCase | None:
+    """The case of one result; None for prefills and mixed batches. ValueError for other data."""
+    made = converted("a result", data, dict[str, Any])
+    name = str(made.get("case"))[:80]
+    try:
+        requests, rank = made["requests"], made["ranks"][0]
+        shapes = [(r["query_len"], r["kv_len"], r["num_draft_tokens"]) for r in requests]
+        sizes = converted("its requests", shapes, list[tuple[Size, Size, Length]])
+        latency = rank["latency_us"]
+        replays = [1e-6 * us for us in latency.get("samples_us") or [latency["median"]]]
+        spent = converted("its latency_us", replays, Annotated[list[Second], Meta(min_length=1)])
+        drafter = converted(
+            "its drafter", rank.get("drafter", {}).get("num_draft_tokens", 0), Length
+        )
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
+        raise ValueError(f"case {name!r} is no result of `vllm bench forward`: {error}") from None
+    k = sizes[0][2] if sizes else 0
+    if not sizes or any(query != k + 1 or drafts != k for query, _, drafts in sizes):
+        return None
+    context = float(np.mean([length - query for query, length, _ in sizes]))
+    whole = max(len(spent) // REPLAYS, 1)
+    blocks = np.array([part.mean() for part in np.array_split(spent, whole)])
+    return ForwardCase(name, len(sizes), context, k, drafter, blocks) if context >= 1 else None
+
+
+def forward_steps(
+    path: str | PathLike[str], step_ms: float | None = None, shape: str = "unknown"
+) -> StepRun:
+    """The steps of the JSON of `vllm bench forward` (vLLM 0.33), target and drafter, by batch.
+
+    The file leaves out sampling, rejection and the host. step_ms: one measured plain step of the
+    smallest batch, whose rest over the file's forward is added to every step. A plain case must be
+    timed with --exclude-drafter, since the drafter runs in every other. ValueError, one line.
+    """
+
+    def made(data: Any) -> list[ForwardCase | None]:
+        return [_forward_case(each) for each in converted("the file", data, list[Any])]
+
+    read = read_json(path, made, "result of vllm bench forward")
+    cases = [case for case in read if case is not None]
+    plain = sorted(
+        (c for c in cases if not c.k and not c.drafter), key=lambda c: (c.batch, c.context)
+    )
+    if not plain:
+        raise ValueError(
+            f"{path}: no case decodes without drafts and drafter: add the results of a run with "
+            "--exclude-drafter to the list"
+        )
+    rest, warnings = 0.0, []
+    if step_ms is None:
+        warnings.append(
+            "sampling, rejection and the host are missing from `vllm bench forward`: rounds look "
+            "dearer than they are, give one measured plain step by --step-ms"
+        )
+    else:
+        rest = step_ms / 1000 - _estimate(plain[0].seconds).seconds
+        if rest < 0:
+            raise ValueError(
+                f"--step-ms is {step_ms:g}, expected at least the plain forward of "
+                f"{plain[0].name!r}, {1000 * _estimate(plain[0].seconds).seconds:.3f} ms"
+            )
+        warnings.append(
+            f"sampling, rejection and the host take {1000 * rest:.3f} ms of one plain step, and "
+            "are taken to cost as much at every batch, context and draft length"
+        )
+    cells, used = dict[tuple[int, int, int], StepCell](), 0
+    for base in plain:
+        for case in cases:
+            near = abs(case.context / base.context - 1) <= SAME_CONTEXT
+            if case.batch != base.batch or not near or (case.k and case.drafter not in (0, case.k)):
+                continue
+            if case is not base and not case.k:
+                continue
+            at = case.batch, round(base.context), case.k
+            seconds = tuple((case.seconds + rest).tolist())
+            cells[at] = StepCell(*at, 0.0, 1.0, seconds)
+            used += 1
+    if used < len(read):
+        warnings.append(
+            f"{len(read) - used} of {len(read)} cases are left out: prefills, a drafter of another "
+            "length, or no plain case of that batch and context (--kv-len-jitter 0 keeps contexts)"
+        )
+    drafts = {case.drafter > 0 for case in cases if case.k}
+    if drafts != {True}:
+        warnings.append("some drafts are priced without the passes of their drafter")
+    return StepRun(
+        engine="vllm", version="0.33 or later", runner="V2", device="", threads=0, dtype="",
+        shape=shape, drafter="its drafter" if True in drafts else "no drafter", block=REPLAYS,
+        alternating=False, created="", cells=tuple(cells.values()), warnings=tuple(warnings),
+        settings={"measured by": "vllm bench forward: one-shot CUDA graphs"},
+    )  # fmt: skip

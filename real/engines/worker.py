@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -61,7 +61,7 @@ class Ready:
     """An engine that has loaded its models, `seconds` after the worker's start.
 
     sets_k: a run may set the draft length, 0 for plain decoding; forces_drafts: a run may force the
-    number of junk tokens drafted in each pass.
+    number of junk tokens drafted in each pass. settings: of an engine of shapes, in words.
     """
 
     engine: Text
@@ -70,6 +70,7 @@ class Ready:
     seconds: Seconds
     sets_k: bool
     forces_drafts: bool
+    settings: Mapping[Text, Text] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ LONGEST_DRAFT = 255
 """Tokens of a draft: recordings hold lengths in a byte."""
 Length = Annotated[int, Meta(ge=1, le=LONGEST_DRAFT)]
 Context = Annotated[int, Meta(ge=0, le=1 << 24)]
+Milliseconds = Annotated[float, Meta(gt=0, le=1e6)]
 Sizes = Annotated[str, Meta(pattern=r"^\d{1,9}(,\d{1,9}){0,999}$")]
 
 
@@ -31,11 +32,13 @@ class Import(Settings):
     """Settings of `simspec import`; some are facts that only the user knows."""
 
     format: Annotated[
-        str, argument(f"One of {', '.join(IMPORT_FORMATS)}; with the extra real: gguf.")
+        str,
+        argument(f"One of {', '.join(IMPORT_FORMATS)}; with the extra real: gguf, vllm-forward."),
     ]
     file: Annotated[Path, argument("The file that the other tool wrote.")]
     out: Annotated[
-        Path | None, option("Write the recording, a .parquet file; of gguf: the new folder.")
+        Path | None,
+        option("Write the recording, a .parquet file, or the costs; of gguf: the new folder."),
     ] = None
     at: Annotated[
         tuple[Length, ...], option("A draft length whose accepted length is asked for, repeatable.")
@@ -49,6 +52,10 @@ class Import(Settings):
     target: Annotated[str, option("Name of the target.")] = "unknown"
     end_token: Annotated[tuple[int, ...], option("A token that ends a sequence, repeatable.")] = ()
     before: Annotated[Path | None, option("Counters scraped earlier, to subtract.")] = None
+    step_ms: Annotated[
+        Milliseconds | None,
+        option("Of vllm-forward: one measured plain step of the smallest batch."),
+    ] = None
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "--json")] = False
 
 

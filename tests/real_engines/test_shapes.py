@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from shell import simspec
 
-from real.engines.shapes import StepCell, StepRun, read_steps, step_table
+from real.engines import EngineError, Finished, Ready
+from real.engines.shapes import StepCell, StepRun, named_shapes, read_steps, step_table
 from simspec.cost.gate import Claim, check_claims, no_interval
 from simspec.cost.table import bundled_costs, load_cost
 from simspec.numerics.formulas import expected_committed
@@ -137,3 +139,202 @@ def test_invalid_steps_are_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"s.json: not a file of steps: .*<= 600"):
         read_steps(tmp_path / "s.json")
     assert isinstance(STEPS, StepRun)
+
+
+def forward(name, batch, k, ms, drafter=None, context=1024, query=None, **more):
+    """A result of `vllm bench forward` 0.33; its drafter runs in every case that does not exclude
+    it, plain ones too."""
+    query = k + 1 if query is None else query
+    request = {"query_len": query, "kv_len": context + query, "num_draft_tokens": k}
+    rng = np.random.default_rng(batch + k)
+    samples = (1000 * ms * (1 + 0.01 * rng.standard_normal(100))).round(2).tolist()
+    rank = {
+        "num_tokens": batch * query,
+        "kv_blocks": 64 * batch,
+        "routing": {"mode": "real"},
+        "latency_us": {"timer": "graph_events", "median": 1000 * ms, "samples_us": samples},
+    }
+    if drafter:
+        rank["drafter"] = {"method": "eagle3", "acceptance": "all", "num_draft_tokens": drafter}
+    return {"case": name, "requests": [{**request, "chunked": False}] * batch,
+            "median_us": 1000 * ms, "ranks": [rank | more]}  # fmt: skip
+
+
+FORWARD = [
+    forward("plain", 1, 0, 5.0), forward("three", 1, 3, 6.0, drafter=3),
+    forward("plain8", 8, 0, 5.5), forward("three8", 8, 3, 7.0, drafter=3, context=1100),
+    forward("prefill", 1, 0, 90.0, context=0, query=8192),
+    forward("with", 1, 0, 5.9, drafter=3), forward("far", 8, 3, 9.0, drafter=3, context=4096),
+]  # fmt: skip
+
+
+def test_vllm_forward_becomes_a_cost_table_with_the_host_of_one_step(tmp_path):
+    """5.0 ms of forward in a step of 6.2: 1.2 ms of host in every step."""
+    (tmp_path / "f.json").write_text(json.dumps(FORWARD))
+    given = ("import", "vllm-forward", "f.json", "--target", "qwen3-8b", "--out", "c.json")
+    out, _ = simspec(*given, "--step-ms", 6.2, "--json", cwd=tmp_path)
+    host, left = json.loads(out)["warnings"]
+    assert "take 1.20" in host
+    assert left.startswith("3 of 7 cases are left out: prefills")
+    table = load_cost(tmp_path / "c.json")
+    assert (table.batch, table.context, table.K) == ((1, 8), (1024,), 3)
+    assert table.at(1).baseline == pytest.approx(0.0062, rel=1e-6)
+    assert table.at(8).baseline == pytest.approx(0.0067, rel=0.01)
+    assert table.at(1).verify[3] / table.at(1).baseline == pytest.approx(7.2 / 6.2, rel=0.01)
+    assert table.at(8).precision.samples["verify"] == [10, 0, 0, 10]
+    assert all(no_interval(cell) == "" for cell in table.known)
+    out, _ = simspec(*given, "--json", cwd=tmp_path)
+    assert "the host are missing" in json.loads(out)["warnings"][0]
+    bare = load_cost(tmp_path / "c.json").at(1)
+    assert bare.verify[3] / bare.baseline == pytest.approx(1.2, rel=0.01)
+
+
+FORWARD_REFUSED = [
+    ([FORWARD[5]], (), "no case decodes without drafts and drafter"),
+    (FORWARD[:2], ("--step-ms", 4), "--step-ms is 4, expected at least the plain forward of 'pla"),
+    ([{"case": "x"}], (), "case 'x' is no result of `vllm bench forward`"),
+    ([forward("x", 1, 0, 1e9)], (), "<= 600"),
+    ({}, (), "expected `array`"),
+    (FORWARD[:3], (), "the longest draft 3 of the other cells"),
+]
+
+
+@pytest.mark.parametrize("data,options,reason", FORWARD_REFUSED, ids=range(len(FORWARD_REFUSED)))
+def test_files_that_are_no_forward_are_one_line(tmp_path, data, options, reason):
+    (tmp_path / "f.json").write_text(json.dumps(data))
+    given = ("import", "vllm-forward", "f.json", "--out", "c.json", *options)
+    _, error = simspec(*given, cwd=tmp_path, code=2)
+    assert reason.replace("`array`", "array") in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "c.json").exists()
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256,
+    "intermediate_size": 512, "num_hidden_layers": 8, "num_attention_heads": 4, "head_dim": 64,
+    "num_key_value_heads": 2, "vocab_size": 2048, "torch_dtype": "bfloat16",
+}  # fmt: skip
+MEASURE = ("engine", "measure", "vllm", "--model", "config.json", "--out", "c.json")
+
+
+def config(folder, **changed):
+    held = {name: value for name, value in (CONFIG | changed).items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(held))
+
+
+class FakeEngine:
+    """An engine of shapes in this process, on a clock that the test sets: seconds(k, pace)."""
+
+    def __init__(self, engine, log, sets_k, fails=""):
+        self.engine, self.log, self.sets_k, self.fails = engine, log, sets_k, fails
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.log.append("closed")
+
+    def start(self, settings):
+        options = self.engine.start(settings)
+        target = json.loads((Path(options["model"]) / "config.json").read_text())
+        self.k = options["draft"]["k"] if options["draft"] else 0
+        self.log.append((self.k, options, target))
+        runner = {"runner": "V2", "graphs": "FULL"}
+        return Ready("vllm", "0.33.0", "fake GPU", 1.0, self.sets_k, False, runner)
+
+    def run(self, requests, keep, concurrent=1):
+        if self.fails and self.k == 0:
+            raise EngineError(self.fails)
+        for request in requests:
+            k, steps = int(request.id), request.max_tokens
+            seconds = tuple(
+                [0.01 * (1 + 0.1 * k) * (1 + 0.01 * ((i // 4 + k) % 3)) for i in range(steps)]
+            )
+            passes = ((1, k, 0),) * steps
+            keep(Finished(request.id, (0,) * steps, passes, seconds, 0.0, sum(seconds), "length"))
+            self.log.append((k, concurrent, len(request.prompt)))
+        return 1.0
+
+
+@pytest.mark.parametrize("sets_k", [True, False])
+def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, monkeypatch, sets_k):
+    """Engines that set K in place run all lengths in turns; others start one each, plain twice."""
+    log = []
+    environment = SimpleNamespace(version="0.33.0", python=Path("python"), package="vllm")
+    monkeypatch.setattr("real.engines.find_environment", lambda *_: environment)
+    monkeypatch.setattr("real.engines.Worker", lambda engine, _: FakeEngine(engine, log, sets_k))
+    given = ("engine", "measure", "vllm", "--model", "llama-3.1-8b", "--drafter", "eagle3",
+             "--recording", "random:1024,4096", "--concurrent", 1, "--concurrent", 64,
+             "--depth", 7, "--out", "c.json")  # fmt: skip
+    out, error = simspec(*given, cwd=tmp_path)
+    assert "vllm 0.33.0 V2, llama-3.1-8b, eagle3, batch 64: a plain pass takes 10.10 ms" in out
+    assert "not tested" not in error
+    starts = [entry for entry in log if len(entry) == 3 and isinstance(entry[1], dict)]
+    assert [k for k, _, _ in starts] == ([7] if sets_k else [7, 0, 1, 2, 3, 5, 0])
+    _, options, target = starts[0]
+    assert target == named_shapes()["llama-3.1-8b"].config
+    assert (options["dummy"], options["dtype"], options["batch"]) == (True, "bfloat16", 64)
+    assert options["draft"]["form"] == "eagle3"
+    assert options["draft"]["rows"] == 32_000  # not the target's 128,256
+    assert options["weight_bytes"] == pytest.approx(16.06e9, rel=1e-3)  # as released
+    assert options["cache_bytes"] > 64 * 4096 * 33 * 2 * 8 * 128 * 2
+    table = load_cost(tmp_path / "c.json")
+    assert (table.batch, table.context, table.K) == ((1, 64), (1024, 4096), 7)
+    for cell in table.known:
+        assert cell.verify / cell.baseline == pytest.approx(1 + 0.1 * np.arange(8), rel=5e-3)
+        samples = cell.precision.samples["verify"]
+        assert samples == ([12] * 8 if sets_k else [24, 12, 12, 12, 0, 12, 0, 12])
+        assert no_interval(cell) == ""
+    assert table.origin.engines["target"] == "vllm 0.33.0, V2 runner"
+    assert table.origin.settings["shape"] == "llama-3.1-8b"
+    assert step_table(read_steps(tmp_path / "c.json.steps.json")).to_dict() == table.to_dict()
+
+
+def test_an_engine_that_dies_is_one_line(tmp_path, monkeypatch):
+    config(tmp_path)
+    said = "vllm 0.33.0 was ended by signal 9"
+    monkeypatch.setattr(
+        "real.engines.find_environment", lambda *_: SimpleNamespace(version="0.33.0")
+    )
+    monkeypatch.setattr("real.engines.Worker", lambda e, _: FakeEngine(e, [], False, said))
+    _, error = simspec(*MEASURE, cwd=tmp_path, code=2)
+    assert error.splitlines()[-1] == f"simspec: {said}"
+    assert not (tmp_path / "c.json").exists()
+
+
+SHAPES_REFUSED = [
+    ({"num_hidden_layers": 1 << 20}, (), "num_hidden_layers is 1048576, expected 1 to 1024"),
+    ({"vocab_size": "many"}, (), "vocab_size is 'many', expected 1 to"),
+    ({"architectures": None}, (), "config.json names no architecture"),
+    ({"auto_map": {"AutoModel": "x.py"}}, (), "has code of its own, which is not run"),
+    ({"num_key_value_heads": 3}, (), "4 heads divide neither"),
+    ({"num_hidden_layers": 4}, ("--drafter", "eagle3"), "reads three layers of 7 or more"),
+    ({}, ("--recording", "random:0"), "--recording is 'random:0'"),
+    ({}, ("--drafter", "suffix"), "--drafter suffix has no shape"),
+    ({}, ("--model", "llama-9"), "or one of llama-3.1-8b, llama-3.1-70b"),
+]
+
+
+@pytest.mark.parametrize("changed,options,reason", SHAPES_REFUSED, ids=range(len(SHAPES_REFUSED)))
+def test_shapes_that_cannot_be_timed_are_one_line(tmp_path, monkeypatch, changed, options, reason):
+    config(tmp_path, **changed)
+    monkeypatch.setattr(
+        "real.engines.find_environment", lambda *_: SimpleNamespace(version="0.32.0")
+    )
+    monkeypatch.setattr("real.engines.Worker", lambda e, _: FakeEngine(e, [], True))
+    _, error = simspec(*MEASURE, *options, cwd=tmp_path, code=2)
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_shapes_by_name_are_ten_and_have_the_parameters_of_the_released_models():
+    billions = {
+        name: shape.weight_bytes("bfloat16") / 2e9 for name, shape in named_shapes().items()
+    }
+    released = {"llama-3.1-8b": 8.03, "llama-3.1-70b": 70.6, "llama-3.2-3b": 3.21, "qwen3-8b": 8.19,
+                "qwen3-14b": 14.8, "qwen3-32b": 32.8, "qwen3-30b-a3b": 30.5, "qwen2.5-7b": 7.62,
+                "mistral-7b": 7.25}  # fmt: skip
+    assert set(billions) == {*released, "gpt-oss-20b"}
+    for name, count in released.items():
+        assert billions[name] == pytest.approx(count, rel=0.005)
+    assert billions["gpt-oss-20b"] * 2 == pytest.approx(13.2, rel=0.05)  # GB, experts in 4 bits

@@ -1,0 +1,286 @@
+"""vLLM's worker for costs of a shape: times steps of a batch that decodes at one context.
+
+A run's requests are draft lengths: `id` is K, `prompt` the context and `max_tokens` the steps. The
+`concurrent` sequences decode together, and every draft is rejected: by vLLM's synthetic acceptance
+on a GPU, on a CPU by junk in place of the drafter's tokens, once it has made them. A GPU's engine
+has one draft length, as captured in its graphs; on a CPU blocks of all lengths take turns.
+
+| key of `Finished` | here |
+| --- | --- |
+| passes, pass_seconds | of one sequence, over the steps in which all of them took K drafts |
+"""
+
+import os
+import random
+import time
+
+from worker_protocol import serve
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ["VLLM_NO_USAGE_STATS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+MOST_PROMPT_TOKENS, LEAST_TOKENS_A_PASS = 1 << 14, 2048
+JUNK, GIB = range(100, 1000), 1 << 30
+TRIES = 8
+"""Steps for each one that counts, beyond which an engine does not do what was asked."""
+
+
+def start(options):
+    """Starts the engine; ValueError for a shape that does not fit."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(options["threads"])
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(-(-options["cache_bytes"] // GIB))
+    return ShapeEngine(options)
+
+
+def free_bytes():
+    """Free memory of the GPU, or else of this machine."""
+    import torch
+
+    if torch.cuda.is_available():
+        return torch.cuda.mem_get_info()[0]
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvail"))
+
+
+class ShapeEngine:
+    """One engine, and the steps of its last run."""
+
+    def __init__(self, options):
+        import torch
+
+        free, weights, cache = free_bytes(), options["weight_bytes"], options["cache_bytes"]
+        if weights + cache > free:
+            raise ValueError(
+                f"the shape needs {weights / 1e9:.1f} GB of weights and {cache / 1e9:.1f} GB of "
+                f"cache, {free / 1e9:.1f} GB are free: fewer sequences, a shorter context, or "
+                "another device"
+            )
+        torch.set_num_threads(options["threads"])
+        from vllm import LLM
+        from vllm.platforms import current_platform
+
+        self.options, self.draft = options, options["draft"]
+        self.on_cpu = current_platform.is_cpu()
+        self.most = self.draft["k"] if self.draft else 0
+        self.form = self.draft["form"] if self.draft else ""
+        if self.form == "eagle3" and options["dummy"]:
+            # a trained head brings its own logits, which its weights say: without them vLLM would
+            # take the target's, four times as many
+            from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
+
+            Eagle3LlamaForCausalLM.has_own_lm_head = True
+        length, batch = options["longest"] + 2 * self.most + 2, options["batch"]
+        given = {"kv_cache_memory_bytes": cache, "compilation_config": self._graphs()}
+        self.llm = LLM(
+            model=options["model"],
+            skip_tokenizer_init=True,
+            dtype=options["dtype"],
+            seed=options["seed"],
+            load_format="dummy" if options["dummy"] else "safetensors",
+            trust_remote_code=False,
+            max_model_len=length,
+            max_num_seqs=batch,
+            max_num_batched_tokens=max(
+                LEAST_TOKENS_A_PASS,
+                length + batch,
+                batch * (self.most + 1),
+                min(batch * options["longest"], MOST_PROMPT_TOKENS),
+            ),
+            enable_prefix_caching=False,
+            async_scheduling=False,
+            disable_log_stats=True,
+            enforce_eager=self.on_cpu,
+            speculative_config=self._speculation(),
+            **({} if self.on_cpu else given),
+        )
+        self.engine = self.llm.llm_engine
+        core = self.engine.engine_core.engine_core
+        self.scheduler, self.rows = core.scheduler, []
+        self.ids, self.grown = [], MOST_PROMPT_TOKENS
+        self.runner = core.model_executor.driver_worker.worker.model_runner
+        self._record()
+        if self.draft and self.on_cpu:
+            self._reject()
+
+    def _graphs(self):
+        """Captured sizes: those of the batches that are asked for, and some around them."""
+        sizes = {size * (self.most + 1) for size in self.options["batches"]}
+        return {"cudagraph_capture_sizes": sorted({1, 2, 4, 8, *self.options["batches"], *sizes})}
+
+    def _speculation(self):
+        if not self.draft:
+            return None
+        k = self.most
+        config = {"method": self.form, "num_speculative_tokens": k}
+        if self.form == "ngram":
+            config |= {"prompt_lookup_min": self.draft["min"]}
+            config |= {"prompt_lookup_max": self.draft["max"]}
+        else:
+            config["model"] = self.draft["model"]
+        if self.on_cpu:  # a schedule, so that the scheduler reads K before each pass
+            return config | {
+                "num_speculative_tokens_per_batch_size": [(1, self.options["batch"], k)]
+            }
+        synthetic = {"rejection_sample_method": "synthetic"}
+        return config | synthetic | {"synthetic_acceptance_rates": [0.0] * k}
+
+    def _record(self):
+        """Keeps (tokens of the pass, drafts, emitted) of each sequence of the last step."""
+        update = self.scheduler.update_from_output
+
+        def recorded(scheduled, output):
+            drafts, taken = scheduled.scheduled_spec_decode_tokens, scheduled.num_scheduled_tokens
+            emitted = output.sampled_token_ids
+            self.rows = [
+                (count, len(drafts.get(id, ())), len(emitted[output.req_id_to_index[id]]))
+                for id, count in taken.items()
+            ]
+            return update(scheduled, output)
+
+        self.scheduler.update_from_output = recorded
+
+    def _reject(self):
+        """The drafter drafts, and junk takes the place of its tokens; so too where it has none."""
+        drafter, draws = self.runner.drafter, random.Random(self.options["seed"])
+        propose = drafter.propose
+
+        def junk(*args, **given):
+            import torch
+
+            k = given["num_speculative_tokens"] if "num_speculative_tokens" in given else args[0]
+            made = propose(*args, **given) if k else None
+            if self.form == "ngram":
+                sampled = given["sampled_token_ids"] if "sampled_token_ids" in given else args[1]
+                return [draws.choices(JUNK, k=k) if tokens else [] for tokens in sampled]
+            rows = len(given["next_token_ids"])
+            kind = made.dtype if made is not None else torch.int64
+            tokens = [draws.choices(JUNK, k=k) for _ in range(rows)]
+            return torch.tensor(tokens, dtype=kind).view(rows, k)
+
+        drafter.propose = junk
+
+    def ready(self):
+        """The fields of `Ready`."""
+        import torch
+        import vllm
+        from vllm.platforms import current_platform
+
+        config = self.engine.vllm_config
+        threads = f" ({self.options['threads']} threads)" if self.on_cpu else ""
+        settings = {
+            "runner": "V2" if config.use_v2_model_runner else "V1",
+            "graphs": config.compilation_config.cudagraph_mode.name,
+            "attention": self.runner.attn_groups[0][0].backend.get_name()
+            if getattr(self.runner, "attn_groups", None) and self.runner.attn_groups[0]
+            else "unknown",
+            "weights": "dummy" if self.options["dummy"] else "real",
+            "rejection": "none" if not self.draft else "junk" if self.on_cpu else "synthetic",
+            "prefix caching": "off",
+            "asynchronous scheduling": "off",
+            "torch": torch.__version__,
+        }
+        return {
+            "engine": "vllm",
+            "version": vllm.__version__.partition("+")[0],
+            "device": current_platform.get_device_name() + threads,
+            "sets_k": self.on_cpu,
+            "forces_drafts": False,
+            "settings": settings | self._head(),
+        }
+
+    def _head(self):
+        """Rows of an EAGLE-3 head's own logits; ValueError where it shares the target's."""
+        if self.form != "eagle3":
+            return {}
+        drafter = getattr(self.runner, "drafter", None) or self.runner.speculator
+        rows = drafter.model.lm_head.weight.shape[0]
+        if rows != self.draft["rows"]:
+            raise ValueError(
+                f"vLLM's EAGLE-3 head has {rows} logits, expected {self.draft['rows']}"
+            )
+        return {"draft vocabulary": str(rows)}
+
+    def run(self, requests, concurrent, k, force):
+        """Yields the steps of each draft length; blocks of them take turns."""
+        asked, block = [int(request["id"]) for request in requests], self.options["block"]
+        if not self.on_cpu and asked != [self.most]:
+            raise ValueError(f"this engine drafts {self.most} tokens, asked for {asked}")
+        prompt, count = requests[0]["prompt"], requests[0]["max_tokens"] // block
+        draws = random.Random(concurrent)
+        taken: dict[int, list[float]] = {length: [] for length in asked}
+        turn = len(asked) * (block + 2)
+        room = max(len(prompt) // 4, turn)  # for which the context counts as one
+        try:
+            for place in range(-1, count):  # the first turn warms up
+                if self.grown + turn > room:
+                    self._end()
+                    self._add(prompt, concurrent)
+                for length in draws.sample(asked, len(asked)):
+                    steps = self._steps(length, concurrent, block)
+                    taken[length] += steps if place >= 0 else []
+        finally:
+            self._end()
+        for length, seconds in taken.items():
+            yield {
+                "id": str(length),
+                "tokens": [0] * len(seconds),
+                "passes": [[1, length, 0]] * len(seconds),
+                "pass_seconds": seconds,
+                "first_seconds": 0.0,
+                "seconds": sum(seconds),
+                "stopped": "length",
+            }
+
+    def _end(self):
+        """Takes the batch out of the engine."""
+        if self.ids:
+            self.engine.abort_request(self.ids)
+        self.ids, self.grown = [], MOST_PROMPT_TOKENS
+        for _ in range(TRIES):
+            if self.engine.has_unfinished_requests():
+                self.engine.step()
+
+    def _add(self, prompt, concurrent):
+        """A batch of prompts of one length, no two of them alike."""
+        from vllm import SamplingParams
+
+        most = self.options["longest"] - len(prompt)
+        sampling = SamplingParams(
+            temperature=0.0, max_tokens=most, ignore_eos=True, detokenize=False
+        )
+        self.grown = 0
+        self.ids = [f"{time.monotonic_ns()}-{i}" for i in range(concurrent)]
+        for i, id in enumerate(self.ids):
+            turned = prompt[i % len(prompt) :] + prompt[: i % len(prompt)]
+            self.engine.add_request(id, {"prompt_token_ids": turned}, sampling)
+
+    def _steps(self, length, concurrent, block):
+        """Seconds of a block of steps in which every sequence has so many drafts, all rejected.
+
+        The first one is left out: it may verify drafts of the length before.
+        """
+        if self.draft and self.on_cpu:
+            lookup = self.scheduler.dynamic_sd_lookup
+            self.scheduler.dynamic_sd_lookup = [length] * len(lookup)
+        expected, seconds = [(length + 1, length, 1)] * concurrent, []
+        prompts = concurrent * (1 + self.options["longest"] // LEAST_TOKENS_A_PASS)
+        for _ in range(TRIES * (block + 1) + prompts):
+            clock = time.perf_counter()
+            outputs = self.engine.step()
+            spent = time.perf_counter() - clock
+            if any(output.finished for output in outputs):
+                raise ValueError("a sequence ended within the timed steps: drafts were accepted")
+            if self.rows == expected:
+                seconds.append(spent)
+                self.grown += 1
+            if len(seconds) > block:
+                return seconds[1:]
+        raise ValueError(
+            f"vLLM took no step of {length} drafts for each of {concurrent} sequences; its last "
+            f"had (tokens, drafts, emitted) {self.rows[:3]}"
+        )
+
+
+if __name__ == "__main__":
+    serve(start)
