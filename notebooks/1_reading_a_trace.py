@@ -28,10 +28,8 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import simspec
-from simspec.policy.predictor import brier, examples, fit_predictor, reliability, split_by_task
-from simspec.trace.acceptance import depth_acceptance
-from simspec.trace.quantization import decode, table
-from simspec.trace.recordings import recordings
+from simspec.policy import brier, examples, fit_predictor, reliability, split_by_task
+from simspec.trace import decode, depth_acceptance, recordings, table
 
 plt.rcParams |= {
     "figure.dpi": 80,

@@ -25,16 +25,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec import CostModel, formulas, replay
-from simspec.cost.roofline import DEVICES, SHAPES, roofline_cost, roofline_table
-from simspec.cost.table import CostTable
+from simspec import CostModel, formulas, replay, summary
+from simspec.cost import DEVICES, SHAPES, CostTable, roofline_cost, roofline_table
 from simspec.numerics import stats
 from simspec.policies import fixed, make
-from simspec.policy.predictor import split_by_task
-from simspec.replay.metrics import summary
-from simspec.reports.oracle_gap import score
-from simspec.trace.acceptance import depth_acceptance
-from simspec.trace.recordings import CHECKOUT, cost_beside, recordings
+from simspec.policy import split_by_task
+from simspec.reports import score
+from simspec.trace import CHECKOUT, cost_beside, depth_acceptance, recordings
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
@@ -406,7 +403,7 @@ contestants = [
     "confidence:0.7",
     "product",
 ]
-scores = score(traces, contestants, measured, replicates=1 if FAST else 4, resamples=resamples)
+scores = score(traces, measured, contestants, replicates=1 if FAST else 4, resamples=resamples)
 
 figure, axes = plt.subplots(
     1, len(scores), figsize=(4.7 * len(scores), 3.2), sharey=True, squeeze=False

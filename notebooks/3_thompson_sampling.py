@@ -25,16 +25,12 @@ import numpy as np
 from scipy.stats import beta as beta_distribution
 
 import simspec
-from simspec import CostModel, formulas, replay, summary
-from simspec.cost.table import CostTable
-from simspec.policies import beta_ts, cali_ts, cost_ts, fixed
-from simspec.policies.calibrated import READINGS as CALI
-from simspec.policies.calibrated import clipped_mean, observed
-from simspec.policies.thompson import READINGS as BETA
-from simspec.policy.predictor import examples, fit_predictor, split_by_task
-from simspec.reports.oracle_gap import score
-from simspec.trace.recordings import CHECKOUT, cost_beside, recordings
-from simspec.trace.synthetic import iid
+from simspec import CostModel, formulas, replay, summary, synthetic
+from simspec.cost import CostTable
+from simspec.policies import beta_ts, cali_ts, calibrated, cost_ts, fixed, thompson
+from simspec.policy import examples, fit_predictor, split_by_task
+from simspec.reports import score
+from simspec.trace import CHECKOUT, cost_beside, recordings
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
@@ -43,6 +39,7 @@ plt.rcParams |= {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
+BETA, CALI = thompson.READINGS, calibrated.READINGS
 COLOURS = dict(zip((*BETA, *CALI), plt.get_cmap("tab10").colors))
 K = 16
 
@@ -135,11 +132,11 @@ for reading in CALI:
     seen = states(policy, sequence, replay(sequence, policy), CostModel.from_ratio(0.1, sequence.K))
     var_m, var_s = params[1], params[2]
     n = seen[:, 2]
-    mean = (var_s * usual + n * var_m * np.array([observed(params, state) for state in seen])) / (
-        n * var_m + var_s
-    )  # Eq. 6
+    mean = (
+        var_s * usual + n * var_m * np.array([calibrated.observed(params, state) for state in seen])
+    ) / (n * var_m + var_s)  # Eq. 6
     sigma = np.sqrt(var_m * var_s / (n * var_m + var_s))  # Eq. 7
-    probability = [clipped_mean(m, d) for m, d in zip(mean, sigma)]
+    probability = [calibrated.clipped_mean(m, d) for m, d in zip(mean, sigma)]
     axes[1].plot(probability, color=COLOURS[reading], label=reading)
     band = (np.clip(mean + side * 1.645 * sigma, 0, 1) for side in (-1, 1))
     axes[1].fill_between(range(len(mean)), *band, color=COLOURS[reading], alpha=0.12)
@@ -185,7 +182,8 @@ def settled(policy, trace):
 
 
 worlds = {
-    alpha: iid(alpha, sequences, rows, K, seed=3, confidence=0 < alpha < 1) for alpha in alphas
+    alpha: synthetic.iid(alpha, sequences, rows, K, seed=3, confidence=0 < alpha < 1)
+    for alpha in alphas
 }
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
 drafted = {}
@@ -244,7 +242,7 @@ for reading, lengths in drafted.items():
 high, low = 0.8, 0.3
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.3))
 count = 100 if FAST else 400
-trace = iid(high, count, 1500, K, seed=4)
+trace = synthetic.iid(high, count, 1500, K, seed=4)
 for reading in BETA:
     rounds = replay(trace, beta_ts(reading))
     number = np.arange(len(rounds)) - np.repeat(rounds.offset[:-1], np.diff(rounds.offset))
@@ -264,11 +262,11 @@ for reading in BETA:
     )
 axes[0].axhline(formulas.geometric_drafted(high, K), ls="--", color="black", lw=1)
 axes[0].set(xlabel="round", ylabel="mean draft length", title=f"Beta-TS, alpha = {high}")
-one = iid(low, 1, 1500, K, seed=5)
+one = synthetic.iid(low, 1, 1500, K, seed=5)
 for reading in CALI:
     policy = cali_ts(reading, side="sampling")
     seen = states(policy, one, replay(one, policy), CostModel.from_ratio(0.1, K))
-    hat = [observed(policy.start()[0], state) for state in seen]
+    hat = [calibrated.observed(policy.start()[0], state) for state in seen]
     axes[1].semilogx(range(1, len(hat) + 1), hat, color=COLOURS[reading], label=reading)
     print(f"theta-hat of {reading} at alpha = {low}: {hat[-1]:.3f} after {len(hat) - 1} rounds")
 axes[1].axhline(low, ls="--", color="black", lw=1)
@@ -296,7 +294,7 @@ furthest = 0.0
 for axis, c in zip(axes, (0.05, 0.3)):
     unit = CostModel.from_ratio(c, K)
     for number, alpha in enumerate((0.4, 0.7, 0.9)):
-        trace, colour = iid(alpha, sequences, rows, K, seed=6), f"C{number}"
+        trace, colour = synthetic.iid(alpha, sequences, rows, K, seed=6), f"C{number}"
         curve = formulas.geometric_speedup(alpha, fine, K, c)
         axis.plot(fine, curve, color=colour, label=f"alpha = {alpha}")
         axis.plot(
@@ -407,8 +405,8 @@ for each, trace in traces.items():
     for what, cost in (("measured", measured[each]), ("c = 0.05", 0.05)):
         (result,) = score(
             {each: half},
-            contestants,
             cost,
+            contestants,
             replicates=1 if FAST else 4,
             resamples=500 if FAST else 4000,
         )

@@ -195,6 +195,7 @@ def policy_cost_of(path: Path, cost: Path | None, K: int, chosen: Sequence[str] 
     That ratio is said on stderr where one of the `chosen` policies plans by costs.
     """
     costs = costs_of({"": path}, None if cost is None else str(cost))[""]
+    costs = 0.1 if costs is None else costs
     if isinstance(costs, CostModel):
         return costs
     planning = [text for text in chosen if isinstance(policies.parse(text), DeferredPolicy)]

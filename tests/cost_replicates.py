@@ -29,5 +29,6 @@ def replicated(cost: CostModel, R: int = 64, spread: float = 0.1, seed: int = 0)
         ratio = np.asarray(getattr(cost, part)) / cost.baseline
         noise = np.exp(spread * random.standard_normal((R, *ratio.shape)))
         replicates[part] = (ratio * noise).tolist()
-    held = replace(cost.precision or precision_of(cost), replicates=replicates, blocks=40)
+    held = cost.precision or precision_of(cost)
+    held = replace(held, replicates=replicates, blocks=40, disturbed=0)
     return replace(cost, precision=held)

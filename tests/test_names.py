@@ -46,7 +46,7 @@ def test_sweep_shows_every_task_as_it_is(folder, by):
         assert printable(name) in out
 
 
-SWEEP = ("sweep", "t.parquet", "--replicates", 1, "--report")
+SWEEP = ("sweep", "t.parquet", "--replicates", 1, "--cost", 0.1, "--report")
 COMMANDS = (
     ("report", "--show", "t.parquet"),
     (*SWEEP, "oracle", "--policy", "fixed:1"),
@@ -79,7 +79,7 @@ def test_errors_and_notes_hold_no_escape_sequence(folder):
 
 def test_pictures_of_hostile_names_are_drawn(folder):
     arguments = ["--policy", "fixed:1", "--policy", "beta_ts", "--by", "task", "--replicates", 1]
-    simspec("sweep", "t.parquet", *arguments, "--plot", "a.png", cwd=folder)
+    simspec("sweep", "t.parquet", *arguments, "--cost", 0.1, "--plot", "a.png", cwd=folder)
     assert (folder / "a.png").stat().st_size > 1000
 
 

@@ -96,6 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
     | what ends it | stderr | exit code |
     | --- | --- | --- |
     | a user's error, or a full disk | one line | 2 |
+    | a price or speedup that cannot be true | one line | 1 |
     | a signal | one line | 128 + its number |
     | the reader of its output is gone | nothing | 1 |
     """
@@ -142,7 +143,9 @@ def _run(arguments: list[str]) -> None:
     except (ValueError, OSError) as error:
         full = isinstance(error, OSError) and error.errno in FULL
         print_notes([f"{error}{REMEDY if full else ''}"])
-        sys.exit(2)
+        from simspec.cost.gate import PriceError  # numpy, which --help does without
+
+        sys.exit(1 if isinstance(error, PriceError) else 2)
     except (MemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise

@@ -30,6 +30,7 @@ def export(settings: Export) -> None:
         print(json.dumps(card)) if settings.as_json else print_fields(card)
         return
     from simspec.engines.exports import write_export
+    from simspec.trace.recordings import cost_notes, locate, whole_costs
 
     origin, notes = write_export(settings)
     print_notes(notes)
@@ -41,5 +42,7 @@ def export(settings: Export) -> None:
         value, low, high = (row["speedup"][key] for key in ("value", "low", "high"))
         interval = "-" if low is None else f"[{low:.3f}, {high:.3f}]"
         rows.append((str(row["batch"]), row["policy"], f"{value:.3f}", interval))
-    show(frame(rows, ("batch", "policy", "speedup", "interval"), names=2))
+    paths = locate(settings.recordings)
+    priced = cost_notes(paths, whole_costs(paths, settings.cost), settings.cost)
+    show(frame(rows, ("batch", "policy", "speedup", "interval"), names=2, notes=priced))
     print_text(f"wrote {out}; {out}.provenance.json has its origin")

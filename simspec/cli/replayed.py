@@ -20,7 +20,7 @@ Cost = Annotated[
     str | None,
     option(
         "A cost file, or the ratio draft step / target step; "
-        "default: NAME.cost.json next to each recording, else 0.1."
+        "default: NAME.cost.json next to each recording."
     ),
 ]
 MixedCosts = Annotated[
@@ -66,14 +66,14 @@ def servable_groups(
 ) -> "Iterator[tuple[list[Any], dict[str, Trace]]]":
     """(policies, {recording: trace}) of neighbors that the same policies can serve.
 
-    Prints a note on stderr for each policy left out; quiet: no notes, and a policy that no
-    recording can serve is no error.
+    Prints a note on stderr for each policy left out; quiet: only on those that plan with costs
+    where there are none, and a policy that no recording can serve is no error.
     """
     from simspec.replay.sweep import supported_policies
     from simspec.trace.trace import load_trace
 
     traces = {name: load_trace(path) for name, path in paths.items()}
     policies_of, notes = supported_policies(traces, policies, costs, all_used=not quiet)
-    print_notes([] if quiet else notes)
+    print_notes(notes)
     for served, names in groupby(policies_of, key=policies_of.__getitem__):
         yield served, {name: traces[name] for name in names}

@@ -89,13 +89,13 @@ def _page(settings: Report, paths: Mapping[str, Path]) -> None:
     from simspec.reports.comparison import Question
     from simspec.reports.page import all_figures, page_of
     from simspec.reports.speedup_curve import check_plots
-    from simspec.trace.recordings import comparable_costs, whole_cost
+    from simspec.trace.recordings import comparable_costs, cost_notes, whole_costs
 
     on, out = settings.on, settings.out
     check_plots()
     check_output(out, *paths.values())
     question = Question(on.level, seed=on.seed)
-    tables = any(isinstance(whole_cost(path, on.cost), CostTable) for path in paths.values())
+    tables = any(isinstance(of, CostTable) for of in whole_costs(paths, on.cost).values())
     batch = 1 if tables else None  # the page is of one request at a time
     costs, notes = comparable_costs(paths, on.cost, batch, mixed=on.mixed_costs)
     print_notes(notes)
@@ -104,7 +104,7 @@ def _page(settings: Report, paths: Mapping[str, Path]) -> None:
         for of in all_figures(paths, costs, on.policy, on.replicates, question, cpu_count()):
             figures.append(of)
             done(len(figures))
-    html = page_of(figures, question, notes)
+    html = page_of(figures, question, [*cost_notes(paths, costs, on.cost), *notes])
     with replacing(out) as temporary:
         temporary.write_text(html, encoding="utf-8")
     count = f"{len(paths)} recording{'s' * (len(paths) > 1)}"

@@ -99,7 +99,7 @@ def sweep(settings: Sweep) -> None:
     from simspec.output.frames import flat, show
     from simspec.replay.evaluation import covers
     from simspec.reports.speedup_curve import check_plots
-    from simspec.trace.recordings import comparable_costs, locate
+    from simspec.trace.recordings import check_priced, comparable_costs, cost_notes, locate
 
     on, unset = settings.on, Sweep()
     for name, reports in ONLY.items():
@@ -108,11 +108,13 @@ def sweep(settings: Sweep) -> None:
                 f"--{name} goes with --report {' or '.join(reports)}, not with {settings.report}"
             )
     paths = locate(on.traces or None)
-    if settings.plot is not None:
-        check_plots()
     outputs = [path for path in (settings.out, settings.plot) if path is not None]
     for i, output in enumerate(outputs):
         check_output(output, *paths.values(), on.cost or "", *outputs[:i])
+    if settings.plot is not None:
+        check_plots()
+        if settings.plot.suffix.lower() != ".png":
+            raise ValueError(f"--plot is {settings.plot}, expected a name that ends in .png")
     if settings.report == "batch":
         frames = _batch(settings, paths)
         if settings.out is not None:
@@ -124,8 +126,11 @@ def sweep(settings: Sweep) -> None:
         return
     batch, context = _one(settings.batch, "batch"), _one(settings.context, "context")
     costs, notes = comparable_costs(paths, on.cost, batch, context, on.mixed_costs)
+    if settings.report != "gains" or settings.plot is not None:
+        check_priced(costs)
     print_notes(notes)
     table, rows = REPORTS[settings.report](settings, paths, costs)
+    table.attrs["notes"] += cost_notes(paths, costs, on.cost)
     about = {"report": settings.report, "seed": on.seed, "level": on.level}
     if settings.out is not None:  # before anything is printed into a pipe that may close
         write_csv(flat(table) if rows is None else rows, settings.out)
@@ -142,6 +147,7 @@ def _gains(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any])
     import pandas
     from joblib import cpu_count
 
+    from simspec.replay.evaluation import check_rows, unsettled
     from simspec.replay.sweep import sweep_rows
     from simspec.reports.summaries import gains_frame
 
@@ -157,10 +163,15 @@ def _gains(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any])
         )
         for served, group in groups
     ]  # fmt: skip
-    rows = pandas.DataFrame([row for result in results for row in result])
+    listed = [row for result in results for row in result]
+    check_rows(listed, {name: of for _, group in groups for name, of in group.items()}, costs)
     if settings.plot is not None:
         _plot(settings.plot, groups, costs, on)
-    return gains_frame(rows), rows
+    rows = pandas.DataFrame(listed)
+    table = gains_frame(rows)
+    doubts = dict.fromkeys(filter(None, map(unsettled, costs.values())))
+    table.attrs["notes"] += [f"Nothing is settled {doubt}." for doubt in doubts]
+    return table, rows
 
 
 def _plot(path: Path, groups: Sequence[Any], costs: Mapping[str, Any], on: Replayed) -> None:
@@ -185,7 +196,7 @@ def _oracle(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]
     scores = [
         of
         for served, group in groups
-        for of in score(group, served, costs, on.replicates, on.seed, level=on.level)
+        for of in score(group, costs, served, on.replicates, on.seed, level=on.level)
     ]
     return score_frame(scores, covers_text(costs.values(), on.level)), None
 
@@ -254,20 +265,23 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
         crossings,
         speed_frame,
     )
-    from simspec.trace.recordings import whole_cost
+    from simspec.trace.recordings import check_priced, cost_notes, whole_costs
     from simspec.trace.trace import load_trace
 
     on = settings.on
+    costs = whole_costs(paths, on.cost)
+    check_priced(costs)
     of_batches = [made for text in on.policy if (made := parse_batch(text)) is not None]
     shared = [text for text in on.policy if text.startswith(SHARED)]
     of_requests = [t for t in on.policy if parse_batch(t) is None and t not in shared]
     groups: list[Any] = [((), {name: load_trace(path) for name, path in paths.items()})]
     if of_requests:
-        groups = list(servable_groups(paths, of_requests, dict.fromkeys(paths, 0.1)))
+        # what a recording holds is checked here, what is priced below
+        groups = list(servable_groups(paths, of_requests, dict.fromkeys(paths, 1.0)))
     rules, frames, speeds = BatchRules(captured=settings.captured), [], []
     for served, group in groups:
         for name, trace in group.items():
-            priced = whole_cost(paths[name], on.cost)
+            priced = costs[name]
             model = cost_model(priced, trace) if isinstance(priced, float) else priced
             whole, notes = supported_batch_policies(trace, model, of_batches)
             if len(paths) == 1 and notes:
@@ -281,5 +295,5 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
             crossed, below = crossings(trace, model, plan, rows), batch_notes(model, plan)
             frames.append(batch_frame(name, rows, crossed, below))
             speeds += [speed_frame(name, rows)] if rows[0].verified else []
-    frames[-1].attrs["notes"] += conventions(rules)
+    frames[-1].attrs["notes"] += [*conventions(rules), *cost_notes(paths, costs, on.cost)]
     return [*frames, *speeds]

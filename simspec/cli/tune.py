@@ -37,23 +37,21 @@ def tune(settings: Tune) -> None:
     from simspec.replay.evaluation import covers, covers_text
     from simspec.reports.tuning import Search, default_text, tuning_frame
     from simspec.reports.tuning import tune as tune_policy
-    from simspec.trace.recordings import comparable_costs, locate
+    from simspec.trace.recordings import check_priced, comparable_costs, cost_notes, locate
 
     search = Search(settings.trials, seed=settings.seed)
     start = default_text(settings.policy)
     paths = locate(settings.traces or None)
     costs, notes = comparable_costs(paths, settings.cost)
+    check_priced(costs)
     print_notes(notes)
     groups = servable_groups(paths, [start], costs)
     served = {name: trace for _, group in groups for name, trace in group.items()}
     with progress_bar("tuning", search.trials) as advance:
         tuning = tune_policy(served, settings.policy, costs, search, advance)
     table = tuning_frame(tuning, covers_text(costs.values(), search.level))
-    about: dict[str, Any] = {
-        "seed": search.seed,
-        "level": search.level,
-        "covers": covers(costs.values()),
-    }
+    table.attrs["notes"] += cost_notes(paths, costs, settings.cost)
+    about: dict[str, Any] = {"seed": search.seed, "level": search.level}
     about |= {
         "covers": covers(costs.values()),
         "default": tuning.default,

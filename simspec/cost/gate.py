@@ -83,6 +83,8 @@ def no_interval(cost: CostModel) -> str:
     A ratio that somebody gave, or a published figure, claims no precision, and its intervals say
     that they cover prompts only.
     """
+    if cost.parents:
+        return next(filter(None, map(no_interval, cost.parents)), "")
     held = cost.precision
     if held is None:
         return ""

@@ -155,10 +155,15 @@ class CostModel:
         )
 
     @property
+    def parents(self) -> tuple["CostModel", ...]:
+        """The costs that these derive from, such as those before `truncate`; () where measured."""
+        return () if self._parent is None else self._parent[1]
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings of the measurement of these costs, or of those they derive from."""
-        if self._parent is not None:
-            return tuple(dict.fromkeys(text for cost in self._parent[1] for text in cost.warnings))
+        if self.parents:
+            return tuple(dict.fromkeys(text for cost in self.parents for text in cost.warnings))
         return () if self.precision is None else self.precision.warnings
 
     def derived(self, change: Callable[..., "CostModel"], *parents: "CostModel") -> "CostModel":

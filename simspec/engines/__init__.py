@@ -75,7 +75,7 @@ class Export(Settings):
         str | None,
         option(
             "A cost file, or the ratio draft step / target step; "
-            "default: NAME.cost.json next to each recording, else 0.1."
+            "default: NAME.cost.json next to each recording."
         ),
     ] = None
     policy: Annotated[

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simspec.cost.gate import no_interval
 from simspec.cost.model import CostModel
-from simspec.cost.table import CostTable, check_comparable, load_cost, warning_notes
+from simspec.cost.table import CostTable, check_comparable, warning_notes
 from simspec.engines import LONGEST_DRAFT
 from simspec.numerics.stats import Estimate, estimate, joined, quotient, stacked
 from simspec.policies import parse
@@ -19,7 +20,7 @@ from simspec.policy_kind import DeferredPolicy
 from simspec.replay.evaluation import DRAWS, evaluate
 from simspec.replay.replay import replay
 from simspec.replay.sweep import cost_model
-from simspec.trace.recordings import cost_beside
+from simspec.trace.recordings import check_priced, cost_beside, read_cost
 from simspec.trace.trace import Trace, load_trace
 
 PAIR = ("target", "drafter", "rule", "temperature", "top_k", "top_p")
@@ -77,8 +78,10 @@ def gather(
     batch sizes where a cost prices one only, and for costs of different origins.
     """
     traces = {name: load_trace(path) for name, path in paths.items()}
-    sources = {name: cost or str(cost_beside(path) or 0.1) for name, path in paths.items()}
-    read = {source: _read(source) for source in dict.fromkeys(sources.values())}
+    found = {name: cost or cost_beside(path) for name, path in paths.items()}
+    check_priced(found)
+    sources = {name: str(source) for name, source in found.items()}
+    read = {source: read_cost(source) for source in dict.fromkeys(sources.values())}
     tables = {source: held for source, held in read.items() if isinstance(held, CostTable)}
     single = {source: held for source, held in read.items() if not isinstance(held, CostTable)}
     measured = {tables[source].batch if source in tables else (1,) for source in read}
@@ -114,13 +117,6 @@ def gather(
         reason = str(error).partition(", or compare")[0]
         raise ValueError(f"{reason}, or export each recording alone") from None
     return Evidence(traces, sizes, costs), [*notes, *warning_notes(labeled)]
-
-
-def _read(source: str) -> CostModel | CostTable | float:
-    try:
-        return float(source)
-    except ValueError:
-        return load_cost(source)
 
 
 class Schedule(NamedTuple):
@@ -171,7 +167,8 @@ class Choice:
 
     schedule: draft lengths; None where a policy adapts its own. gains: speedups over plain
     decoding, the sum over prompts of plain seconds / sum of modelled seconds, resampled by prompt
-    and by replicate of the costs; fewer than 8 prompts have no interval. chosen: lengths are the
+    and by replicate of the costs; fewer than 8 prompts, and costs without spread, have no interval.
+    chosen: lengths are the
     best by replay, not given.
     """
 
@@ -250,10 +247,11 @@ def _gains(
     evidence: Evidence, policies: Sequence[Policy | DeferredPolicy], level: float, seed: int
 ) -> tuple[Estimate, ...]:
     """The speedup of each batch size's policy."""
-    times = (_times(evidence, i, [policy], seed) for i, policy in enumerate(policies))
+    times = [_times(evidence, i, [policy], seed) for i, policy in enumerate(policies)]
+    settled = [not any(map(no_interval, of_size)) for of_size in zip(*evidence.costs.values())]
     return tuple(
-        estimate(stacked(plain, spent[0]), quotient, level=level, seed=seed)
-        for plain, spent in times
+        estimate(stacked(plain, spent[0]), quotient, limits, level=level, seed=seed)
+        for (plain, spent), limits in zip(times, settled)
     )
 
 

@@ -23,7 +23,7 @@ from simspec.engines.ngram import RULES, ngram_rule
 from simspec.output.files import check_output, parse_json, replacing, write_json
 from simspec.policies import parse
 from simspec.policy.policy import Policy
-from simspec.replay.evaluation import covers
+from simspec.replay.evaluation import covers, unsettled
 from simspec.trace.recordings import cost_beside, locate
 
 SIDECAR = ".provenance.json"
@@ -344,7 +344,9 @@ def write_choice(
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     write_json(Path(f"{out}{SIDECAR}"), origin)
-    return origin, price_notes((c for costs in evidence.costs.values() for c in costs), form.engine)
+    costs = [cost for of_sizes in evidence.costs.values() for cost in of_sizes]
+    doubts = [f"not confirmed {why}" for why in dict.fromkeys(map(unsettled, costs)) if why]
+    return origin, [*price_notes(costs, form.engine), *doubts]
 
 
 def _command(settings: Export) -> str:
@@ -386,7 +388,7 @@ def _provenance(
     ]
     sources: dict[str, CostModel] = {}
     for name, path in paths.items():
-        source = settings.cost or str(cost_beside(path) or 0.1)
+        source = settings.cost or str(cost_beside(path))
         sources.setdefault(source, evidence.costs[name][0])
     return {
         "simspec": simspec.__version__,

@@ -121,13 +121,17 @@ def bootstrap(
     )
 
 
-def estimate(columns: Any, statistic: Callable[..., Any], **options: Any) -> Estimate:
+def estimate(
+    columns: Any, statistic: Callable[..., Any], limits: bool = True, **options: Any
+) -> Estimate:
     """`bootstrap`, or the value alone where the figure has no interval.
 
-    It has none of fewer than 8 prompts, and where some resample has no figure.
+    It has none of fewer than 8 prompts, where some resample has no figure, and without `limits`.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         try:
+            if not limits:
+                raise NoInterval
             return bootstrap(columns, statistic, **options)
         except NoInterval:
             totals = np.asarray(columns, np.float64).sum(axis=0)

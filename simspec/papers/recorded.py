@@ -272,8 +272,8 @@ class Recordings:
             name = str(path.relative_to(self.folder).with_suffix(""))
             target = "smollm2" if name.startswith("smollm2") else "tiny"
             trace, cost = load_trace(path), costs_of({name: path})[name]
-            if not isinstance(cost, CostModel):
-                cost = CostModel.from_ratio(cost, trace.K)
+            if not isinstance(cost, CostModel):  # claims of such recordings count tokens
+                cost = CostModel.from_ratio(FLAT, trace.K)
             of = Recorded(name, drafter, target, trace, cost, self.seed, self.draws)
             self._kept[path] = of
         return self._kept[path]

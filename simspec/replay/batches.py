@@ -62,6 +62,7 @@ class Steps:
     | load | StepLoad [T] | what the sequences of each step do |
     | seconds | float64[T] | of each step |
     | share | float64[S] | seconds of each sequence, which sum to those of the steps |
+    | plain | float64[T] | seconds of a plain step of the same sequences |
 
     A sequence is given an equal share of a plain step of the same batch, and of what the step takes
     longer a share by its computed tokens.
@@ -70,6 +71,12 @@ class Steps:
     load: StepLoad
     seconds: NDArray[np.float64]
     share: NDArray[np.float64]
+    plain: NDArray[np.float64]
+
+    @property
+    def cost(self) -> float:
+        """Seconds of a mean step, in plain steps of the same sequences."""
+        return float(self.seconds.sum() / self.plain.sum())
 
 
 def policy_steps(
@@ -151,8 +158,9 @@ class StepPrices:
 
     def lanes(
         self, start: Any, length: Any, rounds: Rounds, context: NDArray[np.float64]
-    ) -> tuple[StepLoad, NDArray[np.float64], NDArray[np.float64]]:
-        """(load and seconds of each step, the share of each round in its steps).
+    ) -> tuple[StepLoad, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """(load and seconds of each step, the share of each round in its steps, seconds of plain
+        steps).
 
         start, length: int64[batches, batch], the rounds of each slot; context: float64[R], cached
         tokens before each round.
@@ -166,16 +174,16 @@ class StepPrices:
         seconds, plain = self.seconds(load)
         equal, more = seconds / load.active, seconds - plain
         shares = _shares(start, length, rounds.computed, (equal, more, computed, load.active))
-        return load, seconds, shares
+        return load, seconds, shares, plain
 
 
 def _steps(trace: Trace, rounds: Rounds, prices: StepPrices) -> Steps:
     start, length = _lanes(rounds.offset, int(prices.batch), prices.rules.ends)
     sequence = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
     context = contexts(trace, sequence, rounds.row, prices.context)
-    load, seconds, of_round = prices.lanes(start, length, rounds, context)
+    load, seconds, of_round, plain = prices.lanes(start, length, rounds, context)
     share = np.asarray(np.bincount(sequence, of_round, trace.sequences), np.float64)
-    return Steps(load, seconds, share)
+    return Steps(load, seconds, share, plain)
 
 
 def _lanes(offset: Any, batch: int, ends: str) -> tuple[Any, Any]:
@@ -434,7 +442,7 @@ def _run(trace: Trace, prices: StepPrices, columns: list[Any]) -> BatchRun:
     offset = np.append(np.flatnonzero(new), len(new))
     rounds = Rounds(offset, row, computed, drafted, accepted)
     context = contexts(trace, sequence, row, prices.context)
-    load, seconds, of_round = prices.lanes(start, length, rounds, context)
+    load, seconds, of_round, plain = prices.lanes(start, length, rounds, context)
     share = np.bincount(sequence[counts], of_round[counts], trace.sequences).astype(np.float64)
     plays = np.repeat(np.arange(len(offset) - 1), np.diff(offset))[counts]
     played, of_play = np.unique(plays, return_inverse=True)
@@ -443,4 +451,4 @@ def _run(trace: Trace, prices: StepPrices, columns: list[Any]) -> BatchRun:
     moved = np.cumsum(np.diff(trace.offset)[chosen]) - trace.offset[chosen + 1]
     columns = [column[counts] for column in (row, computed, drafted, accepted)]
     columns[0] = columns[0] + moved[of_play]
-    return BatchRun(chosen, Rounds(ends, *columns), Steps(load, seconds, share))
+    return BatchRun(chosen, Rounds(ends, *columns), Steps(load, seconds, share, plain))

@@ -22,13 +22,14 @@ from simspec.policy_kind import DeferredPolicy
 from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
 from simspec.replay.replay import kernel, prepare, replay
 from simspec.trace.file import digest
+from simspec.trace.recordings import GIVE_COSTS
 from simspec.trace.trace import Trace, TraceMeta, load_trace
 from simspec.tree.replay import prepare_tree, replay_tree, tree_rounds, tree_seconds
 from simspec.tree.tree import MAX_NODES, TreePolicy
 
 Recording: TypeAlias = Trace | str | PathLike[str]
 Recordings: TypeAlias = Recording | Sequence[Recording] | Mapping[str, Recording]
-Cost: TypeAlias = CostModel | float
+Cost: TypeAlias = CostModel | float | None
 AnyPolicy: TypeAlias = (
     Policy | TreePolicy | DeferredPolicy | str | Callable[[Trace, CostModel], Policy | TreePolicy]
 )
@@ -44,8 +45,9 @@ def supported_policies(
     """({recording: the policies that it supports, in order}, one note with the reason for each that
     it does not).
 
-    Recordings of different drafters may lack a feature that a policy reads, or be less deep. With
-    all_used a policy that no recording supports raises its first error, as `sweep` would.
+    Recordings of different drafters may lack a feature that a policy reads, be less deep, or have
+    no costs, which is one note for all. With all_used a policy that no recording supports raises
+    its first error, as `sweep` would; without, that of costs is the only note.
     """
     supported: dict[str, list[AnyPolicy]] = {name: [] for name in traces}
     refused: list[tuple[AnyPolicy, str, ValueError]] = []
@@ -53,32 +55,66 @@ def supported_policies(
         parsed = built_in.parse(policy) if isinstance(policy, str) else policy
         errors = []
         for name, trace in traces.items():
-            cost = cost_model(costs[name], trace)
+            cost = None if costs[name] is None else cost_model(costs[name], trace)
             try:
                 # The oracles take long to plan, and run on every trace whose accepted lengths are
                 # known.
                 planned = parsed in (oracle, greedy_oracle)
-                if trace.ratio is not None or not planned:
-                    check_policy(trace, built_in.make(parsed, trace, cost), cost)
+                if cost is None or trace.ratio is not None or not planned:
+                    check_policy(trace, resolved(parsed, trace, cost), cost)
                 supported[name].append(policy)
             except ValueError as error:
                 errors.append((policy, name, error))
-        if all_used and len(errors) == len(traces):
+        unpriced = any(isinstance(error, UnpricedError) for _, _, error in errors)
+        if all_used and len(errors) == len(traces) and not unpriced:
             raise errors[0][2]
         refused += errors
+    if all_used and not any(supported.values()):
+        raise refused[0][2]
     notes = [
         f"{getattr(policy, 'name', policy)} is left out on {name}: {error}"
         for policy, name, error in refused
+        if all_used and not isinstance(error, UnpricedError)
     ]
+    planning = [str(getattr(p, "name", p)) for p, _, e in refused if isinstance(e, UnpricedError)]
+    if planning:
+        left_out = ", ".join(dict.fromkeys(planning))
+        notes.append(f"left out where there are no costs to plan with: {left_out}")
     return {name: chosen for name, chosen in supported.items() if chosen}, notes
 
 
-def check_policy(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> None:
+class UnpricedError(PolicyError):
+    """A policy that plans with costs, where none are given."""
+
+
+class _NoCosts:
+    """In place of costs that nobody gave, for policies that do not read them."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnpricedError("no costs are given")
+
+
+def resolved(policy: AnyPolicy, trace: Trace, cost: CostModel | None) -> Policy | TreePolicy:
+    """`policies.make`; without costs UnpricedError for a policy that plans with them."""
+    stand_in: Any = _NoCosts()
+    try:
+        return built_in.make(policy, trace, stand_in if cost is None else cost)
+    except UnpricedError:
+        name = getattr(policy, "name", policy)
+        raise UnpricedError(f"policy {name!r} plans with costs: {GIVE_COSTS}") from None
+
+
+def check_policy(trace: Trace, policy: Policy | TreePolicy, cost: CostModel | None) -> None:
     """ValueError where the policy cannot be replayed on this trace at these costs."""
     if isinstance(policy, Policy):
         prepare(trace, policy, cost)
     else:
-        prepare_tree(trace, policy, cost)
+        prepare_tree(trace, policy, observed(cost, trace))
+
+
+def observed(cost: CostModel | None, trace: Trace) -> CostModel:
+    """The costs, or the ratio of `replay` where there are none: nothing is priced with it."""
+    return CostModel.from_ratio(0.1, trace.K, MAX_NODES) if cost is None else cost
 
 
 def policy_list(policies: Policies) -> list[AnyPolicy]:
@@ -114,21 +150,23 @@ def _trace_name(trace: Any) -> str:
 
 def named_costs(
     costs: Cost | Mapping[str, Cost], name: str, trace: Trace, traces: Mapping[str, Trace]
-) -> dict[str, CostModel]:
-    """{name: cost model} to try on the trace of this name; ValueError for none."""
-    if not isinstance(costs, Mapping):
-        cost = cost_model(costs, trace)
-        return {cost.name: cost}
-    if not costs:
+) -> dict[str, CostModel | None]:
+    """{name: cost model} to try on the trace of this name, None without costs; ValueError for an
+    empty mapping.
+    """
+    if isinstance(costs, Mapping) and not costs:
         raise ValueError("no cost model was given, expected at least one")
-    if set(costs) == set(traces):
-        cost = cost_model(costs[name], trace)
+    if not isinstance(costs, Mapping) or set(costs) == set(traces):
+        given = costs[name] if isinstance(costs, Mapping) else costs
+        if given is None:
+            return {"": None}
+        cost = cost_model(given, trace)
         return {cost.name: cost}
     return {key: replace(cost_model(cost, trace), name=str(key)) for key, cost in costs.items()}
 
 
 def cost_model(cost: Cost, trace: Trace) -> CostModel:
-    """The cost model of a model or a ratio; ValueError for anything else."""
+    """The cost model of a model or a ratio; ValueError for anything else, None included."""
     if isinstance(cost, CostModel):
         return cost
     if isinstance(cost, (int, float)) and not isinstance(cost, bool):
@@ -141,12 +179,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReplayJob:
-    """One replay: recording, policy and cost, with their names in the table, and the seed."""
+    """One replay: recording, policy and cost, with their names in the table, and the seed.
+
+    cost None: tokens are counted, and nothing is priced.
+    """
 
     trace_name: str
     cost_name: str
     trace: Trace
-    cost: CostModel
+    cost: CostModel | None
     policy: Policy | TreePolicy
     seed: int
     replicate: int
@@ -176,7 +217,9 @@ def run_jobs(
     return _on_threads(_metrics, calls, jobs)
 
 
-def run_seconds(todo: Sequence[ReplayJob], jobs: int = 1) -> Iterable[NDArray[np.float64]]:
+def run_seconds(
+    todo: Sequence[ReplayJob], jobs: int = 1
+) -> Iterable[tuple[NDArray[np.float64], int]]:
     """`sequence_seconds` of each job, in order; results do not depend on the number of threads."""
     return _on_threads(sequence_seconds, [(job,) for job in todo], jobs)
 
@@ -193,9 +236,9 @@ def _on_threads(function: Callable[..., T], calls: Iterable[Any], jobs: int) -> 
 
 
 def _metrics(
-    trace: Trace, policy: Policy | TreePolicy, cost: CostModel, seed: int, by: str
+    trace: Trace, policy: Policy | TreePolicy, cost: CostModel | None, seed: int, by: str
 ) -> dict[Any, Metrics]:
-    cost = cost.reading(policy.reads)
+    cost = observed(cost, trace).reading(policy.reads)
     groups, K = group_labels(trace.meta, by), policy.longest(trace.K)
     if isinstance(policy, TreePolicy):
         rounds = replay_tree(trace, policy)
@@ -205,12 +248,13 @@ def _metrics(
     return grouped_summary(rounds, trace, cost, groups, K)
 
 
-def sequence_seconds(job: ReplayJob) -> NDArray[np.float64]:
-    """float64[S, 1 + R]: seconds of each sequence at the job's costs, then at their replicates.
+def sequence_seconds(job: ReplayJob) -> tuple[NDArray[np.float64], int]:
+    """(float64[S, 1 + R]: seconds of each sequence at the job's costs, then at their replicates,
+    the number of rounds).
 
     The policy plans with the costs as measured. Sums are in the order of the rounds.
     """
-    cost = job.cost.reading(job.policy.reads)
+    cost = cost_model(job.cost, job.trace).reading(job.policy.reads)
     tree: tuple[Any, Any] | None = None
     if isinstance(job.policy, TreePolicy):
         rounds, rows, backlog = tree_rounds(job.trace, job.policy)
@@ -221,7 +265,7 @@ def sequence_seconds(job: ReplayJob) -> NDArray[np.float64]:
         seconds = cost.seconds(rounds)
     sequence = np.repeat(np.arange(job.trace.sequences), np.diff(rounds.offset))
     spent: Any = np.bincount(sequence, seconds, job.trace.sequences)
-    return np.column_stack((spent, replicate_seconds(rounds, cost, tree)))
+    return np.column_stack((spent, replicate_seconds(rounds, cost, tree))), len(rounds)
 
 
 def group_labels(meta: TraceMeta, by: str) -> list[str]:
@@ -235,13 +279,15 @@ def group_labels(meta: TraceMeta, by: str) -> list[str]:
 
 
 BY = ("trace", "task", "prompt")
+PRICED = ("cost", "seconds", "speedup")
+"""Columns of a sweep that need costs."""
 FIGURES = tuple(field.name for field in fields(Metrics) if field.name != "accept_by_depth")
 
 
 def sweep(
     traces: Recordings,
     policies: Policies,
-    costs: Cost | Mapping[str, Cost] = 0.1,
+    costs: Cost | Mapping[str, Cost] = None,
     replicates: int = 4,
     seed: int = 0,
     by: str = "trace",
@@ -257,7 +303,7 @@ def sweep(
     | ---------- | -------------------------------------------------------------------------- |
     | traces     | a Trace, a path, a list of either, or {name: either}                       |
     | policies   | a list of policies, texts ('fixed:3') or functions (trace, cost) -> policy |
-    | costs      | a CostModel, a ratio c, {name: either}, or {trace name: either}            |
+    | costs      | a CostModel, a ratio c, {name: either}, or {trace name: either}; None: none |
     | replicates | draws with seeds seed .. seed + replicates - 1, the same for all policies  |
     | by         | 'trace', 'task' or 'prompt': what a row's metrics are summed over          |
     | jobs       | threads; results do not depend on them                                     |
@@ -266,11 +312,12 @@ def sweep(
 
     Costs keyed by the traces' names belong to those traces; with other names each trace is replayed
     at each cost. A prompt is one sequence. Replicates use common random numbers. A policy that
-    draws nothing is replayed once and its row repeated for each replicate; on a recording of the
-    rejection rule each replicate draws its own acceptance.
+    draws nothing is replayed once and has one row, of replicate 0; on a recording of the rejection
+    rule each replicate draws its own acceptance.
 
     Columns: trace, group, policy, cost, replicate, random and the fields of Metrics but
-    accept_by_depth. Rows follow the order of the arguments. ValueError (PolicyError, TraceError)
+    accept_by_depth; without costs none of cost, seconds and speedup, and no policy that plans with
+    costs. Rows follow the order of the arguments. ValueError (PolicyError, TraceError)
     for what cannot run, before anything runs.
     """
     where = (jobs, progress, keep, cluster)
@@ -283,7 +330,7 @@ def sweep(
 def sweep_rows(
     traces: Recordings,
     policies: Policies,
-    costs: Cost | Mapping[str, Cost] = 0.1,
+    costs: Cost | Mapping[str, Cost] = None,
     replicates: int = 4,
     seed: int = 0,
     by: str = "trace",
@@ -303,7 +350,7 @@ def sweep_rows(
     with _compiling(progress):
         todo = plan_jobs(named_traces(traces), policies, costs, replicates, seed)
     results = _with_progress(todo, _run(todo, by, jobs, keep, cluster), progress)
-    return table_rows(todo, replicates, results)
+    return table_rows(todo, results)
 
 
 def check_sweep(by: str, replicates: int, jobs: int = 1) -> None:
@@ -335,9 +382,9 @@ def plan_jobs(
     todo = []
     for trace_name, trace in traces.items():
         for cost_name, cost in named_costs(costs, trace_name, trace, traces).items():
-            resolved = [built_in.make(policy, trace, cost) for policy in policy_list(policies)]
-            _check_names([policy.name for policy in resolved])
-            for policy in resolved:
+            made = [resolved(policy, trace, cost) for policy in policy_list(policies)]
+            _check_names([policy.name for policy in made])
+            for policy in made:
                 check_policy(trace, policy, cost)
                 if isinstance(policy, Policy):
                     kernel(policy)  # compiled here: threads only run it
@@ -356,21 +403,22 @@ def _check_names(names: list[str]) -> None:
 
 
 def table_rows(
-    todo: list[ReplayJob], replicates: int, results: Iterable[dict[Any, Metrics]]
+    todo: list[ReplayJob], results: Iterable[dict[Any, Metrics]]
 ) -> Iterator[dict[str, Any]]:
     """The rows of the results of these replays, as dicts."""
     for job, groups in zip(todo, results):
-        for replicate in [job.replicate] if job.random else range(replicates):
-            for group, metrics in groups.items():
-                row = {
-                    "trace": job.trace_name,
-                    "group": group,
-                    "policy": job.policy.name,
-                    "cost": job.cost_name,
-                    "replicate": replicate,
-                    "random": job.random,
-                }
-                yield row | {name: getattr(metrics, name) for name in FIGURES}
+        for group, metrics in groups.items():
+            row = {
+                "trace": job.trace_name,
+                "group": group,
+                "policy": job.policy.name,
+                "cost": job.cost_name,
+                "replicate": job.replicate,
+                "random": job.random,
+                **{name: getattr(metrics, name) for name in FIGURES},
+            }
+            unknown = PRICED if job.cost is None else ()
+            yield {name: value for name, value in row.items() if name not in unknown}
 
 
 def _run(
@@ -411,7 +459,7 @@ def job_keys(todo: Sequence[ReplayJob]) -> list[str]:
                 f"policy {job.policy.name!r} uses objects whose changes cannot be detected: sweep "
                 "it without --keep"
             )
-        priced = job.cost.to_dict()
+        priced = None if job.cost is None else job.cost.to_dict()
         keys.append(hash_of((versions, digests[id(job.trace)], prints, priced, job.seed)))
     return keys
 

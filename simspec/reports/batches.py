@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from simspec import policies as policy_names
 from simspec.cost.batch import batch_cost
+from simspec.cost.gate import Claim, check_claims, no_interval
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
@@ -16,7 +17,8 @@ from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.policy.batch import BatchPolicy, shared
 from simspec.policy.policy import Policy, PolicyError
-from simspec.replay.batches import BatchRules, batch_replay, plain_steps, policy_steps
+from simspec.replay.batches import BatchRules, Steps, batch_replay, plain_steps, policy_steps
+from simspec.replay.evaluation import unsettled
 from simspec.replay.replay import replay
 from simspec.trace.trace import Rounds, Trace
 
@@ -120,8 +122,10 @@ def crossings(
 ) -> list[Crossing]:
     """Batch sizes at which drafting stops paying, by bisection between the rows', in each context.
 
-    A table of measured sizes is not bisected.
+    A table of measured sizes is not bisected. None are found where no cell gives intervals.
     """
+    if all(map(no_interval, [cost] if isinstance(cost, CostModel) else cost.known)):
+        return []
     replays = _Replays(trace, cost, plan)
     found = []
     for context in dict.fromkeys(row.context for row in rows):
@@ -148,6 +152,7 @@ def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
         return [
             f"costs of {cost.name} are measured at batch sizes "
             f"{', '.join(map(str, cost.batch))}; a size between takes the next one",
+            *_unsettled(cost.known),
             *_policy_notes(plan),
             *cost.warnings,
         ]
@@ -166,7 +171,11 @@ def batch_notes(cost: CostModel | CostTable, plan: BatchPlan) -> list[str]:
         notes.append(
             "cached tokens are not priced in these costs: set `kv_verify` in the cost file"
         )
-    return [*notes, *_policy_notes(plan), *cost.warnings]
+    return [*notes, *_unsettled([model]), *_policy_notes(plan), *cost.warnings]
+
+
+def _unsettled(cells: Sequence[CostModel]) -> list[str]:
+    return [f"nothing is settled {why}" for why in map(unsettled, cells) if why]
 
 
 def batch_frame(
@@ -315,7 +324,13 @@ class _Replays:
                 name, share = self._policy(policy, batch, context)
                 seconds[name] = share
         tokens = float(plain.load.active.sum() / plain.seconds.sum())
-        speedup = {name: self._estimate(plain.share, share) for name, share in seconds.items()}
+        priced = batch_cost(self.cost, batch, context).cost
+        options: dict[str, Any] = {"level": self.plan.level, "seed": self.plan.seed}
+        options["limits"] = not no_interval(priced)
+        speedup = {
+            name: estimate(stacked(plain.share, share), quotient, **options)
+            for name, share in seconds.items()
+        }
         return BatchRow(batch, context, best, drafting, speedup, tokens, verified)
 
     def drafting(self, batch: int, context: float | None) -> BatchSpeedup:
@@ -370,17 +385,26 @@ class _Replays:
         rounds = [run.rounds for run in runs]
         tokens = self.trace.select(runs[0].sequence).rows
         counts = np.mean([(tokens / len(each), each.drafted.mean()) for each in rounds], axis=0)
+        for run in runs:
+            self._check(policy.name, float(counts[0]), run.steps, batch, context)
         share: Array = np.mean([run.steps.share for run in runs], axis=0)
         return share, (float(counts[0]), float(counts[1]))
 
     def _share(self, rounds: Rounds, policy: Policy, batch: int, context: float | None) -> Array:
         rules, reads = self.plan.rules, policy.reads
-        return policy_steps(self.trace, rounds, self.cost, batch, context, rules, reads).share
+        steps = policy_steps(self.trace, rounds, self.cost, batch, context, rules, reads)
+        self._check(policy.name, self.trace.rows / len(rounds), steps, batch, context)
+        return steps.share
+
+    def _check(
+        self, name: str, tokens: float, steps: Steps, batch: int, context: float | None
+    ) -> None:
+        """PriceError where a mean step costs less than one of plain decoding."""
+        claim = Claim(f"{name} at batch {batch}", tokens / steps.cost, tokens)
+        check_claims(
+            [claim], batch_cost(self.cost, batch, context).cost, f"costs {self.cost.name!r}"
+        )
 
     def _count(self, policy: Policy) -> int:
         draws = policy.random or self.trace.ratio is not None
         return self.plan.replicates if draws else 1
-
-    def _estimate(self, plain: Array, seconds: Array) -> Estimate:
-        options: dict[str, Any] = {"level": self.plan.level, "seed": self.plan.seed}
-        return estimate(stacked(plain, seconds), quotient, **options)

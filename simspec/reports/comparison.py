@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
+from simspec.cost.gate import no_interval
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import (
     MIN_PROMPTS,
@@ -30,6 +31,9 @@ from simspec.trace.trace import Trace
 
 BEST_FIXED = "best_fixed"
 """The baseline that is the best fixed draft length in hindsight."""
+
+UNSETTLED = "not settled"
+"""The verdict at costs that give no intervals."""
 
 Array = NDArray[np.float64]
 
@@ -94,7 +98,7 @@ class Comparison:
 def compare(
     traces: Mapping[str, Trace | Path | str],
     policies: Sequence[Any],
-    costs: Any = 0.1,
+    costs: Any,
     against: str = BEST_FIXED,
     replicates: int = 4,
     question: Question = DEFAULTS,
@@ -106,7 +110,7 @@ def compare(
 def comparisons(
     traces: Mapping[str, Trace | Path | str],
     policies: Sequence[Any],
-    costs: Any = 0.1,
+    costs: Any,
     against: str = BEST_FIXED,
     replicates: int = 4,
     question: Question = DEFAULTS,
@@ -123,8 +127,9 @@ def comparisons(
         seconds, plain, baseline = _seconds(
             trace, policies, cost, against, replicates, question.seed
         )
+        settled = not no_interval(cost)
         found += [
-            compare_seconds(name, plain, (policy, seconds[policy]), baseline, question)
+            compare_seconds(name, plain, (policy, seconds[policy]), baseline, question, settled)
             for policy in seconds
             if policy != baseline[0]
         ]
@@ -153,29 +158,31 @@ def compare_seconds(
     policy: tuple[str, Array],
     baseline: tuple[str, Array],
     question: Question = DEFAULTS,
+    settled: bool = True,
 ) -> Comparison:
     """One comparison of seconds [P] or [P, 1 + R] of the same prompts, without regard to others.
 
-    Entry r of both is of one replicate of the costs. ValueError for fewer than 8 prompts.
+    Entry r of both is of one replicate of the costs. settled: whether the costs give intervals;
+    else there are none, and no p. ValueError for fewer than 8 prompts.
     """
     options: dict[str, Any] = {
         "level": question.level,
         "resamples": question.resamples,
         "seed": question.seed,
     }
-    p = paired_p(plain, policy[1], baseline[1], question.resamples, question.seed)
-    return Comparison(
-        recording,
-        policy[0],
-        baseline[0],
+    estimates = (
         ratio(plain, policy[1], **options),
         ratio(plain, baseline[1], **options),
         ratio_difference(plain, policy[1], plain, baseline[1], **options),
-        difference_error(plain, policy[1], baseline[1]),
-        p,
-        "",
-        math.nan,
-        None,
+    )
+    p = paired_p(plain, policy[1], baseline[1], question.resamples, question.seed)
+    error, verdict = difference_error(plain, policy[1], baseline[1]), ""
+    if not settled:
+        one, other, gap = (replace(each, low=math.nan, high=math.nan) for each in estimates)
+        estimates = one, other, gap
+        p, error, verdict = math.nan, math.nan, UNSETTLED
+    return Comparison(
+        recording, policy[0], baseline[0], *estimates, error, p, verdict, math.nan, None
     )
 
 
@@ -205,14 +212,19 @@ def corrected(found: Sequence[Comparison], question: Question) -> list[Compariso
     detectable = (t_{1 - alpha / 2m} + t_power) error, alpha = 1 - level, m comparisons, Student's t
     of P - 1 degrees; prompts_needed = P (detectable / |difference|)^2, at least 8.
     """
-    if not found:
-        return []
+    judged = [c for c in found if c.verdict != UNSETTLED]
+    if not judged:
+        return list(found)
     alpha = 1 - question.level
-    adjusted = holm(np.array([c.p for c in found]))
+    adjusted = dict(zip(map(id, judged), holm(np.array([c.p for c in judged]))))
     rows = []
-    for c, p in zip(found, adjusted):
+    for c in found:
+        if id(c) not in adjusted:
+            rows.append(c)
+            continue
+        p = adjusted[id(c)]
         prompts = c.difference.prompts
-        tails = stdtrit(prompts - 1, np.array([1 - alpha / 2 / len(found), question.power]))
+        tails = stdtrit(prompts - 1, np.array([1 - alpha / 2 / len(judged), question.power]))
         detectable, seen = float(tails.sum() * c.error), abs(c.difference.value)
         needed = None
         if seen > 0 and detectable / seen < 1e6:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simspec.cost.gate import no_interval
 from simspec.cost.model import CostModel
 from simspec.numerics.formulas import depthwise_committed
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
@@ -62,7 +63,7 @@ class DrafterRow:
 
 def compare_drafters(
     traces: Mapping[str, Trace | Path | str],
-    costs: Any = 0.1,
+    costs: Any,
     K: int | None = None,
     level: float = 0.95,
     resamples: int = 1000,
@@ -108,6 +109,7 @@ def _figures(
         alphas = np.nan_to_num(totals[..., :best] / totals[..., best:])
         return depthwise_committed(alphas) / (1 + steps[best])
 
+    unsettled, alone = no_interval(cost), options | {"limits": not no_interval(cost)}
     plain, counts = stacked(tokens * cost.baseline, times[:, best]), zip(accepted.T, tried.T)
     depths = np.concatenate((accepted[:, :best], tried[:, :best]), axis=1)
     few = f"{len(tokens)} prompts, an interval takes {MIN_PROMPTS}"
@@ -118,9 +120,9 @@ def _figures(
         "c": float(steps[1]),
         "marginal": float((steps[K] - steps[1]) / (K - 1)) if K > 1 else np.nan,
         "best_k": best,
-        "speedup": estimate(plain, quotient, **options),
-        "expected": estimate(depths, expected, **options),
-        "note": few if len(tokens) < MIN_PROMPTS else "",
+        "speedup": estimate(plain, quotient, **alone),
+        "expected": estimate(depths, expected, **alone),
+        "note": few if len(tokens) < MIN_PROMPTS else unsettled,
     }
 
 

@@ -34,8 +34,8 @@ Array = NDArray[np.float64]
 
 def score(
     traces: Mapping[str, Trace | Path | str],
+    costs: Any,
     policies: Sequence[Any] | None = None,
-    costs: Any = 0.1,
     replicates: int = 4,
     seed: int = 0,
     resamples: int = 4000,
@@ -55,7 +55,8 @@ def score(
     | low, high | BCa bootstrap interval of the share over prompts and replicates of the \
 costs, best fixed K held |
 
-    low and high are None where some resample may hold no prompt on which the oracle gains. traces
+    low and high are None where some resample may hold no prompt on which the oracle gains, and at
+    costs without intervals. traces
     {name: Trace or path}; costs a CostModel, a ratio or {name: either}; policies as `sweep` takes
     them, default those of DEFAULT_POLICIES whose features the recording has. Under the rejection
     rule each replicate draws what is accepted, and its oracle knows that draw. ValueError for what
@@ -74,7 +75,8 @@ costs, best fixed K held |
         for policy in resolved:
             columns = stacked(*(found.seconds[name] for name in (best, policy.name, "oracle")))
             speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1, 0])}
-            rows.append(speedup | _gap(columns, level, resamples, seed))
+            limits = not found.unsettled
+            rows.append(speedup | _gap(columns, limits, level, resamples, seed))
         fitted = reachable(trace, cost, seed)
         reached = max([fitted.hindsight, *(row["speedup"] for row in rows)])
         scores.append(
@@ -115,12 +117,15 @@ def _evaluated(
     return replace(found[0], seconds=seconds)
 
 
-def _gap(columns: Array, level: float, resamples: int, seed: int) -> dict[str, float | None]:
+def _gap(
+    columns: Array, known: bool, level: float, resamples: int, seed: int
+) -> dict[str, float | None]:
     totals = columns.sum(axis=0)[:, 0]
     fixed_time, policy_time, oracle_time = totals
     limits: dict[str, float | None] = {"share": None, "low": None, "high": None}
     if fixed_time - oracle_time > 1e-12 * fixed_time:
         limits["share"] = float(share(totals))
+    if known and limits["share"] is not None:
         try:
             interval = bootstrap(columns, share, level, resamples, seed)
             limits |= {"low": interval.low, "high": interval.high}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simspec.cost.gate import no_interval
 from simspec.cost.model import CostModel
 from simspec.engines import Export
 from simspec.engines.choice import Evidence, best_length, choose
@@ -22,13 +23,14 @@ from simspec.policies import make
 from simspec.policies.fixed import fixed
 from simspec.policies.oracles import oracle
 from simspec.policy.predictor import examples, reliability
-from simspec.replay.evaluation import covers_text, evaluate, priced_recordings
+from simspec.replay.evaluation import covers_text, evaluate, priced_recordings, unsettled
 from simspec.replay.replay import replay
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds, corrected
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
 from simspec.reports.reachable import reachable
 from simspec.reports.speedup_curve import Point, point
 from simspec.trace.acceptance import depth_acceptance, drawn_trace
+from simspec.trace.recordings import measured_on
 from simspec.trace.trace import Trace, load_trace
 
 LEAST_BIN = 40
@@ -90,9 +92,36 @@ class RecordingFigures:
         return min(max(share, 0.0), 1.0)
 
     @property
+    def unsettled(self) -> str:
+        """Why these costs settle nothing; "" where they give intervals."""
+        return unsettled(self.cost)
+
+    @property
     def pays(self) -> bool:
         """Whether the best fixed length is faster than plain decoding by its whole interval."""
         return self.best_k > 0 and self.best.speedup.low > 1
+
+
+@dataclass(frozen=True)
+class TokenFigures:
+    """What a recording without costs says: tokens a round, and no time.
+
+    tokens_per_round: float64[K + 1] by fixed length; the others as in `RecordingFigures`.
+    """
+
+    name: str
+    trace: Trace
+    tokens_per_round: NDArray[np.float64]
+    acceptance: NDArray[np.float64]
+    calibration: NDArray[np.float64] | None
+
+
+def token_figures(name: str, trace: Trace, seed: int = 0) -> TokenFigures:
+    """The figures of a recording without costs."""
+    draw = drawn_trace(trace, seed)
+    rounds = [len(replay(draw, fixed(k), seed)) for k in range(trace.K + 1)]
+    tokens, depths = trace.rows / np.array(rounds), depth_acceptance(trace)[1]
+    return TokenFigures(name, trace, tokens, depths, _calibration(trace))
 
 
 def figures_of(
@@ -108,6 +137,7 @@ def figures_of(
     ValueError for what cannot run.
     """
     ((_, _, cost),) = priced_recordings({name: trace}, cost)
+    settled = not no_interval(cost)
     cost = cost.truncate(trace.K) if cost.K > trace.K else cost
     adaptive = [make(policy, trace, cost) for policy in policies or DEFAULT_POLICIES]
     if not policies:
@@ -137,7 +167,7 @@ def figures_of(
         compared = [
             compare_seconds(
                 name, found.plain, (policy.name, found.seconds[policy.name]),
-                (baseline, found.seconds[baseline]), question,
+                (baseline, found.seconds[baseline]), question, settled,
             )
             for policy in adaptive
             if policy.name != baseline
@@ -231,6 +261,8 @@ class Recommendation:
     def sentence(self) -> str:
         """The recommendation in words."""
         drafter, name = self.figures.trace.meta.drafter, self.figures.short
+        if self.figures.unsettled:
+            return f"Not settled {self.figures.unsettled}."
         if self.gain is not None and not self.figures.pays and self.gain.speedup.low > 1:
             return (
                 f"Draft with {drafter} under {self.gain.policy}: {times(self.gain.speedup)} over "
@@ -263,9 +295,10 @@ def recommend(figures: Sequence[RecordingFigures], question: Question) -> list[R
         if c.verdict == "faster":
             gains[c.recording] = c
 
-    def reached(f: RecordingFigures) -> float:
+    def reached(f: RecordingFigures) -> tuple[bool, float]:
         gain = gains.get(f.name)
-        return f.best.speedup.value if gain is None else gain.speedup.value
+        value = f.best.speedup.value if gain is None else gain.speedup.value
+        return not f.unsettled, value
 
     fastest = {key: max(members, key=reached) for key, members in groups.items()}
     return [Recommendation(key, f, gains.get(f.name)) for key, f in fastest.items()]
@@ -278,14 +311,14 @@ def times(speedup: Estimate) -> str:
 
 def report(
     traces: Mapping[str, Trace | Path | str],
-    costs: Any = 0.1,
+    costs: Any,
     policies: Sequence[str] = (),
     replicates: int = 4,
     question: Question = DEFAULTS,
     notes: Sequence[str] = (),
     jobs: int = 1,
 ) -> str:
-    """The HTML of the page; costs is a CostModel, a ratio or {name: either}.
+    """The HTML of the page; costs is a CostModel, a ratio, None or {name: one of these}.
 
     `notes` are shown under the title; recordings are replayed by `jobs` processes.
     ValueError for what cannot run.
@@ -296,13 +329,15 @@ def report(
 
 def all_figures(
     traces: Mapping[str, Trace | Path | str],
-    costs: Any = 0.1,
+    costs: Any,
     policies: Sequence[str] = (),
     replicates: int = 4,
     question: Question = DEFAULTS,
     jobs: int = 1,
-) -> Iterator[RecordingFigures]:
-    """The figures of each recording, in order, as soon as they are known."""
+) -> Iterator[RecordingFigures | TokenFigures]:
+    """The figures of each recording, in order, as soon as they are known; those without costs have
+    TokenFigures.
+    """
     work = [
         (name, source, costs[name] if isinstance(costs, Mapping) else costs)
         for name, source in traces.items()
@@ -314,19 +349,23 @@ def all_figures(
 
     # processes: most of the time is Python between the replays
     parallel = Parallel(n_jobs=min(jobs, len(work)), return_as="generator")
-    figures: Iterator[RecordingFigures] = parallel(
+    figures: Iterator[RecordingFigures | TokenFigures] = parallel(
         delayed(_figures)(*source, *settings) for source in work
     )
     return figures
 
 
-def _figures(name: str, source: Trace | Path | str, cost: Any, *settings: Any) -> RecordingFigures:
+def _figures(
+    name: str, source: Trace | Path | str, cost: Any, *settings: Any
+) -> RecordingFigures | TokenFigures:
     trace = source if isinstance(source, Trace) else load_trace(source)
+    if cost is None:
+        return token_figures(name, trace, settings[-1].seed)
     return figures_of(name, trace, cost, *settings)
 
 
 def page_of(
-    figures: Sequence[RecordingFigures],
+    figures: Sequence[RecordingFigures | TokenFigures],
     question: Question = DEFAULTS,
     notes: Sequence[str] = (),
     advice: Sequence[tuple[str, str]] = (),
@@ -343,16 +382,51 @@ def page_of(
     loader = PackageLoader("simspec.reports", ".")
     pages = Environment(loader=loader, autoescape=True, finalize=_printable)
     pages.filters["texts"] = texts
-    advice = advice or [(_about(r), r.sentence) for r in recommend(figures, question)]
+    counted = [f for f in figures if isinstance(f, TokenFigures)]
+    priced = [f for f in figures if isinstance(f, RecordingFigures)]
+    advice = advice or [(_about(r), r.sentence) for r in recommend(priced, question)]
     return pages.get_template("page.html").render(
+        counted=[_counted(f) for f in counted],
         notes=notes,
         advice=advice,
         first=first,
         code=code or {},
-        covered=covers_text((f.cost for f in figures), question.level),
-        drafters=_drafters(figures),
-        recordings=[_recording(f, question) for f in figures],
+        covered=covers_text((f.cost for f in priced), question.level),
+        drafters=_drafters(priced),
+        recordings=[_recording(f, question) for f in priced],
     )
+
+
+def _counted(f: TokenFigures) -> dict[str, Any]:
+    """What the template shows of a recording without costs."""
+
+    def draw(axes: Any) -> None:
+        axes.plot(range(len(f.tokens_per_round)), f.tokens_per_round, "o-", color=ACCENT, ms=4)
+        axes.set(xlabel="draft length K", ylabel="tokens a round")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+
+    lengths = enumerate(f.tokens_per_round)
+    return {
+        "name": Path(f.name).name.removesuffix(".parquet"),
+        "about": _recorded(f.trace),
+        "charts": [("Tokens a round, by draft length", svg(draw, 2.6)), *_acceptance_charts(f)],
+        "table": frame([{f"K = {k}": f"{tokens:.2f}" for k, tokens in lengths}], names=0),
+    }
+
+
+def _recorded(trace: Trace) -> str:
+    meta = trace.meta
+    return (
+        f"{meta.drafter}, {meta.rule}; {trace.sequences} prompts, {trace.rows:,} tokens; "
+        f"recorded on {meta.device or 'an unknown device'}"
+    )
+
+
+def _acceptance_charts(f: RecordingFigures | TokenFigures) -> list[tuple[str, str]]:
+    charts = [("Acceptance by depth, over all positions", depth_chart(f.acceptance))]
+    if f.calibration is not None and len(f.calibration) > 1:
+        charts.append(("Calibration of confidence", calibration_chart(f.calibration)))
+    return charts
 
 
 def _printable(value: Any) -> Any:
@@ -374,7 +448,7 @@ def _drafters(figures: Sequence[RecordingFigures]) -> Any:
             "recording": f.short,
             "drafter": f.trace.meta.drafter,
             "rule": f.trace.meta.rule,
-            "best K": f.best_k,
+            "best K": None if f.unsettled else f.best_k,
             "speedup": times(f.best.speedup),
             "tokens a round": f.tokens_per_round,
             "best policy": f.policies[0].policy if f.policies else None,
@@ -388,7 +462,6 @@ def _drafters(figures: Sequence[RecordingFigures]) -> Any:
 
 def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
     """What the template shows of a recording."""
-    meta = f.trace.meta
     shown = [
         (f"fixed:{f.best_k}", f.best.speedup, "best"),
         *((point.policy, point.speedup, "policy") for point in f.policies[:SHOWN]),
@@ -398,10 +471,8 @@ def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
     charts = [
         ("Draft length", curve_chart(f.curve, f.oracle, f.best_k)),
         ("Policies", policy_chart(sorted(shown, key=lambda row: -row[1].value))),
-        ("Acceptance by depth, over all positions", depth_chart(f.acceptance)),
+        *_acceptance_charts(f),
     ]
-    if f.calibration is not None and len(f.calibration) > 1:
-        charts.append(("Calibration of confidence", calibration_chart(f.calibration)))
     shares = {part: f"{share:.1%}" for part, share in f.shares.items()}
     compared = [
         {
@@ -415,14 +486,17 @@ def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
     formats = {f"difference [{question.level:.0%}]": "+.3f"}
     return {
         "figures": f,
-        "about": f"{meta.drafter}, {meta.rule}; {f.trace.sequences} prompts, {f.trace.rows:,} "
-        f"tokens; recorded on {meta.device or 'an unknown device'}; costs of "
-        f"{f.cost.device or f.cost.name}",
+        "about": f"{_recorded(f.trace)}; costs of {_priced_on(f.cost)}",
         "charts": charts,
         "shares": frame([shares], names=0),
         "comparisons": frame(compared, formats=formats),
         "lines": engine_lines(f),
     }
+
+
+def _priced_on(cost: CostModel) -> str:
+    given = not cost.device and cost.origin is None and cost.name.startswith("c=")
+    return f"given ratio {cost.name[2:]}" if given else f"{cost.name} ({measured_on(cost)})"
 
 
 def _exact(value: float, like: Estimate) -> Estimate:

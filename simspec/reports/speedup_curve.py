@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def speedup_curve(
 def point(found: Evaluation, policy: str, K: int | None, level: float, seed: int) -> Point:
     """The point of an evaluated policy."""
     speedup = found.speedup(policy, level=level, seed=seed)
-    if speedup.prompts < MIN_PROMPTS:
+    if speedup.prompts < MIN_PROMPTS and not found.unsettled:
         speedup = replace(speedup, low=speedup.value, high=speedup.value)
     return Point(policy, K, speedup)
 
@@ -82,7 +83,7 @@ def source_note(trace: Trace, cost: Any) -> str:
     price = (
         f"costs of {cost.device or 'no device named'}"
         if hasattr(cost, "device")
-        else f"a draft step is {cost:g} of a target step"
+        else f"given ratio {cost:g}"
     )
     return f"recorded: {_short(device)}{f', {dtype}' if dtype else ''}; {_short(price)}"
 
@@ -116,6 +117,7 @@ def plot_curves(
         legend |= _draw_panel(axes, points, colors)
         interval = points[0].speedup
         level = f"{interval.level:.0%} intervals over {interval.prompts} prompts"
+        level = "no intervals" if isnan(interval.low) else level
         axes.set(
             xlabel="draft length K",
             ylabel="modelled speedup over plain decoding",

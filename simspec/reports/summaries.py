@@ -19,15 +19,18 @@ FIGURES = ("committed_per_round", "v_d", "r_d", "hm", "speedup", "cut_share")
 
 
 def gains_frame(table: Any) -> Any:
-    """The means of FIGURES over draws by NAMES, in the order of the sweep's rows."""
-    means = table.groupby(list(NAMES), sort=False)[list(FIGURES)].mean().reset_index()
+    """The means of FIGURES over draws by NAMES, in the order of the sweep's rows; without speedups
+    where no recording has costs.
+    """
+    names, figures = ([n for n in of if n in table.columns] for of in (NAMES, FIGURES))
+    means = table.groupby(names, sort=False, dropna=False)[figures].mean().reset_index()
     means["trace"] = [Path(name).name for name in means["trace"]]
     notes = (
         "committed_per_round: tokens a round. v_d: accepted of computed. r_d: accepted of output. "
         "hm: their harmonic mean. cut_share: rounds that the recorded depth may have cut.",
     )
     optional = ("cut_share", "hm", "r_d", "v_d", "committed_per_round")
-    return frame(means.to_dict("records"), names=len(NAMES), notes=notes, optional=optional)
+    return frame(means.to_dict("records"), names=len(names), notes=notes, optional=optional)
 
 
 def contents_frame(name: str, trace: Trace) -> Any:

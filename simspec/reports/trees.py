@@ -1,7 +1,7 @@
 """Chains, CAPE's sets and draft trees compared on recordings at equal node budgets."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec import policies as policy_names
+from simspec.cost.gate import Claim, check_claims, no_interval
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, difference, estimate, quotient, stacked
 from simspec.output.frames import frame
@@ -118,6 +119,10 @@ def row_figures(
         statistic = quotient if len(columns) == 2 else difference
         return estimate(stacked(*columns), statistic, **options)
 
+    def priced(*columns: Array) -> Estimate:
+        found = of(*columns)
+        return replace(found, low=np.nan, high=np.nan) if no_interval(cost) else found
+
     no_depth = Estimate(np.nan, np.nan, np.nan, options["level"], len(tokens))
     return {
         "tau": of(tokens, rounds),
@@ -127,8 +132,8 @@ def row_figures(
         if equal is None
         else of(tokens, rounds, equal[:, TOKENS], equal[:, ROUNDS]),
         "alpha": tuple(float(r / t) if t else float("nan") for r, t in zip(right, tried)),
-        "speedup": of(plain, seconds),
-        "gain": of(plain, seconds, plain, chain),
+        "speedup": priced(plain, seconds),
+        "gain": priced(plain, seconds, plain, chain),
     }
 
 
@@ -252,7 +257,7 @@ class Candidates:
 
 def compare_trees(
     traces: Mapping[str, Trace | Path | str],
-    costs: Any = 0.1,
+    costs: Any,
     nodes: Sequence[int] = BUDGETS,
     k: int | None = None,
     policies: Sequence[Any] = (),
@@ -295,6 +300,11 @@ def compare_trees(
             )
             cost = cost.widen(most)
         of_recording, failed = _rows(name, trace, cost, candidates, options)
+        check_claims(
+            (Claim(r.policy, r.speedup.value, r.tau.value, r.speedup.low) for r in of_recording),
+            cost,
+            f"{name}, costs {cost.name!r}",
+        )
         rows += of_recording
         for reason in dict.fromkeys(str(error) for _, error in failed):
             without = ", ".join(policy for policy, error in failed if str(error) == reason)

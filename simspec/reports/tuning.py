@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simspec.cost.gate import no_interval
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, holm
 from simspec.output.frames import frame
@@ -18,7 +19,7 @@ from simspec.policy.predictor import split_by_task
 from simspec.policy_kind import Argument
 from simspec.replay.evaluation import evaluate, priced_recordings
 from simspec.replay.replay import replay
-from simspec.reports.comparison import paired_p
+from simspec.reports.comparison import UNSETTLED, paired_p
 from simspec.trace.trace import Trace
 
 PER_ARGUMENT = 8
@@ -58,7 +59,7 @@ class Search:
 class Half:
     """One half of a recording's prompts: speedups over plain decoding, paired by prompt.
 
-    p: `paired_p` of modelled seconds, of this recording alone.
+    p: `paired_p` of modelled seconds, of this recording alone; 1 at costs without intervals.
     """
 
     default: Estimate
@@ -82,6 +83,7 @@ class Tuned:
     | holds | faster on held-out prompts: p is at most 1 - level |
     | over-fitted | faster on the prompts tuned on by their interval, and not on those held out |
     | no gain | faster on neither |
+    | not settled | the costs give no intervals |
 
     p: of the held-out half, after Holm's step-down over the recordings.
     """
@@ -281,7 +283,8 @@ def _reported(
     """Both halves, before `corrected`: that tuned on with the draws tuned with, else others."""
     fit = _half(trace.select(parts[0]), cost, texts, search, search.seed)
     held_out = _half(trace.select(parts[1]), cost, texts, search, search.seed + search.replicates)
-    verdict = "default kept" if texts[0] == texts[1] else ""
+    verdict = UNSETTLED if no_interval(cost) else ""
+    verdict = "default kept" if texts[0] == texts[1] else verdict
     return Tuned(recording, fit, held_out, held_out.p, verdict)
 
 
@@ -296,7 +299,7 @@ def _half(trace: Trace, cost: CostModel, texts: tuple[str, str], search: Search,
         found.speedup(before, **options),
         found.speedup(after, **options),
         found.gain(after, before, **options),
-        paired_p(found.plain, *times, RESAMPLES, search.seed),
+        1.0 if found.unsettled else paired_p(found.plain, *times, RESAMPLES, search.seed),
     )
 
 

@@ -1,14 +1,19 @@
 """Recordings by name: files, those of a checkout's traces/, or the one in the wheel."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from simspec.cost.model import CostModel
+from simspec.cost.provenance import CostOrigin
 from simspec.cost.table import CostTable, check_comparable, load_cost, warning_notes
 from simspec.trace.trace import Trace, load_trace
 
+GIVE_COSTS = (
+    "give --cost FILE, as `simspec measure` or `simspec engine measure` writes it, or --cost RATIO "
+    "of a draft step to a target step, as you have measured it"
+)
 CHECKOUT = Path(__file__).parents[2] / "traces"
 EXAMPLE = Path(__file__).parents[1] / "example"
 
@@ -78,14 +83,14 @@ def costs_of(
     batch: int | None = None,
     context: int | None = None,
 ) -> dict:
-    """{name: CostModel or ratio} of these recordings: one file or ratio for all, else each one's
-    own, else 0.1.
+    """{name: CostModel, ratio or None} of these recordings: one file or ratio for all, else each
+    one's own; None without one.
 
     batch and context choose a cell of cost tables; context moves a cost with terms for cached
     tokens. ValueError for files that are no costs, or have no such cell.
     """
     return {
-        name: _cost(cost if cost is not None else cost_beside(path) or "0.1", batch, context)
+        name: _cost(cost if cost is not None else cost_beside(path), batch, context)
         for name, path in paths.items()
     }
 
@@ -110,22 +115,67 @@ def comparable_costs(
     return costs, [*check_comparable(labeled, mixed), *warning_notes(read)]
 
 
-def whole_cost(path: Path, cost: str | None = None) -> CostModel | CostTable | float:
-    """The cost file or ratio of a recording, tables whole: the one given, else its own, else
-    0.1.
-    """
-    return _read(cost if cost is not None else cost_beside(path) or "0.1")
+def whole_costs(paths: Mapping[str, Path], cost: str | None = None) -> dict[str, Any]:
+    """{name: cost file or ratio}, tables whole: the one given, else its own; None without one."""
+    sources = {name: cost if cost is not None else cost_beside(p) for name, p in paths.items()}
+    return {name: None if of is None else read_cost(of) for name, of in sources.items()}
 
 
-def _read(text: Any) -> CostModel | CostTable | float:
+def check_priced(costs: Mapping[str, Any]) -> None:
+    """ValueError where a recording has no costs, for what cannot be said without them."""
+    if without := [name for name, cost in costs.items() if cost is None]:
+        raise ValueError(f"{has_no_costs(without)}, which speedups need: {GIVE_COSTS}")
+
+
+def cost_notes(
+    paths: Mapping[str, Path], costs: Mapping[str, Any], cost: str | None = None
+) -> list[str]:
+    """Sentences that say where the costs of a table come from, and which recordings have none."""
+    files: dict[str, list[str]] = {}
+    for name, held in costs.items():
+        if isinstance(held, CostModel | CostTable):
+            file = Path(cost or cost_beside(paths[name]) or name).name
+            files.setdefault(measured_on(held), []).append(file)
+        elif held is not None:
+            files.setdefault(f"given ratio {held:g}", [])
+    texts = [f"{_several(of)} ({text})" if of else text for text, of in files.items()]
+    notes = [f"Modeled at the costs of {'; '.join(texts)}."] if texts else []
+    if without := [name for name, held in costs.items() if held is None]:
+        notes.append(f"{has_no_costs(without)}, so no speedup is shown: {GIVE_COSTS}.")
+    return notes
+
+
+def measured_on(cost: CostModel | CostTable) -> str:
+    """The device of measured costs and the version of what ran on it."""
+    origin = cost.origin or CostOrigin()
+    engine, own = origin.engines.get("target", ""), origin.versions.get("simspec")
+    versioned = engine if any(map(str.isdigit, engine)) or not own else f"simspec {own}"
+    device = cost.device or "no device named"
+    return f"{device}, {versioned or 'no version named'}"
+
+
+def has_no_costs(names: Sequence[str]) -> str:
+    """The start of a sentence on recordings without costs."""
+    return f"{_several(names)} {'has' if len(names) == 1 else 'have'} no costs"
+
+
+def _several(names: Iterable[str]) -> str:
+    first, *more = dict.fromkeys(names)
+    return f"{first} and {len(more)} more" if more else first
+
+
+def read_cost(text: Any) -> CostModel | CostTable | float:
+    """The ratio of a number, else the costs of a file."""
     try:
         return float(text)
     except (TypeError, ValueError):
         return load_cost(text)
 
 
-def _cost(text: Any, batch: Any, context: Any) -> CostModel | float:
-    read = _read(text)
+def _cost(text: Any, batch: Any, context: Any) -> CostModel | float | None:
+    if text is None:
+        return None
+    read = read_cost(text)
     if isinstance(read, CostTable):
         return read.at(batch, context)
     if isinstance(read, CostModel):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from simspec.output.names import printable
 from simspec.trace.file import (
     ARRAYS,
     BY_ROW,
@@ -90,6 +91,30 @@ class Trace:
         for name in ARRAYS:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, np.ascontiguousarray(getattr(self, name)))
+
+    def __repr__(self) -> str:
+        meta = self.meta
+        return printable(
+            f"Trace({meta.drafter!r} for {meta.target!r}, {meta.rule}, K = {self.K}: "
+            f"{self.sequences} sequences, {self.rows} tokens)"
+        )
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row for each output token.
+
+        Columns: sequence (0 .. S - 1), id and task of its prompt, position in the output, token,
+        depth and run. Features and prompts stay arrays.
+        """
+        from pandas import DataFrame
+
+        sequence = np.repeat(np.arange(self.sequences), np.diff(self.offset))
+        columns = {
+            "sequence": sequence,
+            "id": np.array(self.meta.ids, object)[sequence],
+            "task": np.array(self.meta.tasks, object)[sequence],
+            "position": np.arange(self.rows) - self.offset[sequence],
+        }
+        return DataFrame(columns | {n: getattr(self, n) for n in ("token", "depth", "run")})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Trace) or self.meta != other.meta:
@@ -375,6 +400,21 @@ class Rounds:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    def __repr__(self) -> str:
+        accepted, sequences = int(self.accepted.sum()), len(self.offset) - 1
+        return f"Rounds({len(self)} of {sequences} sequences: {accepted} drafted tokens accepted)"
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame with a row for each round, in order.
+
+        Columns: sequence (0 .. S - 1), then row, computed, drafted and accepted as here.
+        """
+        from pandas import DataFrame
+
+        sequence = np.repeat(np.arange(len(self.offset) - 1), np.diff(self.offset))
+        names = ("row", "computed", "drafted", "accepted")
+        return DataFrame({"sequence": sequence} | {name: getattr(self, name) for name in names})
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Rounds) and all(

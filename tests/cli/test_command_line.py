@@ -23,12 +23,12 @@ def recording(tmp_path):
 
 def test_json_csv_and_plot_hold_the_sweep(capsys, recording, tmp_path):
     names = [f"--policy={name}" for name in ("fixed:0", "fixed:2", "beta_ts")]
-    written = ("--csv", tmp_path / "t.csv", "--plot", tmp_path / "t.png")
+    written = ("--csv", tmp_path / "t.csv", "--plot", tmp_path / "t.png", "--cost", 0.1)
     code, out, err = run(capsys, "sweep", recording, *names, *written, "--json", "--replicates", 2)
     data = json.loads(out)
     assert (code, err) == (0, "")
     assert (data["report"], data["seed"], data["covers"]) == ("gains", 0, ["prompts"])
-    table = sweep(recording, ["fixed:0", "fixed:2", "beta_ts"], replicates=2, progress=False)
+    table = sweep(recording, ["fixed:0", "fixed:2", "beta_ts"], 0.1, replicates=2, progress=False)
     means = table.groupby("policy", sort=False).speedup.mean()
     assert {row["policy"]: row["speedup"] for row in data["rows"]} == pytest.approx(dict(means))
     assert out.count("NaN") == 0
@@ -39,7 +39,7 @@ def test_json_csv_and_plot_hold_the_sweep(capsys, recording, tmp_path):
 
 
 def test_default_policies_are_those_that_the_recording_serves(capsys, recording):
-    code, out, _ = run(capsys, "sweep", recording, "--by", "task")
+    code, out, _ = run(capsys, "sweep", recording, "--by", "task", "--cost", 0.1)
     assert code == 0
     for name, shown in (("oracle", True), ("fixed:6", True), ("fixed:8", False)):
         assert (name in out) == shown

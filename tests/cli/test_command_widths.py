@@ -10,8 +10,8 @@ NAMES = ("tiny-early_exit-greedy", "tiny-early_exit[red]-greedy")
 ONE, TWO = (f"--policy={policy}" for policy in ("fixed:1", "confidence:0.5"))
 COMMANDS = [
     ("sweep", ONE, TWO),
-    ("sweep", "--report=oracle", ONE),
-    ("sweep", "--report=differences", ONE),
+    ("sweep", "--report=oracle", "--cost", 0.1, ONE),
+    ("sweep", "--report=differences", "--cost", 0.1, ONE),
     ("sweep", "--report=drafters", "--cost", 0.1),
     ("sweep", "--report=trees", "--cost", 0.1, "--nodes", 4),
     ("sweep", "--report=batch", "--cost", 0.1, "-b", 2),

@@ -173,7 +173,7 @@ def test_policies_plan_with_the_costs_as_measured():
         assert (spent[:, 0] == exact[name]).all()
     for r, replicate in enumerate(cost.replicates):
         job = ReplayJob("", "", trace, cost, policies.make("oracle", trace, bare), 0, 0)
-        assert (seconds["oracle"][:, 1 + r] == sequence_seconds(job)[:, 1 + r]).all()
+        assert (seconds["oracle"][:, 1 + r] == sequence_seconds(job)[0][:, 1 + r]).all()
         again = evaluate(trace, ["oracle"], replicate, 1).times
         assert again["oracle"].sum() < seconds["oracle"][:, 1 + r].sum()
 
@@ -219,7 +219,7 @@ def test_reports_widen_and_keep_their_figures():
     bare = load_cost(f"{FILE}.cost.json")
 
     def found(cost):
-        (scored,) = score({"t": trace}, ["confidence:0.4"], {"t": cost}, 1, resamples=500)
+        (scored,) = score({"t": trace}, {"t": cost}, ["confidence:0.4"], 1, resamples=500)
         drafter = compare_drafters({"t": trace}, {"t": cost})[0]
         gain = choose(Evidence({"t": trace}, (1,), {"t": (cost,)})).gains[0]
         (row,) = scored["policies"]

@@ -278,7 +278,7 @@ def test_trees_are_refused_with_the_reason(tmp_path):
 
 
 def test_tree_tables_hold_chains_alone_and_say_why():
-    rows, notes = compare_trees({"drawn": drawn_recording(0)}, resamples=200)
+    rows, notes = compare_trees({"drawn": drawn_recording(0)}, 0.1, resamples=200)
     assert rows
     assert not any(row.policy.startswith(("optimal", "full", "dynamic", "cape")) for row in rows)
     left_out = " ".join(note for note in notes if "without" in note)

@@ -330,7 +330,7 @@ def test_sweeps_draw_again_for_each_replicate(recording):
     assert table.random.all()
     assert table[table.policy == "fixed:2"].accepted.nunique() > 1
     assert table[table.policy == "fixed:0"].accepted.nunique() == 1
-    assert compare_drafters({"r": recording})[0].rule == "rejection"
+    assert compare_drafters({"r": recording}, 0.1)[0].rule == "rejection"
 
 
 @pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])

@@ -53,7 +53,7 @@ TRACES = {
 }
 DRAWING = [beta_ts(), cost_ts(), "cali_ts:predictor=confidence"]
 PLAIN = [fixed(2), oracle, "confidence:0.5", _local_policy()]
-SWEEP = dict(policies=[*DRAWING, *PLAIN], replicates=3, by="prompt")
+SWEEP = dict(policies=[*DRAWING, *PLAIN], costs=0.1, replicates=3, by="prompt")
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,8 @@ def expected():
 
 def test_one_option_prints_the_same_table(scheduler, tmp_path, capsys):
     synthetic.iid(0.6, 5, 40, 4, seed=3).save(tmp_path / "a.parquet")
-    command = "sweep", tmp_path / "a.parquet", "--policy", "beta_ts", "--policy", "oracle", "--json"
+    policies = "--policy", "beta_ts", "--policy", "oracle"
+    command = "sweep", tmp_path / "a.parquet", *policies, "--cost", 0.1, "--json"
     code, alone, _ = run(capsys, *command)
     assert code == 0
     code, spread, err = run(capsys, *command, "--cluster", scheduler)
@@ -148,12 +149,14 @@ def test_missing_package_is_one_line(recording, monkeypatch):
     words = (
         f"a sweep on {NOBODY} needs Dask, which is not installed: pip install 'simspec[cluster]'"
     )
-    refused(recording, "sweep", "a.parquet", "--cluster", NOBODY, words=words)
+    options = "--policy", "fixed:1", "--cluster", NOBODY
+    refused(recording, "sweep", "a.parquet", *options, words=words)
 
 
 def test_kept_results_beside_a_cluster_are_refused(recording):
     words = "leave out --jobs and --keep"
-    refused(recording, "sweep", "a.parquet", "--cluster", NOBODY, "--keep", "kept", words=words)
+    options = "--policy", "fixed:1", "--cluster", NOBODY, "--keep", "kept"
+    refused(recording, "sweep", "a.parquet", *options, words=words)
 
 
 def test_dask_is_imported_only_where_it_is_asked_for():

@@ -154,7 +154,7 @@ def test_acceptance_by_depth_sums_probabilities():
 def test_score_gives_each_draw_its_own_oracle():
     trace, cost = sixteen(), CostModel.from_ratio(0.1, 4)
     (result,) = score(
-        {"r": trace}, ["fixed:2", "beta_ts"], cost, replicates=3, seed=5, resamples=200
+        {"r": trace}, cost, ["fixed:2", "beta_ts"], replicates=3, seed=5, resamples=200
     )
     draws = [drawn_trace(trace, seed) for seed in (5, 6, 7)]
     best = np.mean([cost.seconds(replay(one, oracle(one, cost), cost=cost)).sum() for one in draws])
@@ -168,11 +168,11 @@ def test_score_gives_each_draw_its_own_oracle():
     assert result["speedup_oracle"] > result["speedup_fixed"] > 1
     assert result["policies"][1]["speedup"] == pytest.approx(trace.rows / mine)
     assert all(row["low"] <= row["share"] <= row["high"] <= 1 for row in result["policies"])
-    usual = score({"r": trace}, None, cost, replicates=2, resamples=200)[0]["policies"]
+    usual = score({"r": trace}, cost, replicates=2, resamples=200)[0]["policies"]
     assert "beta_ts:acceptance" in [row["policy"] for row in usual]
     assert not [row for row in usual if "confidence" in row["policy"]]
     with pytest.raises(ValueError, match="replicates is 0"):
-        score({"r": trace}, ["fixed:2"], cost, replicates=0)
+        score({"r": trace}, cost, ["fixed:2"], replicates=0)
 
 
 def test_sweeps_lineups_and_checks_work_on_draws():
@@ -180,7 +180,7 @@ def test_sweeps_lineups_and_checks_work_on_draws():
     table = sweep(trace, ["fixed:0", "fixed:3", "beta_ts"], 0.1, replicates=3, progress=False)
     assert table.random.all()
     assert (table.groupby("policy").accepted.nunique() > 1).tolist() == [True, False, True]
-    row = compare_drafters({"r": trace})[0]
+    row = compare_drafters({"r": trace}, 0.1)[0]
     assert row.rule == "rejection"
     assert row.best_k > 0
     assert row.speedup.value == pytest.approx(row.expected.value, rel=0.2)

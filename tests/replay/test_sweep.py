@@ -19,11 +19,11 @@ def test_rows_equal_summaries_of_replays():
     table = sweep(
         {"a": A, "b": B}, [fixed(2), "beta_ts", nosy(), oracle], 0.1, replicates=3, seed=7, **QUIET
     )
-    assert len(table) == 2 * 4 * 3
+    assert len(table) == 2 * (3 + 3 + 2)
     for name, trace in (("a", A), ("b", B)):
         cost = CostModel.from_ratio(0.1, trace.K)
         for policy in (fixed(2), beta_ts(), nosy(), oracle(trace, cost)):
-            for replicate in range(3):
+            for replicate in range(3 if policy.random else 1):
                 m = summary(
                     replay(trace, policy, 7 + replicate if policy.random else 0, cost), trace, cost
                 )
@@ -61,25 +61,33 @@ def test_common_random_numbers_pair_policies():
     than with draws of its own.
     """
     near = [beta_ts(alpha0=2.0), beta_ts(alpha0=2.2)]
-    pair = sweep(A, near, replicates=24, **QUIET).pivot(
+    pair = sweep(A, near, 0.1, replicates=24, **QUIET).pivot(
         index="replicate", columns="policy", values="speedup"
     )
-    unpaired = sweep(A, near[1:], replicates=24, seed=1000, **QUIET).speedup.to_numpy()
+    unpaired = sweep(A, near[1:], 0.1, replicates=24, seed=1000, **QUIET).speedup.to_numpy()
     first = pair[near[0].name].to_numpy()
     assert np.var(first - pair[near[1].name].to_numpy()) < 0.7 * np.var(first - unpaired)
 
 
-def test_deterministic_policy_is_replayed_once():
-    table = sweep(A, ["fixed:2"], replicates=3, **QUIET)
-    assert table.replicate.tolist() == [0, 1, 2]
-    assert table.speedup.nunique() == 1
-    assert not table.random.any()
+def test_a_policy_that_draws_nothing_has_one_row():
+    table = sweep(A, ["fixed:2", "beta_ts"], 0.1, replicates=3, **QUIET)
+    assert table.replicate.tolist() == [0, 0, 1, 2]
+    assert table.random.tolist() == [False, True, True, True]
+
+
+def test_without_costs_tokens_are_counted_and_nothing_is_priced():
+    bare, priced = (sweep(A, ["fixed:2", "beta_ts"], c, **QUIET) for c in (None, 0.3))
+    pandas.testing.assert_frame_equal(bare, priced.drop(columns=["cost", "seconds", "speedup"]))
+    for policy in ("cost_ts", "oracle", lambda trace, cost: fixed(int(cost.K))):
+        with pytest.raises(PolicyError, match="plans with costs: give --cost FILE"):
+            sweep(A, policy, **QUIET)
+    assert len(sweep(A, lambda trace, cost: fixed(2), **QUIET)) == 1
 
 
 def test_groups():
-    tasks = sweep(A, "fixed:2", replicates=1, by="task", **QUIET)
+    tasks = sweep(A, "fixed:2", 0.1, replicates=1, by="task", **QUIET)
     assert tasks.group.tolist() == ["synthetic"]
-    prompts = sweep(A, "fixed:2", replicates=1, by="prompt", **QUIET)
+    prompts = sweep(A, "fixed:2", 0.1, replicates=1, by="prompt", **QUIET)
     assert prompts.group.tolist() == list(A.meta.ids)
     assert (prompts.sequences == 1).all()
     assert prompts.seconds.sum() == pytest.approx(tasks.seconds.sum())

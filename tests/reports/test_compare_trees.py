@@ -177,7 +177,7 @@ def test_sweep_refuses_the_same_trees(files):
     )  # fmt: skip
     code, out, _ = command(
         files, "sweep", files / "a.parquet", "--policy", "tree_oracle", "--policy",
-        "static:good.json", "--json"
+        "static:good.json", "--json", "--cost", 0.1
     )  # fmt: skip
     assert code == 0
     assert len(json.loads(out)["rows"]) == 2

@@ -29,7 +29,7 @@ def seconds(trace, policy, cost, seed=0):
 
 def test_figures_follow_from_definitions(trace):
     (result,) = score.score(
-        {"t": trace}, ["beta_ts", "fixed:2", "oracle"], COST, replicates=2, seed=3
+        {"t": trace}, COST, ["beta_ts", "fixed:2", "oracle"], replicates=2, seed=3
     )
     times = [seconds(trace, fixed(k), COST).sum() for k in range(5)]
     best = int(np.argmin(times))
@@ -58,7 +58,7 @@ def test_figures_follow_from_definitions(trace):
 
 def test_best_fixed_policy_scores_zero(trace):
     (result,) = score.score(
-        {"t": trace}, ["fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4"], COST
+        {"t": trace}, COST, ["fixed:0", "fixed:1", "fixed:2", "fixed:3", "fixed:4"]
     )
     rows = {row["policy"]: row for row in result["policies"]}
     best = rows[result["best_fixed"]]
@@ -68,7 +68,7 @@ def test_best_fixed_policy_scores_zero(trace):
 
 
 def test_no_gap_has_no_share(trace):
-    (result,) = score.score({"t": trace}, ["fixed:2"], {"t": CostModel.from_ratio(5.0, 4)})
+    (result,) = score.score({"t": trace}, {"t": CostModel.from_ratio(5.0, 4)}, ["fixed:2"])
     row = result["policies"][0]
     assert result["best_fixed"] == "fixed:0"
     assert result["speedup_oracle"] == pytest.approx(1)
@@ -81,7 +81,7 @@ def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
     run = trace.run.copy()
     run[trace.offset[1] :] = 0
     one = replace(trace, run=run)
-    (result,) = score.score({"t": one}, ["fixed:1"], COST)
+    (result,) = score.score({"t": one}, COST, ["fixed:1"])
     row = result["policies"][0]
     assert row["share"] < 1
     assert row["low"] is row["high"] is None
@@ -89,12 +89,12 @@ def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
 
 
 def test_defaults_leave_out_missing_features(trace):
-    (without,) = score.score({"t": trace}, None, 0.2, replicates=1, resamples=100)
+    (without,) = score.score({"t": trace}, 0.2, replicates=1, resamples=100)
     named = [row["policy"] for row in without["policies"]]
     assert "beta_ts:acceptance" in named
     assert not [name for name in named if name.startswith("confidence")]
     shown = synthetic.iid(0.7, 10, 30, 4, seed=1, confidence=True)
-    (result,) = score.score({"s": shown}, None, 0.2, replicates=1, resamples=100)
+    (result,) = score.score({"s": shown}, 0.2, replicates=1, resamples=100)
     assert confidence(0.5).name in [row["policy"] for row in result["policies"]]
 
 
@@ -102,7 +102,7 @@ def test_policies_that_read_features_pay_for_them():
     shown = synthetic.iid(0.7, 10, 30, 4, seed=1, confidence=True)
     dear = CostModel(COST.draft, COST.verify, COST.catch_up, 0.0, 1.0, feature=0.1)
     free, paid = (
-        score.score({"s": shown}, ["confidence:0.5", "fixed:2"], cost)[0]["policies"]
+        score.score({"s": shown}, cost, ["confidence:0.5", "fixed:2"])[0]["policies"]
         for cost in (COST, dear)
     )
     assert paid[0]["speedup"] < free[0]["speedup"]
@@ -111,4 +111,4 @@ def test_policies_that_read_features_pay_for_them():
 
 def test_too_few_prompts_are_refused(trace):
     with pytest.raises(ValueError, match="7 prompts are too few"):
-        score.score({"t": trace.select(range(7))}, ["fixed:1"], COST)
+        score.score({"t": trace.select(range(7))}, COST, ["fixed:1"])

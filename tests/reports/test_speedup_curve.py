@@ -83,12 +83,13 @@ def test_sweep_plots_curves(capsys, tmp_path):
     synthetic.iid(0.7, 9, 20, 3).save(path)
     code, out, _ = run(
         capsys, "sweep", path, "--policy", "fixed:2", "--policy", "beta_ts", "--plot", picture,
-        "--json"
+        "--json", "--cost", 0.1
     )  # fmt: skip
     assert code == 0
     assert out.count("\n") == 1
     assert picture.read_bytes().startswith(b"\x89PNG")
-    for other in (("--plot", path), ("--out", picture, "--plot", picture), ("--plot", tmp_path)):
+    outputs = ("--plot", path), ("--out", picture, "--plot", picture), ("--plot", tmp_path)
+    for other in (*outputs, ("--plot", tmp_path / "c.jpg"), ("--plot", tmp_path / "new.png")):
         code, out, error = run(capsys, "sweep", path, *other)
         assert code == 2, error
         assert out == "", error

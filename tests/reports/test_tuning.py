@@ -168,7 +168,7 @@ def test_command_prints_halves_and_the_text_to_sweep_with(tmp_path):
     code, out, error = command(tmp_path, *words)
     assert code == 0, error
     assert "held out" in out
-    text = out.split("--policy ")[1].strip()
+    text = out.split("--policy ")[1].split()[0]
     assert parse(text).name.startswith("fixed")
     data = json.loads(command(tmp_path, *words, "--json")[1])
     assert data["tuned"] == text

@@ -192,7 +192,7 @@ NOT_TRACES = {
 def test_invalid_file_is_refused_by_every_reader(tmp_path, kind):
     make, words = NOT_TRACES[kind]
     make(tmp_path / "x.parquet")
-    for reader in (["sweep", "--out", "o.csv", "--plot", "o.png"], ["report", "--show"], ["run"]):
+    for reader in (["sweep", "--out", "o.csv", "--cost", 0.1], ["report", "--show"], ["run"]):
         refused(tmp_path, reader[0], "x.parquet", *reader[1:], words=words)
     assert not (tmp_path / "exploded").exists()
 
