@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.output.files import parse_json
+from simspec.output.files import parse_json, read_lines
 from simspec.output.names import one_note
 
 
@@ -354,16 +354,8 @@ def read_rows(path: Path) -> list[PromptRow]:
     """
     rows = []
     try:
-        with open(path, "rb") as file:
-            read, lines = 0, iter(lambda: file.readline(MOST_LINE + 1), b"")
-            for number, content in enumerate(lines, 1):
-                read += len(content)
-                if len(content) > MOST_LINE:
-                    raise ValueError(f"line {number} has over {MOST_LINE:,} bytes")
-                if read > MOST_BYTES:
-                    raise ValueError(f"it has over {MOST_BYTES:,} bytes")
-                if line := content.decode("utf-8").strip():
-                    rows.append(_read_row(line, number, Path(path)))
+        for number, line in read_lines(path, MOST_LINE, MOST_BYTES):
+            rows.append(_read_row(line.decode("utf-8").strip(), number, Path(path)))
     except PromptError:
         raise
     except (OSError, ValueError) as error:

@@ -6,7 +6,7 @@ target's token equals the draft with probability p(draft). So such a recording h
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from simspec.engines.ngram import FEATURES, NgramRule, SuffixRule, drafted_text, suffix_text
-from simspec.output.files import parse_json
+from simspec.output.files import parse_json, read_lines
 from simspec.trace.file import TraceMeta
 from simspec.trace.trace import Trace
 
@@ -24,6 +24,8 @@ MOST_BYTES = 1 << 30
 """Bytes of a file of texts."""
 MOST_LINE = 16 << 20
 """Bytes of a line."""
+MOST_TEXT = 1 << 21
+"""Characters of a text that is encoded: a tokenizer takes 300 bytes of memory for each."""
 MOST_TOKENS = 1 << 17
 """Tokens of a prompt with its output."""
 MOST_TOKEN_ID = (1 << 31) - 1
@@ -70,36 +72,21 @@ def read_texts(path: str | Path, encode: Encode | None = None) -> list[WrittenTe
     are left out. ValueError with the line for anything else, and where no text is left.
     """
     texts = []
-    for number, line in _lines(Path(path)):
-        try:
-            parse_json(line.decode("utf-8"))  # which refuses a key twice
-            text = _text(msgspec.json.decode(line, type=Line), number, encode)
-        except (ValueError, RecursionError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(f"{path} line {number}: {reason}") from None
-        if len(text.output):
-            texts.append(text)
+    try:
+        for number, line in read_lines(path, MOST_LINE, MOST_BYTES):
+            try:
+                parse_json(line.decode("utf-8"))  # which refuses a key twice
+                text = _text(msgspec.json.decode(line, type=Line), number, encode)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {number}: {error}") from None
+            if len(text.output):
+                texts.append(text)
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
+        raise ValueError(f"{path} cannot be read: {reason}") from None
     if not texts:
         raise ValueError(f'{path} holds no text, expected JSON lines with "prompt" and "output"')
     return texts
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(number, line) of the lines that are not blank; sizes are checked before a line is parsed."""
-    try:
-        with open(path, "rb") as file:
-            read, number = 0, 0
-            while line := file.readline(MOST_LINE + 1):
-                number, read = number + 1, read + len(line)
-                if len(line) > MOST_LINE or read > MOST_BYTES:
-                    raise ValueError(
-                        f"{path} line {number}: expected at most {MOST_LINE:,} bytes a line and "
-                        f"{MOST_BYTES:,} a file: split it"
-                    )
-                if line.strip():
-                    yield number, line
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def _text(line: Line, number: int, encode: Encode | None) -> WrittenText:
@@ -119,6 +106,10 @@ def _tokens(value: list[int] | str, encode: Encode | None) -> np.ndarray:
     if isinstance(value, str):
         if encode is None:
             raise ValueError("a text is a string: give token ids, or --tokenizer FOLDER")
+        if len(value) > MOST_TEXT:
+            raise ValueError(
+                f"a text has {len(value):,} characters, expected at most {MOST_TEXT:,}: cut it"
+            )
         value = list(encode(value))
     return np.array(value, np.int32)
 

@@ -113,6 +113,23 @@ def read_at_most(path: str | PathLike[str], most: int) -> bytes:
     return b"".join(parts)
 
 
+def read_lines(path: str | PathLike[str], most_line: int, most: int) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of the lines that are not blank; ValueError, of no path, where a line or the
+    file has more bytes.
+    """
+    read = 0
+    with open(path, "rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(most_line + 1), b""), 1):
+            read += len(line)
+            if len(line) > most_line or read > most:
+                raise ValueError(
+                    f"line {number}: expected at most {most_line:,} bytes a line and {most:,} a "
+                    "file: split it"
+                )
+            if line.strip():
+                yield number, line
+
+
 def parse_json(text: str) -> Any:
     """The JSON value; ValueError where an object has a key twice, of which json keeps the last."""
     try:

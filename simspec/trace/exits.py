@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.output.files import replacing
+from simspec.output.files import parse_json, replacing
 from simspec.trace.file import binary_column, check_size, digest, parquet_options
 from simspec.trace.quantization import LOG_ODDS
 from simspec.trace.trace import Trace
@@ -142,7 +142,7 @@ def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             check_size(file, os.path.getsize(path), COLUMNS)
             table = file.read(use_threads=False)
-        about = json.loads((table.schema.metadata or {})[b"simspec.exits"])
+        about = parse_json((table.schema.metadata or {})[b"simspec.exits"].decode("utf-8"))
         layers = tuple(_count(layer) for layer in about["layers"])
         exits, features = len(layers), _count(about["features"])
         if about["trace"] != digest(trace):

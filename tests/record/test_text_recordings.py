@@ -104,6 +104,11 @@ def test_sizes_are_bounded_before_parsing(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="100 a file"):
         read_texts(path)
     monkeypatch.undo()
+    monkeypatch.setattr(texts_module, "MOST_TEXT", 4)
+    string = write(tmp_path, [{"prompt": "twelve", "output": "on"}], "s.jsonl")
+    with pytest.raises(ValueError, match="a text has 6 characters, expected at most 4: cut it"):
+        read_texts(string, encode=pytest.fail)
+    monkeypatch.undo()
     monkeypatch.setattr(texts_module, "MOST_TOKENS", 4)
     with pytest.raises(ValueError, match="8 tokens, expected at most 4"):
         read_texts(path)
