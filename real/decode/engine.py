@@ -20,9 +20,7 @@ ENGINES = ("eager", "fast", "strict")
 """
 
 
-def make_passes(
-    engine: str, rows: int, capacity: int, compiled: dict | bool | None = None
-) -> EagerPasses:
+def make_passes(engine: str, rows: int, capacity: int) -> EagerPasses:
     """The passes of an engine, for rounds of at most `rows` rows over sequences of `capacity` rows.
 
     `rows` is K + 1, or the nodes of a tree and 1. Under "strict" the target's numbers for a row
@@ -35,8 +33,8 @@ def make_passes(
         return EAGER
     capacity = max(64, -(-(capacity + rows) // 64) * 64)  # a multiple that attention kernels prefer
     if engine == "strict":
-        return CapturedPasses((rows,), capacity, compiled, smallest=capacity)
-    return CapturedPasses({1, min(2, rows), rows}, capacity, compiled)
+        return CapturedPasses((rows,), capacity, smallest=capacity)
+    return CapturedPasses({1, min(2, rows), rows}, capacity)
 
 
 def passes_for_trace(

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from real.draft.protocol import Drafter, Pick
 from real.model.checkpoint import WeightsError
@@ -32,6 +33,29 @@ def new_layers(config: DecoderConfig, count: int) -> nn.ModuleList:
         for residual_writer in (layer.output, layer.down):
             nn.init.normal_(residual_writer.weight, std=0.02)
     return nn.ModuleList(layers)
+
+
+class ResidualBlock(nn.Module):
+    """R x + silu(W x + b) from `inputs` concatenated vectors of the width to one.
+
+    R is trained with `projected`, else it selects the first vector. W is drawn with the deviation
+    `std`; 0: the block is the identity before training.
+    """
+
+    def __init__(self, width: int, inputs: int = 1, projected: bool = False, std: float = 0.0):
+        super().__init__()
+        self.width = width
+        self.linear = nn.Linear(inputs * width, width)
+        nn.init.zeros_(self.linear.bias)
+        if std:
+            nn.init.normal_(self.linear.weight, std=std)
+        else:
+            nn.init.zeros_(self.linear.weight)
+        self.residual = nn.Linear(inputs * width, width) if projected else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        residual = x[..., : self.width] if self.residual is None else self.residual(x)
+        return residual + F.silu(self.linear(x))
 
 
 class StackedHeads(DraftHead):
@@ -101,7 +125,6 @@ class StackedDrafter(Drafter):
     def __init__(self, target: Decoder, head: Any):
         self.decoder, self.head = target, head
         self.max_draft_length: int = len(head.stacks)
-        self.predictors = {}
 
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Self
 
 from torch import Tensor
 
@@ -186,20 +186,26 @@ def check_grows(drafter: Drafter, levels: int) -> Drafter:
     return drafter
 
 
-D = TypeVar("D", bound=Drafter)
+class ConfiguredDrafter(Drafter):
+    """Base class of drafters without weights, whose `settings` are keywords of their class."""
 
+    has_logits = False
+    settings: Mapping[str, object]
 
-def load_configured(folder: Path, drafter: type[D]) -> D:
-    """A drafter with the "settings" of <name>.json in `folder`, or its defaults without that file.
+    @classmethod
+    def load(
+        cls, folder: Path, target: Decoder | None = None, made_for: Mapping[str, str] = {}
+    ) -> Self:
+        """With the "settings" of <name>.json in `folder`, or the defaults without that file.
 
-    WeightsError for a file that holds none, or wrong ones.
-    """
-    file = Path(folder) / f"{drafter.name}.json"
-    if not file.exists():
-        return drafter()
-    try:
-        return drafter(**parse_json(file.read_text(encoding="utf-8"))["settings"])
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(
-            f"{file} holds no settings of {drafter.name}: {' '.join(str(error).split())[:300]}"
-        ) from error
+        WeightsError for a file that holds none, or wrong ones.
+        """
+        file = Path(folder) / f"{cls.name}.json"
+        if not file.exists():
+            return cls()
+        try:
+            return cls(**parse_json(file.read_text(encoding="utf-8"))["settings"])
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise WeightsError(
+                f"{file} holds no settings of {cls.name}: {' '.join(str(error).split())[:300]}"
+            ) from error

@@ -84,10 +84,6 @@ class EagleHead(DraftHead):
             self.layers[0].attention_norm = nn.Identity()
         self.to(target.device, target.dtype)
 
-    def output(self, target: Decoder) -> nn.Module:
-        """The vocabulary head that multiplies estimates."""
-        return self.shared_output(target)
-
     def estimate(
         self,
         target: Decoder,
@@ -287,7 +283,6 @@ class EagleDrafter(Drafter):
     def __init__(self, target: Decoder, head: EagleHead):
         self.decoder, self.head = target, head
         self.prefix_only = head.inputs == "token"
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "EagleDrafter":
@@ -368,7 +363,7 @@ class EagleDrafter(Drafter):
         self, feature: Tensor, token: list[int], span: Span, head: str
     ) -> tuple[Tensor, ...]:
         target, eagle = self.decoder, self.head
-        output = eagle.output(target)
+        output = eagle.shared_output(target)
 
         def body(feature: Tensor, token: Tensor, at: ForwardContext) -> tuple[Tensor, ...]:
             x = eagle.estimate(
@@ -400,7 +395,7 @@ class ParallelEagle:
         self.branches: Any = BranchCache(self.cache, self.rows, row + 1)
         self.token = self.sequence.token[row + 1][:, None]
         self.estimate = self.true[row][:, None]
-        return DraftedLogits.from_head(self.head.output(self.target), self.estimate), self.estimate
+        return self._proposed()
 
     def extend(self, parent: Tensor, token: Tensor) -> Proposal:
         read = token if self.head.shift else self.token.gather(1, parent)
@@ -409,7 +404,11 @@ class ParallelEagle:
         rotation, mask = self.branches.step(parent, self.target)
         self.estimate = self._forward(feature, read, rotation, mask, self.branches)
         self.token = token
-        return DraftedLogits.from_head(self.head.output(self.target), self.estimate), self.estimate
+        return self._proposed()
+
+    def _proposed(self) -> Proposal:
+        output = self.head.shared_output(self.target)
+        return DraftedLogits.from_head(output, self.estimate), self.estimate
 
     def _forward(self, feature, token, rotation, mask, cache) -> Tensor:
         return self.head.estimate(self.target, feature, token, rotation, mask, cache)
@@ -474,7 +473,7 @@ def _step_loss(
     """The loss of one draft step: estimates, true features and next tokens of the same rows."""
     weight, regression = weights
     estimate, true, token = (learned_rows(part, learned) for part in parts)
-    output = head.output(target)
+    output = head.shared_output(target)
     if soft:
         loss = weight * soft_loss(output, estimate, target, true)
     else:

@@ -100,7 +100,6 @@ class EarlyExitDrafter(Drafter):
         self.taps = (head.depth,)
         self.lm: Decoder = head.as_language_model(target)
         self.sublayers = 2 * head.depth
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "EarlyExitDrafter":

@@ -280,7 +280,6 @@ class GlideDrafter(Drafter):
         # whether rows of accepted drafts equal fresh ones
         self.reusable = len(head.layers) == 1 or not head.cross
         self.history_free = self.reusable or head.rebuild
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "GlideDrafter":

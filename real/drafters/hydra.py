@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from real.draft import DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
 from real.draft.heads import (
+    ResidualBlock,
     StackedDrafter,
     StackedHeads,
     declared_heads,
@@ -24,25 +24,6 @@ from real.draft.losses import multi_head_loss
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.passes import TargetPass
-
-
-class ResidualBlock(nn.Module):
-    """R x + silu(W x + b) from `inputs` concatenated vectors of the width to one.
-
-    R is trained with `projected`, else it selects the first vector.
-    """
-
-    def __init__(self, width: int, inputs: int, projected: bool):
-        super().__init__()
-        self.width = width
-        self.linear = nn.Linear(inputs * width, width)
-        nn.init.normal_(self.linear.weight, std=0.02)
-        nn.init.zeros_(self.linear.bias)
-        self.residual = nn.Linear(inputs * width, width) if projected else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        residual = x[..., : self.width] if self.residual is None else self.residual(x)
-        return residual + F.silu(self.linear(x))
 
 
 class HydraHeads(StackedHeads):
@@ -72,8 +53,8 @@ class HydraHeads(StackedHeads):
         width = target.config.width
         stacks = [
             [
-                ResidualBlock(width, 2 + j, residual),
-                *(ResidualBlock(width, 1, False) for _ in range(blocks - 1)),
+                ResidualBlock(width, 2 + j, residual, 0.02),
+                *(ResidualBlock(width, std=0.02) for _ in range(blocks - 1)),
             ]
             for j in range(heads)
         ]

@@ -1,19 +1,15 @@
 """Lookahead decoding: n-grams of the target's own Jacobi iterations (arXiv 2402.02057)."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import numpy as np
 
-from real.draft import Draft, Drafter, DrafterKind, Pick, Step
-from real.draft.protocol import load_configured
-from real.model.decoder import Decoder
+from real.draft import Draft, DrafterKind, Pick, Step
+from real.draft.protocol import ConfiguredDrafter
 
 MAX_ROWS = 2048
 """Rows that window and n-grams may add to a pass."""
 
 
-class LookaheadDrafter(Drafter):
+class LookaheadDrafter(ConfiguredDrafter):
     """Verifies n-grams that Jacobi iterations in the same passes have collected (arXiv 2402.02057).
 
     | setting | meaning |
@@ -39,7 +35,6 @@ class LookaheadDrafter(Drafter):
     name = "lookahead"
     prefix_only = False
     history_free = False
-    has_logits = False
 
     def __init__(
         self, window: int = 15, ngram: int = 5, pool: int = 15, follow: bool = False, seed: int = 0
@@ -60,12 +55,6 @@ class LookaheadDrafter(Drafter):
         }  # fmt: skip
         self.W, self.N, self.G, self.follow, self.seed = window, ngram, pool, follow, seed
         self.max_draft_length = ngram - 1
-        self.predictors = {}
-
-    @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "LookaheadDrafter":
-        """With the "settings" of lookahead.json in `folder`, else the defaults."""
-        return load_configured(folder, cls)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.fill, self.prompt = np.random.default_rng(self.seed), list(prompt)
@@ -129,5 +118,5 @@ class LookaheadDrafter(Drafter):
 KIND = DrafterKind(
     LookaheadDrafter,
     LookaheadDrafter.load,
-    declared=lambda folder: load_configured(folder, LookaheadDrafter).max_draft_length,
+    declared=lambda folder: LookaheadDrafter.load(folder).max_draft_length,
 )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from real.draft import DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
 from real.draft.heads import (
+    ResidualBlock,
     StackedDrafter,
     StackedHeads,
     declared_heads,
@@ -25,19 +25,6 @@ from real.draft.losses import multi_head_loss
 from real.model.decoder import Decoder
 from real.model.draft_head import DraftVocabularyHead, head_rows, write_published
 from real.model.passes import TargetPass, depths
-
-
-class ResidualBlock(nn.Module):
-    """x + silu(W x + b), the identity before training."""
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.linear = nn.Linear(width, width)
-        nn.init.zeros_(self.linear.weight)
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + F.silu(self.linear(x))
 
 
 class MedusaHeads(StackedHeads):

@@ -36,7 +36,6 @@ class ModelDrafter(Drafter):
 
     def __init__(self, lm: Decoder):
         self.lm: Decoder = lm
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":

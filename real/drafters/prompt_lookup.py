@@ -1,14 +1,10 @@
 """Prompt lookup: proposes what followed the same n-gram earlier in the sequence."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from real.draft import Drafter, DrafterKind, Pick, Step
-from real.draft.protocol import load_configured
-from real.model.decoder import Decoder
+from real.draft import DrafterKind, Pick, Step
+from real.draft.protocol import ConfiguredDrafter
 
 
-class PromptLookupDrafter(Drafter):
+class PromptLookupDrafter(ConfiguredDrafter):
     """Finds an earlier occurrence of the longest suffix, proposes what followed it.
 
     | setting | meaning |
@@ -25,7 +21,6 @@ class PromptLookupDrafter(Drafter):
     name = "prompt_lookup"
     prefix_only = False
     history_free = True
-    has_logits = False
     tokens_only = True
 
     def __init__(self, ngram_max: int = 3, ngram_min: int = 1, match: str = "first"):
@@ -42,14 +37,6 @@ class PromptLookupDrafter(Drafter):
             raise ValueError(f"match is {match!r}; expected 'first' or 'last'")
         self.settings = {"ngram_max": ngram_max, "ngram_min": ngram_min, "match": match}
         self.sizes, self.match = range(ngram_max, ngram_min - 1, -1), match
-        self.predictors = {}
-
-    @classmethod
-    def load(
-        cls, folder: Path, target: Decoder, made_for: Mapping[str, str]
-    ) -> "PromptLookupDrafter":
-        """With the "settings" of prompt_lookup.json in `folder`, else the defaults."""
-        return load_configured(folder, cls)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.sequence: list[int] = []

@@ -104,7 +104,6 @@ class SelfSkipDrafter(Drafter):
         skips.check(target.config.layers)
         self.skips = skips
         self.sublayers = skips.count(target.config.layers)
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "SelfSkipDrafter":

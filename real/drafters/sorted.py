@@ -161,7 +161,6 @@ class SortedDrafter(Drafter):
     def __init__(self, decoder: SortedModel, cascade: Cascade):
         self.decoder, self.cascade = decoder, cascade
         self.first = (0, *cascade.exits)
-        self.predictors = {}
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "SortedDrafter":
@@ -184,12 +183,6 @@ class SortedDrafter(Drafter):
                 f"{file} holds no exits of a sorted drafter: {' '.join(str(error).split())[:300]}"
             ) from error
         return cls(SortedModel.of(lm, exits), cascade)
-
-    def with_thresholds(self, threshold: Sequence[float]) -> "SortedDrafter":
-        """The same exits at other thresholds; ValueError for unfit ones."""
-        other = SortedDrafter(self.decoder, Cascade(self.cascade.exits, threshold))
-        other.passes, other.predictors = self.passes, self.predictors
-        return other
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         lm, self.pick = self.decoder, pick

@@ -1,15 +1,11 @@
 """Suffix decoding: proposes the likeliest continuation of the text's own repeated suffixes."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
-from real.draft import Drafter, DrafterKind, Pick, Step
-from real.draft.protocol import load_configured
-from real.model.decoder import Decoder
+from real.draft import DrafterKind, Pick, Step
+from real.draft.protocol import ConfiguredDrafter
 from simspec.engines.ngram import SuffixRule, suffix_draft
 
 
-class SuffixDrafter(Drafter):
+class SuffixDrafter(ConfiguredDrafter):
     """Drafts by `simspec.engines.ngram`, whose rule vLLM's proposer of simspec shares.
 
     The settings are those of `SuffixRule`. One search a round. A chain drafted one token later
@@ -19,18 +15,11 @@ class SuffixDrafter(Drafter):
     name = "suffix"
     prefix_only = False
     history_free = True
-    has_logits = False
     tokens_only = True
 
     def __init__(self, depth: int = 24, factor: float = 1.0, least: float = 0.1, most: int = 24):
         self.settings = {"depth": depth, "factor": factor, "least": least, "most": most}
         self.rule = SuffixRule(depth, factor, least, most)
-        self.predictors = {}
-
-    @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "SuffixDrafter":
-        """With the "settings" of suffix.json in `folder`, else the defaults."""
-        return load_configured(folder, cls)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.sequence, self.drafted = list(prompt), 0

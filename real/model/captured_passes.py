@@ -5,7 +5,6 @@ values are constants, outputs keep their memory, and a value read by the host is
 tests cover the GPU.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -158,19 +157,13 @@ def compiled_layers(**options) -> Iterator[Callable[..., Tensor]]:
         yield layer_forward
 
 
-class StaticFunction(ABC):
-    """A function of fixed tensors; `replay` is set when it has been captured."""
+class StaticCall:
+    """A function of tensors with its fixed inputs; it runs no decoder layer over a cache.
 
-    device: torch.device
+    `replay` is set when it has been captured.
+    """
+
     replay: Replay | None = None
-
-    @abstractmethod
-    def function(self, layer_forward: Callable | None = None) -> tuple[Tensor, ...]:
-        """The call on the fixed inputs, its layers run by `layer_forward` where given."""
-
-
-class StaticCall(StaticFunction):
-    """A function of tensors with its fixed inputs; it runs no decoder layer over a cache."""
 
     def __init__(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]):
         self.body = function
@@ -187,7 +180,7 @@ class StaticCall(StaticFunction):
         return self.body(*self.inputs)
 
 
-class StaticPass(StaticFunction):
+class StaticPass:
     """A body at one width and one KV window; a single int64 tensor holds all that differs between
     its calls.
 
@@ -199,6 +192,8 @@ class StaticPass(StaticFunction):
     | sees | width x tree_rows | whether a row attends to each of the tree's first `tree_rows` \
 rows |
     """
+
+    replay: Replay | None = None
 
     def __init__(
         self,
@@ -307,7 +302,7 @@ only |
         self.widths = tuple(sorted(set(widths)))
         self.capacity, self.compiled, self.smallest = capacity, compiled, smallest
         self.caches: dict[str, KVCache] = {}
-        self.captured: dict[tuple, StaticFunction] = {}
+        self.captured: dict[tuple, StaticCall | StaticPass] = {}
         self.pool: Any = None  # torch exports no type of its handles
 
     @property
@@ -395,7 +390,7 @@ only |
             windows.append(min(2 * windows[-1], self.capacity))
         return windows
 
-    def _replayed(self, static: StaticFunction) -> tuple[Tensor, ...]:
+    def _replayed(self, static: StaticCall | StaticPass) -> tuple[Tensor, ...]:
         if static.replay is None:
             cuda = static.device.type == "cuda"
             if cuda and self.pool is None:

@@ -428,24 +428,17 @@ def write_block(
 
     RecordError naming the prompt of a sequence that cannot be written.
     """
-    missing = [i for i in block if cache.find(i, prompts[i].token) is None]
-    if not missing:
-        return
 
     def overall(label: str, done: int, total: int, note: str = "") -> None:
-        progress(label, block.stop - len(missing) + done, len(prompts), note)
+        progress(label, block.stop - total + done, len(prompts), note)
 
-    tokens = [prompts[i].token for i in missing]
     try:
-        sequences = target_sequences(target, settings, tokens, missing, overall)
+        _write(target, settings, prompts, block, cache, overall)
     except SequenceError as error:
         raise RecordError(
             f"sequence {error.address} (prompt {prompts[error.address].id!r}) cannot be recorded: "
             f"{error.reason}"
         ) from error
-    for i, written in zip(missing, sequences):
-        cache.add(i, prompts[i].token, written)
-    cache.save()
 
 
 SAVED_BATCHES = 4
@@ -490,11 +483,13 @@ def add_later_turns(
 
 def _write(
     target: Target, settings: Settings, prompts: Sequence[Prompt], places: Sequence[int],
-    cache: SequenceCache
+    cache: SequenceCache, progress: Progress = quiet
 ) -> None:  # fmt: skip
     """Writes the missing ones of the sequences at these places, and saves them."""
     missing = [i for i in places if cache.find(i, prompts[i].token) is None]
+    if not missing:
+        return
     tokens = [prompts[i].token for i in missing]
-    for i, written in zip(missing, target_sequences(target, settings, tokens, missing)):
+    for i, written in zip(missing, target_sequences(target, settings, tokens, missing, progress)):
         cache.add(i, prompts[i].token, written)
     cache.save()

@@ -65,20 +65,13 @@ class Settings:
             raise RecordError(
                 f"batch is {self.batch}; expected 1 to {MAX_BATCH} sequences at a time"
             )
-        if self.tree != () and not _is_tree(self.tree, self.K):
+        shape, most = self.tree, (MAX_RANKS, self.K)
+        counts = type(shape) is tuple and [*map(type, shape)] == [int, int]
+        if shape != () and not (counts and all(1 <= n <= m for n, m in zip(shape, most))):
             raise RecordError(
                 f"tree is {self.tree!r}; expected a width from 1 to {MAX_RANKS} and "
                 f"levels from 1 to K, here {self.K}, or ()"
             )
-
-
-def _is_tree(tree, K: int) -> bool:
-    return (
-        type(tree) is tuple
-        and [*map(type, tree)] == [int, int]
-        and 1 <= tree[0] <= MAX_RANKS
-        and 1 <= tree[1] <= K
-    )
 
 
 def describe(
@@ -141,8 +134,10 @@ def card(path: Path, trace: Trace) -> dict:
         "repeated_8grams": round(repeated_ngrams(sequences), 4),
         "ended_by_end_token": round(float(ended.mean()), 4),
         "by_task": {
-            task: _task_summary(sequences, np.split(accepted, cuts[1:-1]), indices)
-            for task, indices in _indices_by_task(meta.tasks).items()
+            task: _task_summary(
+                sequences, np.split(accepted, cuts[1:-1]), np.array(meta.tasks) == task
+            )
+            for task in sorted(set(meta.tasks))
         },
         "sources": list(meta.sources),
         "device": meta.device,
@@ -156,13 +151,10 @@ def card(path: Path, trace: Trace) -> dict:
     } | ({"chat": meta.chat} if meta.chat else {})
 
 
-def _indices_by_task(tasks: Sequence[str]) -> dict[str, list[int]]:
-    return {t: [s for s, task in enumerate(tasks) if task == t] for t in sorted(set(tasks))}
-
-
 def _task_summary(
-    sequences: list[np.ndarray], accepted: list[np.ndarray], indices: list[int]
+    sequences: list[np.ndarray], accepted: list[np.ndarray], chosen: np.ndarray
 ) -> dict:
+    indices = np.flatnonzero(chosen)
     mean = float(np.concatenate([accepted[s] for s in indices]).mean())
     return {
         "texts": len(indices),

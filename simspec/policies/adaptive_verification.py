@@ -143,6 +143,7 @@ def adaptive_verification(
     Source: vLLM 0.32, v1/worker/gpu/spec_decode/adaptive_verification.py, pull requests 47808 and
     52228, `enable_adaptive_verification`. Compared by execution: tests/engines.
     """
+    settings = dict(locals())
     if k is not None:
         check_integer("adaptive_verification", "k", k, 0, 255)
     check_integer("adaptive_verification", "lag", lag, 0, 16)
@@ -150,10 +151,6 @@ def adaptive_verification(
     check_number("adaptive_verification", "damping", damping, 1e-9, 1e9)
     check_number("adaptive_verification", "ridge", ridge, 1e-9, 1e9)
     check_flag("adaptive_verification", "overhead", overhead)
-    settings = {
-        "k": k, "lag": lag, "interval": interval, "damping": damping, "ridge": ridge,
-        "overhead": overhead,
-    }  # fmt: skip
     name = policy_name("adaptive_verification", settings, adaptive_verification)
     return BatchPolicy(name, partial(_Adaptive, settings), k, ("confidence",))
 

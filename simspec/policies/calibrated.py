@@ -151,6 +151,7 @@ def cali_ts(
     its weights as 'scalar/bias/confidence/entropy/depth'; a scalar predictor reads 'confidence' and
     'entropy'.
     """
+    settings = dict(locals())
     check_option("cali_ts", "side", side, tuple(SIDES))
     check_option("cali_ts", "reading", reading, READINGS)
     label, reads, weights = head_arguments("cali_ts", predictor)
@@ -165,11 +166,7 @@ def cali_ts(
         check_number("cali_ts", key, value, low, high)
     m, s, prior = constants
     params = (READINGS.index(reading), m * m, s * s, prior, *weights)
-    settings = {
-        "reading": reading, "predictor": label, "sigma_m": sigma_m, "sigma_s": sigma_s,
-        "theta0": theta0, "scope": scope, "K": K, "side": side,
-    }  # fmt: skip
-    name = policy_name("cali_ts", settings, cali_ts)
+    name = policy_name("cali_ts", settings | {"predictor": label}, cali_ts)
     return Policy(
         name, SIDES[side], observe_nothing if side == "model" else _observe, params, (0.0,) * 3, K,
         () if side == "sampling" else reads, scope, random=True,

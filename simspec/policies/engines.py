@@ -100,6 +100,7 @@ def two_thresholds(
     Source: servers' own rules with these three numbers, no reference implementation: unverified
     are that tokens are counted, that counts start anew at each decision, and `start`.
     """
+    settings = dict(locals())
     check_number("two_thresholds", "low", low, 0, 1)
     check_number("two_thresholds", "high", high, 0, 1)
     check_integer("two_thresholds", "attempts", attempts, 1, 10**6)
@@ -111,10 +112,6 @@ def two_thresholds(
             f"two_thresholds: low {low}, high {high}, lengths {shortest}, {start}, {longest}, "
             "expected low <= high and shortest <= start <= longest"
         )
-    settings = {
-        "low": low, "high": high, "attempts": attempts, "start": start, "shortest": shortest,
-        "longest": longest, "scope": scope,
-    }  # fmt: skip
     name = policy_name("two_thresholds", settings, two_thresholds)
     params = (low, high, attempts, shortest, longest)
     return Policy(
@@ -204,6 +201,7 @@ def ema_tiers(
 
     Source: sgl-project/sglang, srt/speculative/adaptive_spec_params.py at 015c872.
     """
+    settings = dict(locals()) | {"tiers": str(tiers)}
     lengths = check_lengths("ema_tiers", "tiers", tiers)
     if start is not None and (type(start) is not int or start not in lengths):
         raise PolicyError(f"ema_tiers: start is {start!r}, expected one of the tiers {tiers}")
@@ -216,11 +214,6 @@ def ema_tiers(
     check_flag("ema_tiers", "lag", lag)
     check_scope("ema_tiers", scope)
     first = len(lengths) // 2 if start is None else lengths.index(start)
-    settings = {
-        "tiers": str(tiers), "start": start, "weight": weight, "interval": interval,
-        "warmup": warmup, "down": down, "up": up, "scope": scope, "ceiling": ceiling,
-        "lag": lag,
-    }  # fmt: skip
     params = (weight, interval, warmup, down, up, ceiling, lag, *lengths)
     state0 = (first, lengths[first] - 1.0, 0.0, first)
     name = policy_name("ema_tiers", settings, ema_tiers)
@@ -312,6 +305,7 @@ def goodput(
     fc46777. One state for all requests (scope 'stream'). The engine applies k one step later, which
     is left out. PolicyError when resolved for a cost model shorter than the trace's K.
     """
+    settings = dict(locals())
     check_option("goodput", "price", price, ("measured", "released"))
     for key, value, high in (("weight", weight, 1), ("prior", prior, 1), ("c", c, 1000)):
         check_number("goodput", key, value, 0, high)
@@ -319,10 +313,6 @@ def goodput(
     check_integer("goodput", "cooldown", cooldown, 0, 10**6)
     check_integer("goodput", "shortest", shortest, 0, 255)
     check_scope("goodput", scope)
-    settings = {
-        "price": price, "weight": weight, "prior": prior, "window": window, "cooldown": cooldown,
-        "shortest": shortest, "c": c, "scope": scope,
-    }  # fmt: skip
     name = policy_name("goodput", settings, goodput)
     return DeferredPolicy(name, partial(_planned_goodput, name, settings))
 

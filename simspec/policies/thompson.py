@@ -169,6 +169,7 @@ def cost_ts(
     engines; it needs decay < 1 to leave k = 0). With scope 'stream' the backlog carries over to the
     next sequence. PolicyError when resolved for costs shorter than K (default: the trace's).
     """
+    settings = dict(locals())
     check_option("cost_ts", "variant", variant, VARIANTS)
     check_number("cost_ts", "alpha0", alpha0, 1e-3, 1e6)
     check_number("cost_ts", "beta0", beta0, 1e-3, 1e6)
@@ -178,10 +179,6 @@ def cost_ts(
     if K is not None:
         check_integer("cost_ts", "K", K, 0, 255)
     check_scope("cost_ts", scope)
-    settings = {
-        "variant": variant, "alpha0": alpha0, "beta0": beta0, "decay": decay, "greedy": greedy,
-        "scope": scope, "K": K,
-    }  # fmt: skip
     name = policy_name("cost_ts", settings, cost_ts)
     return DeferredPolicy(name, partial(_plan, name, settings))
 

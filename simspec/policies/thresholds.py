@@ -168,6 +168,7 @@ def specdec_pp(
     as theta, a scalar predictor as in `cali_ts`, or `fitted`, a `ScalarPredictor` of every second
     prompt of each task of the replayed recording (ValueError where nothing can be fitted).
     """
+    settings = dict(locals())
     check_number("specdec_pp", "threshold", threshold, 0, 1)
     check_option("specdec_pp", "variant", variant, VARIANTS)
     check_integer("specdec_pp", "shortest", shortest, 1, 255)
@@ -179,11 +180,7 @@ def specdec_pp(
     head: tuple[float, ...] | None = None
     if predictor != FITTED:
         label, reads, head = head_arguments("specdec_pp", predictor)
-    settings = {
-        "threshold": threshold, "variant": variant, "predictor": label, "shortest": shortest,
-        "longest": longest,
-    }  # fmt: skip
-    name = policy_name("specdec_pp", settings, specdec_pp)
+    name = policy_name("specdec_pp", settings | {"predictor": label}, specdec_pp)
     limits = (threshold, float(variant == "released"), float(shortest), float(longest))
     return DeferredPolicy(name, partial(_resolved, name, limits, reads, head), reads)
 

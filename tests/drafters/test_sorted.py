@@ -107,12 +107,12 @@ def test_control_other_thresholds_are_another_recording():
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("threshold", [(0.95, 0.5), (1.0, 1.0), (0.0, 0.3)])
 def test_runs_equal_replays_at_derived_thresholds(threshold, rule):
-    trace, target, drafter = toy_recording("sorted", rule)
+    trace, target, _ = toy_recording("sorted", rule)
     derived, _ = cascade(trace, exits_of(rule), threshold)
     derived = derived.select(range(4))
     for text in ("fixed:4", "confidence:0.6,inclusive=false"):
         policy = policy_from(text, derived, toy_cost())
-        results = run_all(target, drafter.with_thresholds(threshold), derived, policy, toy_cost())
+        results = run_all(target, toy_sorted(0, threshold), derived, policy, toy_cost())
         replayed = replay(derived, policy, seed=0, cost=toy_cost())
         assert compare(derived, policy, replayed, results).exact
 
@@ -148,7 +148,7 @@ WRONG = [
 @pytest.mark.parametrize("threshold, message", WRONG)
 def test_unfit_thresholds_are_refused(threshold, message):
     with pytest.raises(ValueError, match=message):
-        toy_sorted().with_thresholds(threshold)
+        toy_sorted(0, threshold)
     with pytest.raises(ValueError, match=message):
         cascade(toy_recording("sorted", "greedy")[0], exits_of("greedy"), threshold)
 
@@ -332,8 +332,8 @@ def test_training_together_serves_the_early_exits():
 
 
 def test_control_run_at_other_thresholds_differs():
-    trace, target, drafter = toy_recording("sorted", "greedy")
+    trace, target, _ = toy_recording("sorted", "greedy")
     derived, _ = cascade(trace, exits_of("greedy"), (0.0, 0.0))
     policy = policy_from("fixed:4", derived, toy_cost())
-    results = run_all(target, drafter.with_thresholds((1.0, 1.0)), derived, policy, toy_cost())
+    results = run_all(target, toy_sorted(0, (1.0, 1.0)), derived, policy, toy_cost())
     assert not compare(derived, policy, replay(derived, policy, cost=toy_cost()), results).exact

@@ -3,7 +3,7 @@
 import numpy as np
 import papers
 import pytest
-from toy_lm import TOYS, toy_recording
+from toy_lm import TOYS, toy_recording, toy_sorted
 
 from real.train.evaluation import summary
 from simspec import replay
@@ -36,7 +36,7 @@ def test_exits_along_a_recording_give_it_at_all_thresholds():
     exits = papers.exits_along(target.decoder, drafter, trace, kept)
     own, _ = cascade(kept, exits, drafter.cascade.threshold)
     assert own.run.tolist() == kept.run.tolist()
-    other = drafter.with_thresholds((0.2, 0.9))
+    other = toy_sorted(0, (0.2, 0.9))
     again = papers.along(target.decoder, other, trace, 4).select(np.arange(0, 10, 3))
     derived, _ = cascade(kept, exits, (0.2, 0.9))
     assert derived.run.tolist() == again.run.tolist()
