@@ -1,5 +1,6 @@
 """An engine in this process: its loop on tokens (naive_engine), on a clock that the test sets."""
 
+import zlib
 from pathlib import Path
 
 import naive_engine
@@ -55,7 +56,8 @@ class FakeRunner:
 
     Several requests in flight are waves of vLLM's, a pass of n requests and d drafts in all takes
     step_seconds(n, d, k). follows: n-grams are those of the settings, not of `rule`. fails: the
-    number of the request, counted over all runs, at which the engine breaks.
+    number of the request, counted over all runs, at which the engine breaks. jitter: deviation of
+    passes, alike whenever a request runs alone. memo: a dict of passes, for engines of one world.
     """
 
     def __init__(self, world, rules="vllm", rule="vllm:1,2", seconds=None, **options):
@@ -66,6 +68,7 @@ class FakeRunner:
         self.sets_k, self.forces = options.get("sets_k", True), options.get("forces", True)
         self.fails = options.get("fails")
         self.started, self.closed, self.served = [], 0, 0
+        self.jitter, self.memo = options.get("jitter", 0.0), options.get("memo", dict())
         self.name, self.stops = options.get("name", rules), options.get("stops", EngineError)
         self.step_seconds = options.get("step_seconds", lambda active, drafted, k: 1.0)
         self.k, self.schedule, self.late = 0, (), options.get("late", False)
@@ -124,6 +127,7 @@ class FakeRunner:
         for t in range(1, max(len(passes) for _, passes in answers)):
             drafted = [passes[t][1] for _, passes in answers if len(passes) > t]
             clock.append(self.step_seconds(len(drafted), sum(drafted), k))
+        clock = self.shaken(clock, requests[0], (k, self.served))
         finished = []
         for i, (request, (text, passes)) in enumerate(zip(requests, answers)):
             own = clock[: len(passes)]
@@ -134,7 +138,25 @@ class FakeRunner:
             ))  # fmt: skip
         return sorted(finished, key=lambda one: len(one.passes))
 
+    def shaken(self, clock, request, k):
+        """The clock with jitter."""
+        rng = np.random.default_rng(zlib.crc32(f"{request.id} {k}".encode()))
+        return (np.array(clock) * (1 + self.jitter * rng.standard_normal(len(clock)))).tolist()
+
     def answer(self, request, k, force):
+        key = request.id, request.max_tokens, k, force, self.rule
+        text, passes = self.memo.get(key) or self.memo.setdefault(
+            key, self.decode(request, k, force)
+        )
+        clock = self.shaken([self.seconds(drafted, k) for _, drafted, _ in passes], request, k)
+        clock[0] = 5.0  # the prompt
+        return Finished(
+            request.id, tuple(text), tuple(passes), tuple(clock), clock[0],
+            sum(clock), "end" if text[-1] == END else "length",
+        )  # fmt: skip
+
+    def decode(self, request, k, force):
+        """(text, passes) of a request alone."""
         rule, K = self.rule, max(k, 1) if force is None else max(force, 1)
 
         def offer(context):
@@ -147,15 +169,9 @@ class FakeRunner:
         policy = fixed(k if force is None else force)
         cost = CostModel.from_ratio(0.0, K)
         chooser = naive_engine.Chooser(policy, K, 0, 0, cost, policy.state0)
-        text, passes = naive_engine.run(
+        return naive_engine.run(
             list(request.prompt), self.world[request.prompt], request.max_tokens, [END], offer,
             self.rules, chooser,
-        )  # fmt: skip
-        clock = [self.seconds(drafted, k) for _, drafted, _ in passes]
-        clock[0] = 5.0  # the prompt
-        return Finished(
-            request.id, tuple(text), tuple(passes), tuple(clock), clock[0],
-            sum(clock), "end" if text[-1] == END else "length",
         )  # fmt: skip
 
     def close(self):

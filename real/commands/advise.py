@@ -151,11 +151,11 @@ def advise(settings: Advise) -> None:
         assert settings.cost is not None
         rows, tasks = steps.log_rows(written_texts(log, settings.tokenizer))
         priced = load_cost(settings.cost)
-        out.mkdir(parents=True, exist_ok=True)
-        found, candidates = steps.choose(
-            plan, drafts, rows, tasks, record, lambda draft: priced, print_note
-        )
-        _tell(found, candidates, given.as_json)
+        with steps.working_in(out):
+            found, candidates = steps.choose(
+                plan, drafts, rows, tasks, record, lambda draft: priced, print_note
+            )
+            _tell(found, candidates, given.as_json)
     assert model is not None
     known = settings.tokenizer or (model if model.is_dir() else None)
     if known is None:
@@ -175,21 +175,22 @@ def advise(settings: Advise) -> None:
             f"{len(requests)} prompts leave {len(held_out)} to verify on, --batch is "
             f"{batches[-1]}: bring more prompts, or a smaller batch"
         )
-    out.mkdir(parents=True, exist_ok=True)
 
     def run(used: Any, requests: Any, plan: Any, path: Path, force: bool | None) -> Any:
         return run_requests(name, used, requests, plan, path, force)
 
     def measured(draft: Any) -> Any:
         print_note(f"2/4 costs of {draft.method} drafts on {name}")
-        return steps.measure_costs(plan, draft, chosen, run)
+        return steps.measure_costs(plan, draft, rows, run)
 
-    print_note(f"1/4 {name} writes {len(chosen)} texts")
-    rows = steps.write_plain_texts(plan, chosen, run)
-    found, candidates = steps.choose(plan, drafts, rows, tasks, record, measured, print_note)
-    print_note(f"4/4 {name} runs the choice on {len(held_out)} held-out prompts")
-    found = steps.confirm(found, rows, held_out, run, record, print_note)
-    _tell(found, candidates, given.as_json)
+    with steps.working_in(out):
+        print_note(f"1/4 {name} writes {len(chosen)} texts")
+        rows = steps.write_plain_texts(plan, chosen, run)
+        found, candidates = steps.choose(plan, drafts, rows, tasks, record, measured, print_note)
+        if not found.doubts:  # that no other prompts could settle
+            print_note(f"4/4 {name} runs the choice on {len(held_out)} held-out prompts")
+            found = steps.confirm(found, rows, held_out, run, record, print_note)
+        _tell(found, candidates, given.as_json)
 
 
 def _tell(found: Any, candidates: Any, as_json: bool) -> NoReturn:
@@ -203,6 +204,8 @@ def _tell(found: Any, candidates: Any, as_json: bool) -> NoReturn:
     written, by_policy = steps.write_setting(found), steps.write_policy(found)
     steps.write_report(found, candidates, written)
     write_json(plan.folder / "advice.json", found.to_dict())
+    if found.doubts:
+        steps.time_again(plan.folder)
     if as_json:
         print(json.dumps(found.to_dict()))
     else:
@@ -210,6 +213,7 @@ def _tell(found: Any, candidates: Any, as_json: bool) -> NoReturn:
         for sentence in found.sentences():
             print_text(sentence)
         told = f"no setting for {plan.engine.name}" if found.drafts else "no setting: do not draft"
+        told = told if not found.doubts else "no setting: not settled"
         told = told if written is None else str(written)
         told += "" if by_policy is None else f", {by_policy}"
         print_text(f"wrote {plan.folder / 'report.html'}; {told}")

@@ -5,8 +5,8 @@ chooses drafter and draft length for every batch size, and the engine runs the c
 prompts. Every request is kept once it has finished; the same call continues.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,21 @@ from real.engines.adapter import (
 )
 from real.engines.compare import compare_rows, end_tokens, rule_of, written_text
 from real.engines.measure import (
+    Predicted,
     SpeedupTable,
+    cell_at,
     cost_table,
+    doubt_of,
     engine_cost,
     predicted_speedups,
     speedup_table,
+    texts_to_draft,
 )
-from real.engines.rows import Row, read_rows
+from real.engines.rows import ROWS, Row, lock, read_rows
 from real.engines.run import Plan
-from real.engines.summary import MEASURED, PREDICTED, advised, drafter_text
+from real.engines.summary import MEASURED, PREDICTED, advised, arm_text, drafter_text
 from real.engines.worker import Finished, Request
+from simspec.cost.gate import PriceError, settled
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
 from simspec.engines import Export
@@ -56,14 +61,18 @@ RunPlan = Callable[[EngineSettings, Sequence[Request], Plan, Path, bool | None],
 """Runs a plan into a file of rows, or what the file lacks of it."""
 RecordModel = Callable[[ModelDraft, Sequence[Any], int, Sequence[int]], Trace]
 """(draft model, texts, K, end tokens) -> recording."""
-COST_PROMPTS, COST_REPEATS, COST_BUDGET = 4, 2, 24
-"""Of the costs' runs: prompts, or one batch of them; repeats; new tokens."""
+COST_PROMPTS, COST_BLOCKS, COST_BUDGET = 4, 8, 24
+"""Of the costs' runs: prompts at least; timing blocks of a prompt or a batch, least; new tokens."""
 NEIGHBORS = 2
 """Draft lengths this far from the advised one are verified too."""
-AGREES = 1.1
-"""Largest ratio of the speedups of one length in two runs of the same prompts that is noise."""
+MOST_LOSS, SURE = 0.03, 0.95
+"""A setting loses at most this share of the best length's speed, in this share of what the costs'
+replicates allow; otherwise nothing is settled."""
 SETTINGS = {"llamacpp": "setting.txt"}
 """Files of engines whose settings are no JSON."""
+IDLE, MORE = "run again on an idle machine", "give more prompts"
+LOCK, RESULTS = ".advise.lock", ("setting.json", "setting.txt", "policy.json")
+"""The file that one process locks, and what an unsettled advice removes."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +104,7 @@ class Candidate:
 
     def cost_at(self, batch: int) -> CostModel:
         """The costs at that batch size."""
-        return self.cost.at(batch) if isinstance(self.cost, CostTable) else self.cost
+        return cell_at(self.cost, batch)
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,8 @@ class Advice:
     """The best draft length, or policy, of one drafter at one batch size, by replay.
 
     k: 0 for "do not draft"; drafting: the best length above 0, or a policy's longest; speedup: of
-    `drafting` over plain decoding; interval: None for too few prompts.
+    `drafting` over plain decoding; interval: None for too few prompts or timing blocks; loss: the
+    share of the best length's speed that k may lose, see SURE.
     """
 
     candidate: str
@@ -113,20 +123,50 @@ class Advice:
     speedup: float
     interval: Estimate | None
     policy: str = ""
+    loss: float = 0.0
 
 
 @dataclass(frozen=True)
 class Verified:
-    """Held-out prompts on the engine at the advised length, its neighbors and plain decoding."""
+    """Held-out prompts on the engine at the advised length, its neighbors and plain decoding.
+
+    loss: as of `Advice`, by replay of these prompts' texts and those that it was chosen on.
+    """
 
     batch: int
     table: SpeedupTable
     passes: int
     exceptions: int
+    loss: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self) | {"table": self.table.to_dict()}
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Makes the folder, which one process works in; ValueError where another does.
+
+    After a PriceError no setting is left, and the next call times again.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOCK, "wb") as file:
+        lock(file, f"another advise is running in {folder}: wait for it, or give another --out")
+        try:
+            yield
+        except PriceError:
+            time_again(folder)
+            raise
+
+
+def time_again(folder: Path) -> None:
+    """Removes settings of an earlier call, and sets aside the rows that say seconds."""
+    for name in RESULTS:
+        (folder / name).unlink(missing_ok=True)
+    for kind in ("cost", "verify", "policy"):
+        for path in folder.glob(f"*.{kind}{ROWS}"):
+            path.replace(path.with_name(path.name.removesuffix(ROWS) + f".unsettled{ROWS}"))
 
 
 def draft_name(draft: Draft) -> str:
@@ -171,9 +211,9 @@ def log_rows(texts: Sequence[WrittenText]) -> tuple[list[Row], dict[str, str]]:
 
 
 def measure_costs(
-    plan: AdvicePlan, draft: Draft, requests: Sequence[Request], run: RunPlan
+    plan: AdvicePlan, draft: Draft, texts: Sequence[Row], run: RunPlan
 ) -> CostModel | CostTable:
-    """Costs of the drafter's passes at every batch size, kept with their rows.
+    """Costs of the drafter's passes at every batch size on the longer texts, kept with their rows.
 
     n-gram drafters share one file: their drafts cost nothing, and junk tokens are verified where
     the engine can force them.
@@ -183,15 +223,19 @@ def measure_costs(
     if shared:
         least, most = plan.engine.ngrams[0]
         draft = NgramDraft(plan.depth, least, most)
+    lengths = sorted((len(row.finished.tokens) for row in texts), reverse=True)
     for batch in plan.batches:
-        count = max(COST_PROMPTS, batch)
-        chosen = [requests[i * len(requests) // count] for i in range(min(count, len(requests)))]
-        short = [replace(r, max_tokens=min(r.max_tokens, COST_BUDGET)) for r in chosen]
+        groups = max(min(-(-COST_PROMPTS // batch), len(texts) // batch), 1)
+        count = min(groups * batch, len(texts))
+        least = lengths[max(count, len(texts) // 2) - 1]
+        long = [row.request for row in texts if len(row.finished.tokens) >= least]
+        budget = COST_BUDGET if batch == 1 else COST_BUDGET // 2  # of more blocks
+        chosen = [long[i * len(long) // count] for i in range(count)]
+        short = [replace(r, max_tokens=min(r.max_tokens, budget)) for r in chosen]
         settings = replace(plan.settings, draft=replace(draft, k=plan.depth), batch=batch)
-        group = 2 if batch == 1 else batch
         ks = (0, *lengths_taken(plan, draft))
-        passes = Plan(ks, COST_REPEATS, group, batch, False, plan.seed)
-        path = plan.folder / f"{name}.b{batch}.cost.rows.jsonl"
+        passes = Plan(ks, -(-COST_BLOCKS // groups), batch, batch, False, plan.seed)
+        path = plan.folder / f"{name}.b{batch}.cost{ROWS}"
         run(settings, short, passes, path, None)
         runs.append(read_rows(path))
     if plan.batches == (1,):
@@ -246,11 +290,33 @@ def choose_length(
 ) -> Advice:
     """The smallest length within TIE of the best by replay of these texts, at its costs."""
     recording = candidate.recording if isinstance(candidate.draft, ModelDraft) else None
+    found = all_lengths(plan, candidate, rows, batch, recording)
+    best = max(row.speedup for row in found)
+    row = next(row for row in found if row.speedup >= (1 - TIE) * best)
+    k, drafting = row.arm[0] if row.speedup > 1 else 0, row.arm[0]
+    loss = possible_loss(k, found)
+    return Advice(candidate.name, batch, k, drafting, row.speedup, row.interval, loss=loss)
+
+
+def all_lengths(
+    plan: AdvicePlan, candidate: Candidate, rows: Sequence[Row], batch: int, recording: Trace | None
+) -> list[Predicted]:
+    """Each length of the candidate along these rows' texts."""
     about, arms = _about(plan, candidate.draft, batch), [(k, "") for k in candidate.lengths]
-    found = predicted_speedups(about, rows, candidate.cost, arms, recording)
-    best = max(speedup for _, speedup, _ in found)
-    (k, _), speedup, interval = next(row for row in found if row[1] >= (1 - TIE) * best)
-    return Advice(candidate.name, batch, k if speedup > 1 else 0, k, speedup, interval)
+    return predicted_speedups(about, rows, candidate.cost, arms, recording)
+
+
+def possible_loss(k: int, *found: Sequence[Predicted]) -> float:
+    """The share of the best length's speed that k loses, at SURE of the costs' replicates.
+
+    found: of several sets of texts, which count together.
+    """
+    plain = np.sum([part[0].plain for part in found], axis=0)
+    spent = {0: plain} | {
+        same[0].arm[0]: np.sum([row.seconds for row in same], axis=0) for same in zip(*found)
+    }
+    best = np.min([*spent.values()], axis=0)
+    return float(np.quantile(1 - best / spent[k], SURE))
 
 
 def choose_policy(
@@ -272,8 +338,9 @@ def choose_policy(
             found += predicted_speedups(about, rows, candidate.cost, [arm], recording)
     if not found:
         return None
-    (k, policy), speedup, interval = max(found, key=lambda row: row[1])
-    return Advice(candidate.name, batch, k, k, speedup, interval, policy)
+    best = max(found, key=lambda row: row.speedup)
+    k, policy = best.arm
+    return Advice(candidate.name, batch, k, k, best.speedup, best.interval, policy)
 
 
 def steered(candidate: Candidate, batch: int) -> PolicyDraft:
@@ -290,6 +357,7 @@ def verify(
     plan: AdvicePlan,
     candidate: Candidate,
     advice: Advice,
+    texts: Sequence[Row],
     requests: Sequence[Request],
     run: RunPlan,
     record_model: RecordModel,
@@ -297,8 +365,9 @@ def verify(
 ) -> Verified:
     """Runs the advice, its neighbors and plain decoding on these prompts, which were not seen.
 
-    steering: a policy's advice, which then runs instead of the neighbors, all by simspec's proposer
-    in the engine; `table.confirmed` says whether no policy is faster, beyond noise.
+    texts: that it was chosen on; steering: a policy's advice, which then runs instead of the
+    neighbors, all by simspec's proposer in the engine; `table.confirmed` says whether no policy is
+    faster, beyond noise.
     """
     batch, near = advice.batch, {advice.drafting + step for step in (-NEIGHBORS, 0, NEIGHBORS)}
     ks = (0, *(k for k in candidate.lengths if k in near))
@@ -310,16 +379,20 @@ def verify(
     settings = replace(plan.settings, draft=draft, batch=batch, seed=plan.seed)
     passes = Plan(ks, 1, 4 if batch == 1 else batch, batch, False, plan.seed, policies)
     kind = "policy" if policies else "verify"
-    path = plan.folder / f"{candidate.name}.b{batch}.{kind}.rows.jsonl"
+    path = plan.folder / f"{candidate.name}.b{batch}.{kind}{ROWS}"
     run(settings, requests[: len(requests) // batch * batch], passes, path, False)
     about, rows = read_rows(path)
-    recording = None
+    recording, plain = None, [*{row.request.id: row for row in rows if row.k == 0}.values()]
     if isinstance(candidate.draft, ModelDraft):
-        plain = {row.request.id: row for row in rows if row.k == 0}
-        recording = record_drafts(plan, candidate.draft, list(plain.values()), {}, record_model)
+        recording = record_drafts(plan, candidate.draft, plain, {}, record_model)
     table = speedup_table(about, rows, candidate.cost, recording, advice.k)
     result = compare_rows(about, rows, recording)
-    return Verified(batch, table, result.passes, len(result.exceptions))
+    seen = candidate.recording if recording is not None else None
+    halves = (all_lengths(plan, candidate, *each) for each in (
+        (texts, batch, seen), (plain, batch, recording)
+    ))  # fmt: skip
+    loss = possible_loss(advice.k, *halves)
+    return Verified(batch, table, result.passes, len(result.exceptions), loss)
 
 
 @dataclass(frozen=True)
@@ -341,31 +414,37 @@ class Found:
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether every batch size is confirmed, and every pass is the replay's; None: not run."""
-        if not self.verified:
-            return None
-        exact = not any(v.exceptions for _, v in self.policies)
-        return exact and all(v.table.confirmed and not v.exceptions for v in self.verified)
+        """Whether all is settled, every batch size is confirmed, and every pass is the replay's.
+
+        None: nothing ran, and the costs do not forbid an advice.
+        """
+        if self.doubts or not self.verified:
+            return False if self.doubts else None
+        exact = not any(v.exceptions for v in [*self.verified, *(v for _, v in self.policies)])
+        return exact and all(v.table.confirmed for v in self.verified)
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why nothing is settled, so that no setting is written; empty where all is."""
+        told = [f"{why}; {IDLE}"] if (why := doubt_of(self.winner.cost)) else []
+        for i, advice in enumerate(self.best):
+            checked = self.verified[i] if self.verified else None
+            again = self.policies[i][1].table if self.policies else None
+            told += doubts_of(advice, checked, again)
+        return told
 
     @property
     def faster_policies(self) -> list[Advice]:
-        """Policies that ran faster than the advised length, beyond noise, where both runs agree."""
+        """Policies that ran faster than the advised length, beyond noise, where all is settled."""
         return [
-            advice for i, (advice, v) in enumerate(self.policies)
-            if not v.table.confirmed and v.table.best == advice.policy and not self.disturbed(i)
+            advice for advice, v in self.policies
+            if not v.table.confirmed and v.table.best == advice.policy and not self.doubts
         ]  # fmt: skip
 
-    def disturbed(self, i: int) -> bool:
-        """Whether the advised length's speedup differs by over AGREES in the policy's run.
-
-        Two runs of the same prompts and length differ by more where something else ran meanwhile.
-        """
-        pair = self.verified[i].table, self.policies[i][1].table
-        length = self.best[i].drafting
-        first, second = (
-            next(row.measured for row in table.rows if row.name == length) for table in pair
-        )
-        return not 1 / AGREES <= first / second <= AGREES
+    @property
+    def settled(self) -> bool:
+        """Whether a setting may be written: no doubt, and no length that ran is faster."""
+        return not self.doubts and all(v.table.confirmed for v in self.verified)
 
     @property
     def drafts(self) -> bool:
@@ -394,22 +473,22 @@ class Found:
             )
             if self.verified:
                 table = self.verified[i].table
-                row = next(r for r in table.rows if r.name == advice.drafting)
+                row, state = table.row(advice.drafting), advised(table)[1]
                 sentence += (
                     f", measured on other prompts {figure(row.measured, row.measured_interval)}; "
-                    f"{advised(table)[1]}"
+                    f"{'not settled' if table.confirmed and self.doubts else state}"
                 )
             told.append(sentence)
-        told += [self._policy_sentence(i, *policy) for i, policy in enumerate(self.policies)]
+        told += [f"Not settled: {why}" for why in self.doubts]
+        told += [self._policy_sentence(*policy) for policy in self.policies]
         if (needed := self.prompts_needed) is not None:
             told.append(f"A live test against plain decoding would need {needed} prompts")
         return told
 
-    def _policy_sentence(self, i: int, advice: Advice, checked: Verified) -> str:
-        row = next(r for r in checked.table.rows if r.name == advice.policy)
+    def _policy_sentence(self, advice: Advice, checked: Verified) -> str:
+        row = checked.table.row(advice.policy)
         faster = "faster" if advice in self.faster_policies else "no faster"
-        if self.disturbed(i):
-            faster = "not settled, since two runs of K disagree (delete its rows, run again idle)"
+        faster = "not settled" if self.doubts else faster
         return (
             f"{in_flight(advice.batch)}: the policy {advice.policy} in the engine is {faster}, "
             f"predicted {figure(advice.speedup, advice.interval)}, measured "
@@ -424,6 +503,7 @@ class Found:
             "advice": [asdict(advice) for advice in self.best],
             "verified": [checked.to_dict() for checked in self.verified],
             "confirmed": self.confirmed,
+            "not_settled": self.doubts,
             "tried": [asdict(advice) for advice in self.tried],
             "by_task": {task: asdict(advice) for task, advice in self.by_task.items()},
             "policies": [
@@ -463,6 +543,45 @@ class Found:
         return [*made, frame(tasks, ("task", "best K", PREDICTED), title=title, formats=formats)]
 
 
+def doubts_of(advice: Advice, checked: Verified | None, again: SpeedupTable | None) -> list[str]:
+    """What does not settle the advice at one batch size; again: a second run of its prompts."""
+    name, told = f"K = {advice.k}" if advice.k else "plain decoding", []
+    loss = max(advice.loss, 0.0 if checked is None else checked.loss)
+    if loss > MOST_LOSS:
+        told.append(f"{name} may lose {loss:.0%} against another length; {IDLE}, or {MORE}")
+    if advice.k and advice.interval is not None and advice.interval.low <= 1:
+        told.append(f"{name} may gain nothing: {figure(advice.speedup, advice.interval)}; {MORE}")
+    if checked is None:
+        return told
+    table, drafted = checked.table, checked.table.row(advice.drafting)
+    k = f"K = {advice.drafting}"
+    if not settled(drafted.predicted, drafted.measured):
+        told.append(
+            f"{k} was predicted {drafted.predicted:.2f} and gave {drafted.measured:.2f}; {IDLE}"
+        )
+    if drafted.halves is not None and not settled(*drafted.halves):
+        first, last = drafted.halves
+        told.append(
+            f"halves of the run of {k} gave {first:.2f} and {last:.2f} of its prediction; {IDLE}"
+        )
+    for row in () if again is None else again.rows:
+        held = [one.measured for one in table.rows if row.k and one.name == row.name]
+        told += [
+            f"two runs of K = {row.k} gave {first:.2f} and {row.measured:.2f}; {IDLE}"
+            for first in held if not settled(first, row.measured)
+        ]  # fmt: skip
+    own, best, found = table.row(advice.k), table.row(table.best), drafted.measured_interval
+    gains = [getattr(best, f) / getattr(own, f) - 1 for f in ("measured", "predicted")]
+    if table.confirmed and min(gains[0], gains[0] - gains[1]) > MOST_LOSS:
+        told.append(
+            f"{arm_text(best.name)} measured {gains[0]:.0%} faster than {name}, predicted "
+            f"{gains[1]:.0%}; {IDLE}"
+        )
+    if advice.k and found is not None and found.low <= 1:
+        told.append(f"{name} may gain nothing: measured {figure(own.measured, found)}; {MORE}")
+    return told
+
+
 def in_flight(batch: int) -> str:
     """'4 requests in flight'."""
     return f"{batch} request{'s' * (batch > 1)} in flight"
@@ -480,7 +599,7 @@ def by_task(
     size, found = plan.batches[0], {}
     for task in dict.fromkeys(tasks.values()):
         own = [row for row in rows if tasks[row.request.id] == task]
-        if len(own) >= size:
+        if sum(len(row.finished.tokens) > 1 for row in own) >= size:
             found[task] = choose_length(plan, winner, own, size)
     return found
 
@@ -494,7 +613,11 @@ def choose(
     cost_of: Callable[[Draft], CostModel | CostTable],
     tell: Callable[[str], None],
 ) -> tuple[Found, list[Candidate]]:
-    """(the best drafter with its lengths, unverified, all candidates); their files are written."""
+    """(the best drafter with its lengths, unverified, all candidates); their files are written.
+
+    ValueError before anything is timed where most answers end with their first token.
+    """
+    texts_to_draft(rows, plan.batches[-1], least=(len(rows) + 1) // 2)
     candidates, costs = [], dict[str, CostModel | CostTable]()
     for draft in drafts:
         name = draft_name(draft)
@@ -524,12 +647,12 @@ def confirm(
 ) -> Found:
     """The advice with what held-out prompts measure, and the best policy next to it."""
     plan, winner = found.plan, found.winner
-    verified = [verify(plan, winner, advice, held_out, run, record) for advice in found.best]
+    verified = [verify(plan, winner, advice, rows, held_out, run, record) for advice in found.best]
     policies = []
     for advice in found.best:
         if (steering := choose_policy(plan, winner, rows, advice.batch)) is not None:
             tell(f"4/4 {plan.engine.name} runs {steering.policy}, next to the choice")
-            ran = verify(plan, winner, advice, held_out, run, record, steering)
+            ran = verify(plan, winner, advice, rows, held_out, run, record, steering)
             policies.append((steering, ran))
     return replace(found, verified=verified, policies=policies)
 
@@ -538,7 +661,7 @@ def write_setting(found: Found) -> Path | None:
     """The engine's setting by batch size; None where none drafts, or simspec writes none."""
     name, folder, winner = found.plan.engine.name, found.plan.folder, found.winner
     out = folder / SETTINGS.get(name, "setting.json")
-    if name not in EXPORTS or not found.drafts:
+    if name not in EXPORTS or not found.drafts or not found.settled:
         out.unlink(missing_ok=True)  # of an earlier call
         return None
     recording, cost = folder / f"{winner.name}.parquet", folder / f"{winner.name}.cost.json"

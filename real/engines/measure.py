@@ -36,6 +36,7 @@ from real.measure.estimate import (
 )
 from real.measure.timing import TimingBlock
 from simspec import CostModel, Trace
+from simspec.cost.gate import MIN_BLOCKS, Claim, check_claims, no_interval
 from simspec.cost.provenance import PARTS, CostOrigin, CostPrecision
 from simspec.cost.table import CostTable
 from simspec.numerics import stats
@@ -107,7 +108,8 @@ def engine_cost(
     the blocks; verify[0] a pass without a draft while the engine can draft. K: default the run's
     longest. Blocks that a killed process left unfinished do not count. Requests in flight together
     are a wave: passes of all of them count, and seconds are those of the whole batch. ValueError
-    where plain passes or those of K draft tokens were not timed.
+    where plain passes or those of K draft tokens were not timed; PriceError where a pass with
+    drafts takes less time than any can. Costs that give no interval say why in their warnings.
     """
     K = max(about["plan"]["ks"]) if K is None else K
     size = about["plan"]["concurrent"]
@@ -156,23 +158,31 @@ def engine_cost(
             disturbed=disturbed,
         ),
     )
-    return with_warning(cost)
+    rounds = {d: e for d, e in measured.items() if 0 < d <= K and e.samples >= MIN_BLOCKS}
+    check_claims(
+        (Claim(f"{d} accepted drafts", (d + 1) / e.seconds, d + 1, (d + 1) / sum(e[:2]))
+         for d, e in rounds.items() if e.seconds > 0),
+        cost, cost.name,
+    )  # fmt: skip
+    return with_warnings(cost)
 
 
-def with_warning(cost: CostModel) -> CostModel:
-    """The costs, with one line where a wider pass is faster than a narrower one, beyond noise.
+def with_warnings(cost: CostModel) -> CostModel:
+    """The costs, with a line each where they give no interval, and where a wider pass is faster.
 
     The passes are the engine's own, so that its speedups are real, and yet no other engine's.
     """
-    found = faster_wider(cost)
-    if found is None or cost.precision is None:
-        return cost
-    narrow, wide, gap = found
-    line = (
-        f"a pass of {wide} draft tokens is faster than one of {narrow} by {gap:.0%} of a plain one "
-        "in this engine: speedups may exceed tokens a pass"
-    )
-    warnings = (*cost.precision.warnings, line)
+    assert cost.precision is not None
+    lines = []
+    if why := no_interval(cost):
+        lines.append(f"no interval and no confirmation at these costs, which have {why}")
+    if (found := faster_wider(cost)) is not None:
+        narrow, wide, gap = found
+        lines.append(
+            f"a pass of {wide} draft tokens is faster than one of {narrow} by {gap:.0%} of a plain "
+            "one in this engine: speedups may exceed tokens a pass"
+        )
+    warnings = (*cost.precision.warnings, *lines)
     return replace(cost, precision=replace(cost.precision, warnings=warnings))
 
 
@@ -243,6 +253,11 @@ def steps(passes: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     return active, drafted
 
 
+def cell_at(cost: CostModel | CostTable, batch: int) -> CostModel:
+    """The costs at that batch size."""
+    return cost.at(batch) if isinstance(cost, CostTable) else cost
+
+
 @dataclass(frozen=True)
 class StepPrices:
     """Seconds of steps by requests and draft tokens, at the costs and at their R replicates.
@@ -262,7 +277,7 @@ class StepPrices:
     def of(cls, cost: CostModel | CostTable) -> "StepPrices":
         """Prices of a CostModel, which is of one request, or of a table of one context."""
         sizes = cost.batch if isinstance(cost, CostTable) else (1,)
-        cells = [cost.at(size) if isinstance(cost, CostTable) else cost for size in sizes]
+        cells = [cell_at(cost, size) for size in sizes]
         count = min(len(cell.replicates) for cell in cells)
         every = [(cell, *cell.replicates[:count]) for cell in cells]
         return cls(
@@ -322,8 +337,13 @@ def _between(sizes: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarra
 class Speedup:
     """Predicted and measured speedup of a draft length over plain decoding after the prompt.
 
-    error is predicted over measured, less 1; intervals are None for under MIN_PROMPTS prompts, or
-    waves of prompts.
+    | field | meaning |
+    | --- | --- |
+    | predicted_interval, measured_interval | None for under MIN_PROMPTS prompts, or waves of them |
+    | tokens | a pass after the prompt emits, which bounds the speedup: see `simspec.cost.gate` |
+    | halves | measured over predicted, of the prompts timed first and last; None: one prompt |
+
+    Costs with few timing blocks, or without spread, give predictions without an interval.
     """
 
     k: int
@@ -332,6 +352,8 @@ class Speedup:
     measured: float
     measured_interval: stats.Estimate | None
     policy: str = ""
+    tokens: float = float("inf")
+    halves: tuple[float, float] | None = None
 
     @property
     def name(self) -> int | str:
@@ -340,6 +362,7 @@ class Speedup:
 
     @property
     def error(self) -> float:
+        """Predicted over measured, less 1."""
         return self.predicted / self.measured - 1
 
 
@@ -351,9 +374,10 @@ class SpeedupTable:
     | --- | --- |
     | prompts, repeats | that were timed without an interruption |
     | best | the length or policy measured best |
-    | confirmed | the recommended one is the best, or within the interval of the best |
+    | confirmed | the recommended one is the best, or within the interval of the best; no doubt |
     | batch | requests that start together; of more than 1 an interval is over such waves |
     | scheduled | the longest length is a schedule's, which drafts less where it says so |
+    | doubt | why the costs confirm nothing; "": they can |
     """
 
     rows: tuple[Speedup, ...]
@@ -364,6 +388,11 @@ class SpeedupTable:
     confirmed: bool
     batch: int = 1
     scheduled: bool = False
+    doubt: str = ""
+
+    def row(self, name: int | str) -> Speedup:
+        """The speedup of that length or policy."""
+        return next(row for row in self.rows if row.name == name)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -389,7 +418,7 @@ def speedup_table(
     Predicted: passes of the replay under the engine's convention, at the engine's costs. Measured:
     seconds from the first token to the last, of one request, or of a wave whose requests start
     together. ValueError for requests that take turns, for prompts of the costs' own run, and where
-    nothing was timed whole.
+    nothing was timed whole; PriceError for a speedup above tokens a pass, beyond noise.
     """
     if about["plan"]["force"]:
         raise ValueError("speedups are of the engine's own drafts: run without --force")
@@ -403,29 +432,94 @@ def speedup_table(
     whole = [row for part in whole_blocks(about, rows) for row in part]
     arms = sorted({row.arm for row in whole})
     waves = _timed_waves(about, whole)
+    texts_to_draft([row for row in whole if not row.k], 1)
     seconds, names = _decode_seconds(waves, arms)
     one = {(name, arm): wave for (name, _, arm), wave in waves.items()}
-    prices, found = StepPrices.of(cost), []
-    prices.check(about["plan"]["concurrent"], about["plan"]["concurrent"])
+    size, prices, found = about["plan"]["concurrent"], StepPrices.of(cost), []
+    prices.check(size, size)
+    cell, doubt = cell_at(cost, size), doubt_of(cost)
+    plain = Replayed.plain([one[name, PLAIN] for name in names], prices)
+    place = {row.request.id: i for i, row in reversed([*enumerate(rows)])}
+    in_time = np.argsort([place[name[0]] for name in names])
     for arm in arms:
-        kept = [one[name, arm] for name in names]
-        predicted = _predicted_seconds(about, kept, arm, prices, recording)
-        plain = _plain_seconds([one[name, PLAIN] for name in names], prices)
-        interval = _interval(plain, predicted)
-        measured = _interval(seconds[PLAIN], seconds[arm])
-        value = float(plain[:, 0].sum() / predicted[:, 0].sum())
-        own = float(seconds[PLAIN][:, 0].sum() / seconds[arm][:, 0].sum())
-        found.append(Speedup(arm[0], value, interval, own, measured, arm[1]))
+        replayed = _replayed(about, [one[name, arm] for name in names], arm, prices, recording)
+        predicted = replayed.over(plain, arm, doubt, cell)
+        interval = _interval(seconds[PLAIN], seconds[arm])
+        measured = _quotient(seconds[PLAIN], seconds[arm])
+        low = None if interval is None else interval.low
+        check_claims([Claim(f"the measured {predicted.title}", measured, predicted.tokens, low)])
+        errors = [
+            _quotient(seconds[PLAIN][part], seconds[arm][part])
+            / _quotient(plain.seconds[part], replayed.seconds[part])
+            for part in np.array_split(in_time, 2)
+            if len(names) > 1
+        ]
+        halves = (errors[0], errors[1]) if errors else None
+        found.append(
+            Speedup(
+                arm[0], predicted.speedup, predicted.interval, measured, interval, arm[1],
+                predicted.tokens, halves,
+            )
+        )  # fmt: skip
     recommended = max(found, key=lambda row: row.predicted).name if advised is None else advised
     best = max(found, key=lambda row: row.measured).name
     of_name = {row.name: seconds[row.k, row.policy] for row in found}
     against = _interval(of_name[recommended], of_name[best])  # times faster that the best is
     return SpeedupTable(
         tuple(found), sum(len(one[name, PLAIN]) for name in names), seconds[PLAIN].shape[1] - 1,
-        recommended, best, recommended == best or (against is not None and against.low <= 1),
-        about["plan"]["concurrent"],
-        bool(about.get("schedule")),
+        recommended, best,
+        not doubt and (recommended == best or (against is not None and against.low <= 1)),
+        size, bool(about.get("schedule")), doubt,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The speedup of a draft length, or policy, over plain decoding by replay of texts.
+
+    plain, seconds: float64[1 + R] of all texts, at the costs and each of their replicates; tokens:
+    a pass after the prompt emits.
+    """
+
+    arm: Arm
+    interval: stats.Estimate | None
+    tokens: float
+    plain: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def speedup(self) -> float:
+        """At the costs as measured."""
+        return float(self.plain[0] / self.seconds[0])
+
+    @property
+    def title(self) -> str:
+        """The length or policy in sentences."""
+        return self.arm[1] or f"K = {self.arm[0]}"
+
+
+def doubt_of(cost: CostModel | CostTable) -> str:
+    """Why predictions at these costs have no interval and confirm nothing; "": they may."""
+    cells = [cell for row in cost.cells for cell in row] if isinstance(cost, CostTable) else [cost]
+    whys = [why for cell in cells if cell is not None and (why := no_interval(cell))]
+    return f"the costs have {whys[0]}" if whys else ""
+
+
+def texts_to_draft(rows: Sequence[Row], size: int, least: int = 1) -> list[list[Row]]:
+    """The texts in batches of that size, those without a token after their first left out.
+
+    ValueError where no batch is left, or fewer than the least.
+    """
+    long, least = [row for row in rows if len(row.finished.tokens) > 1], max(size, least)
+    if len(long) < least:
+        ended = [row.request.id for row in rows if len(row.finished.tokens) < 2]
+        raise ValueError(
+            f"{len(ended)} of {len(rows)} answers end with their first token "
+            f"({', '.join(ended):.60}) and have no pass after their prompt, which leaves "
+            f"{len(long)}, expected at least {least}: give prompts with longer answers, in the "
+            "model's chat template where it has one"
+        )
+    return [long[i : i + size] for i in range(0, len(long) - size + 1, size)]
 
 
 def predicted_speedups(
@@ -434,19 +528,18 @@ def predicted_speedups(
     cost: CostModel | CostTable,
     arms: Sequence[Arm],
     recording: Trace | None = None,
-) -> list[tuple[Arm, float, stats.Estimate | None]]:
-    """[(arm, speedup, its interval)] by replay of the rows' texts, `concurrent` of them together.
+) -> list[Predicted]:
+    """The prediction of each arm by replay of the rows' texts, `concurrent` of them together.
 
     Texts that fill no batch are left out. ValueError as in `speedup_table`.
     """
     size, prices = about["plan"]["concurrent"], StepPrices.of(cost)
-    texts = [rows[i : i + size] for i in range(0, len(rows) - size + 1, size)]
-    plain, found = _plain_seconds(texts, prices), []
+    texts, doubt, found = texts_to_draft(rows, size), doubt_of(cost), []
+    plain = Replayed.plain(texts, prices)
     for arm in arms:
         waves = [[replace(row, k=arm[0], policy=arm[1]) for row in wave] for wave in texts]
-        predicted = _predicted_seconds(about, waves, arm, prices, recording)
-        value = float(plain[:, 0].sum() / predicted[:, 0].sum())
-        found.append((arm, value, _interval(plain, predicted)))
+        replayed = _replayed(about, waves, arm, prices, recording)
+        found.append(replayed.over(plain, arm, doubt, cell_at(cost, size)))
     return found
 
 
@@ -492,23 +585,57 @@ def _decode_seconds(
     return {arm: np.column_stack((s.mean(axis=1), s)) for arm, s in seconds.items()}, names
 
 
-def _plain_seconds(waves: Sequence[Sequence[Row]], prices: StepPrices) -> np.ndarray:
-    """float64[P, 1 + R]: seconds of plain steps for the tokens after the first, by wave."""
-    texts = [[[0] * len(row.finished.tokens) for row in wave] for wave in waves]
-    return np.array([prices.seconds(steps(of_wave)[0]) for of_wave in texts])
+@dataclass(frozen=True)
+class Replayed:
+    """Seconds float64[P, 1 + R] of the passes after the prompt, by wave, and how many they are.
+
+    steps: passes of the engine; passes: summed over the requests that share one.
+    """
+
+    seconds: np.ndarray
+    steps: int
+    passes: int
+
+    @classmethod
+    def of(
+        cls, drafted: Sequence[Sequence[Sequence[int]]], prices: StepPrices, plain: bool = False
+    ) -> "Replayed":
+        """drafted: draft tokens of each pass, by wave and request."""
+        parts = [steps(wave) for wave in drafted]
+        seconds = np.array([prices.seconds(a, None if plain else d) for a, d in parts])
+        return cls(seconds, sum(len(a) for a, _ in parts), sum(int(a.sum()) for a, _ in parts))
+
+    @classmethod
+    def plain(cls, waves: Sequence[Sequence[Row]], prices: StepPrices) -> "Replayed":
+        """Plain steps for the tokens after the first."""
+        tokens = [[[0] * len(row.finished.tokens) for row in wave] for wave in waves]
+        return cls.of(tokens, prices, plain=True)
+
+    def over(self, plain: "Replayed", arm: Arm, doubt: str, cell: CostModel) -> Predicted:
+        """The speedup over plain decoding; PriceError for one above tokens a pass.
+
+        Where a batch shrinks, tokens a pass are those of a step or of a request, if more.
+        """
+        tokens = max(plain.steps / self.steps, plain.passes / self.passes)
+        interval = None if doubt else _interval(plain.seconds, self.seconds)
+        totals = plain.seconds.sum(axis=0), self.seconds.sum(axis=0)
+        found = Predicted(arm, interval, tokens, *totals)
+        low = None if doubt else float(np.quantile(totals[0] / totals[1], 0.025))
+        check_claims([Claim(found.title, found.speedup, tokens, low)], cell, cell.name)
+        return found
 
 
-def _predicted_seconds(
+def _replayed(
     about: Mapping[str, Any],
     waves: Sequence[Sequence[Row]],
     arm: Arm,
     prices: StepPrices,
     recording: Trace | None,
-) -> np.ndarray:
-    """float64[P, 1 + R]: seconds of the replay's passes after the prompt's, by wave."""
+) -> Replayed:
+    """The replay's passes after the prompt's, by wave."""
     k, policy = arm
     if k == 0:
-        return _plain_seconds(waves, prices)
+        return Replayed.plain(waves, prices)
     if k > prices.longest:
         raise ValueError(
             f"the costs price drafts up to {prices.longest}, the run has {k}: measure {k}"
@@ -521,7 +648,12 @@ def _predicted_seconds(
     drafted = [[d for _, d, _ in passes.sequence(s)] for s in range(len(rows))]
     ends = np.cumsum([len(wave) for wave in waves]).tolist()
     of_wave = [drafted[end - len(wave) : end] for wave, end in zip(waves, ends)]
-    return np.array([prices.seconds(*steps(passes_of)) for passes_of in of_wave])
+    return Replayed.of(of_wave, prices)
+
+
+def _quotient(plain: np.ndarray, drafted: np.ndarray) -> float:
+    """Plain over drafted seconds of all prompts."""
+    return float(plain[:, 0].sum() / drafted[:, 0].sum())
 
 
 def _interval(plain: np.ndarray, drafted: np.ndarray) -> stats.Estimate | None:

@@ -25,7 +25,7 @@ try:
 except ImportError:  # Windows has no such locks
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 1
+FORMAT, ROWS = 1, ".rows.jsonl"
 MOST_BYTES, MOST_LINE = 1 << 30, 16 << 20
 """Bytes of a file of rows, and of a line."""
 Whole = Annotated[int, Meta(ge=0)]
@@ -133,6 +133,16 @@ class RowFile:
         os.fsync(self._file.fileno())
 
 
+def lock(file: IO[bytes], refusal: str) -> None:
+    """Locks the file until it is closed; ValueError with the refusal where another process has."""
+    if fcntl is None:
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ValueError(refusal) from None
+
+
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
     """An OSError of the body, such as a full disk, names the file."""
@@ -155,11 +165,7 @@ def open_rows(path: str | Path, about: Mapping[str, Any]) -> Iterator[RowFile]:
     check_output(path)
     about = json.loads(json.dumps(dict(about)))
     with _named(path), open(path, "a+b") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ValueError(f"{path} is written by another process: wait for it") from None
+        lock(file, f"{path} is written by another process: wait for it")
         held, rows, end = _read(file, path)
         file.truncate(end)  # half a line of a process that was killed
         opened = RowFile(file, about, rows)

@@ -28,7 +28,7 @@ from real.engines.adapter import (
     draft_of,
     start_options,
 )
-from real.engines.measure import DIGITS, with_warning
+from real.engines.measure import DIGITS, with_warnings
 from real.engines.worker import Finished, Ready, Request, Worker
 from real.measure.estimate import DRIFT, LEVEL, WIDTHS, Estimate, filled, trimmed_mean
 from simspec import CostModel
@@ -219,7 +219,7 @@ def _cost(
             blocks=min(map(len, blocks.values())),
         ),
     )
-    return with_warning(cost)
+    return with_warnings(cost)
 
 
 def _estimate(seconds: np.ndarray) -> Estimate:

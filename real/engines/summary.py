@@ -10,7 +10,7 @@ import numpy as np
 
 from real.engines.compare import RunCheck, compare_rows
 from real.engines.measure import Speedup, SpeedupTable, StepPrices, speedup_table
-from real.engines.rows import read_rows
+from real.engines.rows import ROWS, read_rows
 from real.files import replacing
 from simspec import Trace
 from simspec.cost.table import load_cost
@@ -20,7 +20,7 @@ from simspec.output.names import label_text
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ROWS = (".rows.jsonl", ".rows.jsonl.xz")
+PACKED = (ROWS, f"{ROWS}.xz")
 COLUMNS = 3
 """Panels of a figure's row."""
 PREDICTED, MEASURED = "predicted [95%]", "measured [95%]"
@@ -74,13 +74,15 @@ def advised(table: SpeedupTable) -> tuple[str, str]:
         return "the schedule" if table.scheduled and k else arm_text(k)
 
     advice = named(table.recommended) if table.recommended else "do not draft"
+    if table.doubt:
+        return advice, f"not settled: {table.doubt}"
     return advice, "confirmed" if table.confirmed else f"{named(table.best)} is faster"
 
 
 def speedup_frame(table: SpeedupTable) -> "DataFrame":
     """The predicted and measured speedups of one run."""
     advice, state = advised(table)
-    state = state if table.confirmed else f"not confirmed: {state}"
+    state = state if table.confirmed or table.doubt else f"not confirmed: {state}"
     batch = f"batch {table.batch}, " if table.batch > 1 else ""
     return frame(
         [
@@ -166,15 +168,15 @@ def checks_frame(
 
 def cost_of_rows(path: Path) -> Path:
     """NAME.cost.json next to NAME.rows.jsonl or NAME.rows.jsonl.xz; ValueError for other names."""
-    for ending in ROWS:
+    for ending in PACKED:
         if path.name.endswith(ending):
             return path.with_name(path.name.removesuffix(ending) + ".cost.json")
-    raise ValueError(f"{path} has another name than NAME{' or NAME'.join(ROWS)}: rename it")
+    raise ValueError(f"{path} has another name than NAME{' or NAME'.join(PACKED)}: rename it")
 
 
 def has_cost(path: Path) -> bool:
     """Whether these rows have a cost file next to them."""
-    return path.name.endswith(ROWS) and cost_of_rows(path).exists()
+    return path.name.endswith(PACKED) and cost_of_rows(path).exists()
 
 
 def run_summary(path: Path, recording: Trace | None = None) -> RunSummary:

@@ -31,6 +31,7 @@ import msgspec
 from msgspec import Meta
 
 from real.engines.adapter import Engine, EngineSettings, Environment
+from simspec.cost.gate import check_seconds
 from simspec.output.names import one_note
 
 MOST_TOKENS = 1 << 20
@@ -89,15 +90,16 @@ class Finished:
     id: Text
     tokens: tuple[Token, ...]
     passes: tuple[Pass, ...]
-    pass_seconds: tuple[Seconds, ...]
-    first_seconds: Seconds
-    seconds: Seconds
+    pass_seconds: tuple[float, ...]
+    first_seconds: float
+    seconds: float
     stopped: Literal["end", "length"]
 
     def check(self, request: Request) -> None:
         """ValueError unless it can be the answer to this request.
 
-        The passes emit at least the tokens of the output; the last one starts inside it.
+        The passes emit at least the tokens of the output; the last one starts inside it. A clock
+        can mean its seconds.
         """
         emitted, count = [row[0] for row in self.passes], len(self.tokens)
         if count > request.max_tokens or len(emitted) > request.max_tokens + 1:
@@ -115,6 +117,9 @@ class Finished:
             )
         if len(self.pass_seconds) != len(emitted):
             raise ValueError(f"{len(self.pass_seconds)} pass_seconds for {len(emitted)} passes")
+        what = f"request {self.id[:60]!r}, or a pass of it,"
+        for seconds in {self.first_seconds, self.seconds, *self.pass_seconds}:
+            check_seconds(seconds, what)
 
 
 def decoded(line: bytes, kind: Any = dict) -> Any:

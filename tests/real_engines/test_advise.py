@@ -3,11 +3,13 @@
 import errno
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_engine import FakeRunner, prompts
+from fake_engine import FakeRunner, do_run, prompts
 from pages import faults_of
 from shell import command, simspec
 
@@ -15,6 +17,10 @@ import real.commands.advise
 import real.engines
 import real.engines.advise
 from real.commands.advise import Advise
+from real.engines import EngineSettings, NgramDraft
+from real.engines.advise import working_in
+from real.engines.measure import engine_cost
+from real.engines.run import Plan
 from simspec import CostModel, load_trace
 from simspec.cost.table import load_cost
 from simspec.engines.exports import BY_BATCH, LENGTH, lengths_by_batch, read_vllm
@@ -46,7 +52,7 @@ def clock(active, drafted, k):
 
 def fake_engine(folder, patch):
     """An engine whose options the test may change, in an empty folder."""
-    options = {"seconds": growing, "step_seconds": clock, "follows": True}
+    options = {"seconds": growing, "step_seconds": clock, "follows": True, "jitter": 0.004}
     (folder / "m").mkdir()
     requests = [request for request, _ in WORLD]
     patch.setattr(real.commands.advise, "_requests", lambda *_: (requests, TASKS))
@@ -137,7 +143,7 @@ def test_an_engine_that_dies_leaves_a_run_that_continues(engine, advised, fails)
     again, first = json.loads(out[out.index("{") :]), advised[0]
     assert again["advice"][0]["candidate"] == first["advice"][0]["candidate"]
     speedups = [found["advice"][0]["speedup"] for found in (again, first)]
-    assert speedups[0] == pytest.approx(speedups[1])
+    assert speedups[0] == pytest.approx(speedups[1], rel=0.002)  # of other blocks
     assert again["confirmed"]
 
 
@@ -168,7 +174,7 @@ def test_the_best_policy_runs_next_to_the_length(engine, advised):
 
 
 def test_a_policy_that_wins_is_written(engine):
-    engine.options["seconds"] = lambda drafted, k: growing(drafted, k) * (0.5 if k == -1 else 1.0)
+    engine.options["seconds"] = lambda drafted, k: 0.95 if k == -1 else growing(drafted, k)
     out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
     assert "in the engine is faster, predicted" in out
     written = json.loads((engine.folder / "a" / "policy.json").read_text())
@@ -187,13 +193,23 @@ def test_a_policy_that_wins_is_written(engine):
 def test_a_policy_whose_run_was_disturbed_wins_nothing(engine):
     """Plain passes of the policy's run take twice as long, all others are as before."""
     engine.options["seconds"] = lambda drafted, k: (
-        growing(drafted, k) * (0.5 if k == -1 else 2.0 if k == 0 and len(engine.made) > 3 else 1.0)
+        (0.95 if k == -1 else growing(drafted, k))
+        * (1.2 if k == 0 and len(engine.made) > 3 else 1.0)
     )
     (engine.folder / "a").mkdir()
-    (engine.folder / "a" / "policy.json").write_text("of an earlier call")
+    for name in ("policy.json", "setting.json"):
+        (engine.folder / "a" / name).write_text("of an earlier call")
+    out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder, code=1)
+    assert re.search(
+        r"Not settled: two runs of K = 3 gave 1.\d\d and [12].\d\d; run again on an idle", out
+    )
+    assert "confirmed" not in out
+    assert "two runs of K = 3" in (engine.folder / "a" / "report.html").read_text()
+    assert not {p.name for p in (engine.folder / "a").iterdir()} & {"policy.json", "setting.json"}
+    engine.options["seconds"] = growing  # idle again: the same command times again
     out, _ = simspec(*ADVISE, "--out", "a", cwd=engine.folder)
-    assert "not settled, since two runs of K disagree" in out
-    assert not (engine.folder / "a" / "policy.json").exists()
+    assert "Not settled" not in out
+    assert (engine.folder / "a" / "setting.json").exists()
 
 
 def a_log(folder, **more):
@@ -225,6 +241,47 @@ def test_a_log_needs_no_model(engine):
     code, _, error = command(engine.folder, *asked)
     assert code == 2
     assert "sampled" in error
+
+
+def test_a_log_at_costs_that_lie_gets_no_setting(engine):
+    """One sample a cell, 200 replicates alike; a pass of two drafts is cheaper than a plain one."""
+    a_log(engine.folder)
+    asked = "advise", "vllm", "--log", "log.jsonl", "--cost", "c.json", "--depth", 5, "--out", "a"
+    simspec(*asked, cwd=engine.folder)
+    assert (engine.folder / "a" / "setting.json").exists()
+    world, plan = WORLD[:2], Plan(tuple(range(6)), 2, 2, force=True)
+    settings = EngineSettings(Path("m"), NgramDraft(5, 1, 3))
+    runner = FakeRunner(world, seconds=growing)
+    cost = engine_cost(*do_run(engine.folder / "c.jsonl", runner, world, plan, settings))
+    cost.to_json(engine.folder / "c.json")
+    out, _ = simspec(*asked, cwd=engine.folder, code=1)
+    assert "Not settled: the costs have 2 undisturbed timing blocks, expected 4 or more" in out
+    assert "no setting: not settled" in out
+    replace(cost, verify=cost.verify * [1, 1, 0.4, 1, 1, 1]).to_json(engine.folder / "c.json")
+    (engine.folder / "a" / "setting.json").write_text("of an earlier call")
+    code, out, error = command(engine.folder, *asked)
+    assert (code, out) == (2, "")
+    assert re.search(r"K = 2 would be .* at 1.\d+ tokens a round.* 2 drafts at 0.45 of", error)
+    assert not (engine.folder / "a" / "setting.json").exists()
+
+
+def test_answers_that_end_at_once_are_said_before_anything_is_timed(engine, monkeypatch):
+    short = [(replace(r, max_tokens=1 if i % 4 else 24), text) for i, (r, text) in enumerate(WORLD)]
+    requests = [request for request, _ in short]
+    monkeypatch.setattr(real.commands.advise, "_requests", lambda *_: (requests, TASKS))
+    code, out, error = command(engine.folder, *ADVISE, "--out", "a")
+    assert (code, out, len(engine.made)) == (2, "", 1)
+    last = error.splitlines()[-1]
+    assert re.search(r"15 of 20 answers end with their first token \(p\d.*chat template", last)
+    assert not list((engine.folder / "a").glob("*.cost*"))
+
+
+def test_one_advise_works_in_a_folder(engine):
+    with working_in(engine.folder / "a"):
+        code, _, error = command(engine.folder, *ADVISE, "--out", "a")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "another advise is running in a: wait for it, or give another --out" in error
+    assert not engine.made
 
 
 SOURCES = [
@@ -374,7 +431,7 @@ def test_a_full_disk_at_any_write(small, monkeypatch):
     again = finished(small.folder)
     assert [advice["k"] for advice in again["tried"]] == [a["k"] for a in whole["tried"]]
     speedups = [[a["speedup"] for a in found["tried"]] for found in (again, whole)]
-    assert speedups[0] == pytest.approx(speedups[1])
+    assert speedups[0] == pytest.approx(speedups[1], rel=0.002)  # of other blocks
     assert again["confirmed"]
     assert again["verified"][0]["passes"] == whole["verified"][0]["passes"]
 

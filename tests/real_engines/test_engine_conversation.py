@@ -198,7 +198,7 @@ class Fake:
                 print("sleeps", file=sys.stderr, flush=True)
                 child.wait()
             yield dict(id=request["id"], tokens=[k, force], passes=[[1, 0, 0], [1, 0, 0]],
-                       pass_seconds=[0, 0], first_seconds=0.0, seconds=0.0, stopped="end")
+                       pass_seconds=[1, 1], first_seconds=1.0, seconds=2.0, stopped="end")
 
 def start(options):
     if options["seed"] == 13:
@@ -304,6 +304,16 @@ def test_passes_that_cannot_be_are_refused(passes):
     good, read = READERS["finished"]
     with pytest.raises(ValueError, match="pass"):
         read(good | {"passes": passes, "pass_seconds": [1.0] * len(passes)})
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e8, float("nan")])
+@pytest.mark.parametrize("name", ["pass_seconds", "first_seconds", "seconds"])
+def test_seconds_that_no_clock_means_are_refused(name, seconds):
+    """Of a worker's line, and of a row of a file, which is checked likewise."""
+    good, read = READERS["finished"]
+    value = [seconds, *good["pass_seconds"][1:]] if name == "pass_seconds" else seconds
+    with pytest.raises(ValueError, match=r"request '.*', or a pass of it, took .* expected 1e-06"):
+        read(good | {name: value})
 
 
 def test_passes_behind_the_end_are_refused():

@@ -9,7 +9,9 @@ from fake_engine import FakeRunner, do_run, prompts
 
 from real.engines.measure import engine_cost, speedup_table, timed_block, whole_blocks
 from real.engines.run import Plan
+from real.engines.summary import advised
 from simspec import CostModel
+from simspec.cost.gate import PriceError
 
 PLAN = Plan((0, 1, 2, 4), repeats=3, group=4)
 FORCED = replace(PLAN, ks=(0, 1, 2, 3, 4), force=True)
@@ -51,13 +53,47 @@ def test_a_wider_pass_that_is_faster_is_a_warning(tmp_path):
         rng = np.random.default_rng(seed)
         return lambda drafted, k: (ratio if drafted > 1 else 1.0) * float(rng.lognormal(0, 0.02))
 
-    slow = engine_cost(*measured(tmp_path, "s.jsonl", machine(0.7, 0), FORCED))
+    slow = engine_cost(*measured(tmp_path, "s.jsonl", machine(0.92, 0), FORCED))
     (warning,) = slow.warnings
-    assert re.match(r"a pass of [234] draft tokens is faster than one of [01] by 3\d% ", warning)
+    assert re.match(r"a pass of [234] draft tokens is faster than one of [01] by [78]% ", warning)
     assert "in this engine: speedups may exceed tokens a pass" in warning
     for seed in range(3):
         cost = engine_cost(*measured(tmp_path, f"{seed}.jsonl", machine(1.2, seed), FORCED))
         assert cost.warnings == ()
+    with pytest.raises(PriceError, match="a round of 4 drafts at 0.70 of a plain step; measure"):
+        engine_cost(*measured(tmp_path, "lie.jsonl", machine(0.7, 0), FORCED))
+
+
+def test_costs_of_one_sample_or_few_blocks_confirm_nothing(tmp_path):
+    """They predict what the engine measures, and yet have no interval; a lie is refused."""
+    held = measured(tmp_path, "held.jsonl", seed=1)
+    for plan, count, why in (
+        (FORCED, 12, "200 replicates that are all alike"),
+        (replace(FORCED, repeats=1), 12, "3 undisturbed timing blocks, expected 4 or more"),
+    ):
+        cost = engine_cost(*measured(tmp_path, f"{why[0]}.jsonl", plan=plan, count=count))
+        (warning,) = cost.warnings
+        assert warning == f"no interval and no confirmation at these costs, which have {why}" + (
+            ": one sample a cell" if "alike" in why else ""
+        )
+        table = speedup_table(*held, replace(cost, verify=VERIFY))
+        assert table.recommended == table.best > 0
+        assert not table.confirmed
+        assert all(row.predicted_interval is None for row in table.rows if row.k)
+        assert advised(table)[1].startswith(f"not settled: the costs have {why}")
+    lie = cost.verify * [1.0, 1.0, 0.45, 1.0, 1.0]
+    with pytest.raises(
+        PriceError, match=r"K = 2 would be .* at 1.\d\d tokens .* of 2 drafts at 0.5"
+    ):
+        speedup_table(*held, replace(cost, verify=lie))
+
+
+def test_a_measured_speedup_above_tokens_a_pass_is_refused(tmp_path):
+    """Plain passes are slowed by something else while drafts run alone."""
+    cost = replace(engine_cost(*measured(tmp_path, "c.jsonl", plan=FORCED)), precision=None)
+    disturbed = measured(tmp_path, "d.jsonl", lambda d, k: stepped(d, k) if k else 3.0, seed=1)
+    with pytest.raises(PriceError, match=r"the measured K = 1 would be .*disturbed; run again"):
+        speedup_table(*disturbed, cost)
 
 
 def test_costs_are_a_cost_file_that_names_their_origin(tmp_path):

@@ -123,6 +123,15 @@ def test_two_processes_do_not_write_one_file(tmp_path):
         pass
 
 
+def test_a_row_whose_clock_lies_is_refused(tmp_path):
+    world = prompts(3)
+    do_run(tmp_path / "r.jsonl", FakeRunner(world), world)
+    text = (tmp_path / "r.jsonl").read_text()
+    (tmp_path / "r.jsonl").write_text(text.replace('"first_seconds":5.0', '"first_seconds":1e8', 1))
+    with pytest.raises(ValueError, match=r"line 2 .*request 'p\d', or a pass of it, took 1e\+08 s"):
+        read_rows(tmp_path / "r.jsonl")
+
+
 WRONG = [b"{}\n", b"[1]\n", b"\xff\n", b'{"simspec_engine_rows": 2, "about": {}}\n', b"\n"]
 
 
