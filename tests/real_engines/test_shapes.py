@@ -125,7 +125,7 @@ def test_alternating_blocks_cancel_a_machine_that_slows_down():
     (cost,) = step_table(replace(RUN, cells=cells)).known
     assert cost.verify / cost.baseline == pytest.approx([1.0, 1.1, 1.2])
     assert cost.precision.half_width["verify"][1] == pytest.approx(0.0, abs=1e-12)
-    assert cost.warnings == ()
+    assert not any("drifted" in line for line in cost.warnings)
     apart = step_table(replace(RUN, alternating=False, cells=cells)).known[0]
     assert "plain steps drifted by +" in apart.warnings[0]  # the control
     assert apart.precision.half_width["verify"][1] > 0.0005
