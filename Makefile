@@ -32,9 +32,10 @@ SLOW += rejection_draws sampling tree_engine
 .PHONY: demo test test-fast test-slow lint format docs mutants bench notebooks size engines test-engines example
 .PHONY: costs smollm2 smollm2-run clean
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet -e '.[real,dev,docs,notebooks]'
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[real,dev,docs,notebooks]'
 	touch $@
 
 demo: $(VENV)/.installed

@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 from cut_example import SOURCE, cut
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import simspec
 from simspec import load_trace, replay
@@ -144,6 +147,27 @@ def test_source_distribution_builds_the_same_wheel(source, wheel, tmp_path):
         assert {i.filename: i.CRC for i in here.infolist()} == {
             i.filename: i.CRC for i in there.infolist()
         }
+
+
+def test_lock_pins_by_hash_what_the_project_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    text = (ROOT / "requirements.lock").read_text("utf-8")
+    pins = dict(re.findall(r"^([\w.-]+)==(\S+).*\n    --hash=sha256:\w{64}", text, re.M))
+    assert len(pins) == len(re.findall(r"^\S+==", text, re.M))
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *(r for n in ("real", "dev", "docs") for r in extras[n])]
+    named = {r.name: r.specifier for r in map(Requirement, [*wanted, *extras["notebooks"]])}
+    assert {"torch", "simspec"} <= set(named)
+    for name in set(named) - {"torch", "simspec"}:
+        assert pins[canonicalize_name(name)] in named[name], "renew it, see CONTRIBUTING.md"
+
+
+def test_one_version_is_named_everywhere():
+    files = ("pyproject.toml", "real/tiny/pyproject.toml", "CITATION.cff")
+    found = [
+        re.findall(r'^version(?: = "|: )([^"\n]+)', (ROOT / f).read_text(), re.M) for f in files
+    ]
+    assert found == [[simspec.__version__]] * 3
 
 
 def test_example_replays_as_the_full_recording():
