@@ -300,7 +300,8 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
     def make(adapter: "Engine") -> Any:
         environment = real.engines.find_environment(adapter)
         note_untested(adapter, environment)
-        return real.engines.Worker(adapter, environment)
+        # a cell of a long context on a CPU says nothing for minutes
+        return real.engines.Worker(adapter, environment, real.engines.Patience(1800.0, 1800.0))
 
     with show_progress() as progress:
         run = measure_shape(plan, make, progress)

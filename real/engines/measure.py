@@ -128,34 +128,53 @@ def engine_cost(
     baseline = float(np.median([block.plain for block in quiet]))
     measured = _ratios(quiet)
     measured.setdefault(0, Estimate(1.0, 0.0, len(quiet)))  # a plain pass over itself
-    verify = filled({d: e for d, e in measured.items() if d <= K}, K)
     rng = np.random.default_rng(seed if size == 1 else (seed, size))
-    replicates = []
-    for _ in range(DRAWS):
-        drawn = _ratios([quiet[i] for i in rng.integers(0, len(quiet), len(quiet))])
-        known = {d: drawn.get(d, e) for d, e in measured.items() if d <= K}
-        replicates.append([max(e.seconds, 0.0) for e in filled(known, K)])
+    drawn = [
+        measured | _ratios([quiet[i] for i in rng.integers(0, len(quiet), len(quiet))])
+        for _ in range(DRAWS)
+    ]
     disturbed = sum(block.disturbed for block in held)
+    return ratio_cost(
+        K, baseline, measured, drawn, {"baseline": len(quiet)},
+        name=f"{about['engine']} {about['version']}" + (f" batch {size}" if size > 1 else ""),
+        origin=engine_origin(about),
+        seconds=sum(block.seconds for block in held),
+        warnings=tuple(disturbed_warning(len(held), disturbed)),
+        blocks=len(held),
+        disturbed=disturbed,
+    )  # fmt: skip
+
+
+def ratio_cost(
+    K: int, baseline: float, measured: Mapping[int, Estimate],
+    drawn: Sequence[Mapping[int, Estimate]], samples: Mapping[str, int],
+    *, name: str, origin: CostOrigin, **precision: Any,
+) -> CostModel:  # fmt: skip
+    """Costs of passes in plain passes, {draft tokens: ratio}, and of their bootstrap replicates.
+
+    Ratios between measured lengths are linear. precision: other fields of CostPrecision.
+    """
+    verify = filled({d: e for d, e in measured.items() if d <= K}, K)
+    replicates = [
+        [max(e.seconds, 0.0) for e in filled({d: held[d] for d in measured if d <= K}, K)]
+        for held in drawn
+    ]
+    widths = [None if (w := width_or_none(e)) is None else w * baseline for e in verify]
     cost = CostModel(
         draft=np.zeros(K + 1),
         verify=np.array([e.seconds for e in verify]) * baseline,
         catch_up=np.zeros(1),
         overhead=0.0,
         baseline=baseline,
-        name=f"{about['engine']} {about['version']}" + (f" batch {size}" if size > 1 else ""),
-        device=about["device"],
-        origin=engine_origin(about),
+        name=name,
+        device=origin.device,
+        origin=origin,
         precision=CostPrecision(
             level=LEVEL,
-            half_width=_parts(
-                K, [None if (w := width_or_none(e)) is None else w * baseline for e in verify], None
-            ),
-            samples=_parts(K, [e.samples for e in verify], 0) | {"baseline": len(quiet)},
-            seconds=sum(block.seconds for block in held),
-            warnings=tuple(disturbed_warning(len(held), disturbed)),
+            half_width=_parts(K, widths, None),
+            samples=_parts(K, [e.samples for e in verify], 0) | dict(samples),
             replicates=_replicates(K, replicates),
-            blocks=len(held),
-            disturbed=disturbed,
+            **precision,
         ),
     )
     rounds = {d: e for d, e in measured.items() if 0 < d <= K and e.samples >= MIN_BLOCKS}

@@ -28,12 +28,13 @@ from real.engines.adapter import (
     draft_of,
     start_options,
 )
-from real.engines.measure import DIGITS, with_warnings
+from real.engines.measure import ratio_cost
 from real.engines.worker import Finished, Ready, Request, Worker
-from real.measure.estimate import DRIFT, LEVEL, WIDTHS, Estimate, filled, trimmed_mean
+from real.measure.estimate import Estimate, drift_warning, trimmed_mean
+from real.measure.timing import Timed
 from simspec import CostModel
-from simspec.cost.gate import MIN_BLOCKS, SECONDS
-from simspec.cost.provenance import LISTS, PARTS, CostOrigin, CostPrecision, converted
+from simspec.cost.gate import SECONDS
+from simspec.cost.provenance import CostOrigin, converted
 from simspec.cost.table import CostTable
 from simspec.output.files import read_json
 
@@ -157,7 +158,7 @@ def step_table(run: StepRun, seed: int = 0) -> CostTable:
         cells = []
         for context in contexts:
             held = found.get((batch, context))
-            cells.append(None if held is None else _cost(run, held, K, batch, context, rng))
+            cells.append(None if held is None else _cost(run, held, K, batch, rng))
         rows.append(tuple(cells))
     return CostTable(batches, contexts, tuple(rows), _name(run))
 
@@ -167,9 +168,8 @@ def _name(run: StepRun) -> str:
 
 
 def _cost(
-    run: StepRun, blocks: Mapping[int, np.ndarray], K: int, batch: int, context: int,
-    rng: np.random.Generator,
-) -> CostModel:  # fmt: skip
+    run: StepRun, blocks: Mapping[int, np.ndarray], K: int, batch: int, rng: np.random.Generator
+) -> CostModel:
     """The costs of one batch and context."""
 
     def ratios(drawn: Mapping[int, np.ndarray]) -> dict[int, Estimate]:
@@ -179,47 +179,32 @@ def _cost(
         return {k: _over(_estimate(held), plain) for k, held in drawn.items()}
 
     baseline = _estimate(blocks[0])
-    measured = ratios(blocks) | {0: _over(baseline, baseline.seconds)}
-    verify = filled(measured, K)
-    replicates = []
+    drawn = []
     for _ in range(DRAWS):
         same = rng.integers(0, len(blocks[0]), len(blocks[0]))
-        drawn = {
-            k: held[same if run.alternating else rng.integers(0, len(held), len(held))]
-            for k, held in blocks.items()
-        }
-        replicates.append([each.seconds for each in filled(ratios(drawn), K)])
-    widths = [e.half_width * baseline.seconds for e in verify]
-    empty = {
-        "draft": [0.0] * (K + 1),
-        "catch_up": [0.0],
-        "overhead": 0.0,
-        "feature": 0.0,
-        "node": 0.0,
-    }
-    cost = CostModel(
-        draft=np.zeros(K + 1),
-        verify=np.array([e.seconds for e in verify]) * baseline.seconds,
-        catch_up=np.zeros(1),
-        overhead=0.0,
-        baseline=baseline.seconds,
-        name=f"{_name(run)}, batch {batch}",
-        device=run.device,
-        origin=run.origin,
-        context=float(context),
-        precision=CostPrecision(
-            level=LEVEL,
-            half_width=_parts(K, [w if np.isfinite(w) else None for w in widths], None)
-            | {"baseline": baseline.half_width if np.isfinite(baseline.half_width) else None},
-            samples=_parts(K, [e.samples for e in verify], 0) | {"baseline": baseline.samples},
-            seconds=float(run.block * sum(held.sum() for held in blocks.values())),
-            warnings=(*run.warnings, *(() if run.alternating else _drift(blocks[0]))),
-            replicates={part: [value] * DRAWS for part, value in empty.items()}
-            | {"verify": np.round(replicates, DIGITS).tolist()},
-            blocks=min(map(len, blocks.values())),
-        ),
+        drawn.append(
+            ratios(
+                {
+                    k: held[same if run.alternating else rng.integers(0, len(held), len(held))]
+                    for k, held in blocks.items()
+                }
+            )
+        )
+    first, last = (
+        Timed(half, np.arange(len(half)), np.ones(len(half)))
+        for half in np.array_split(blocks[0], 2)
     )
-    return with_warnings(cost)
+    drift = () if run.alternating else drift_warning(first, last, "its start and its end")
+    return ratio_cost(
+        K, baseline.seconds,
+        ratios(blocks) | {0: _over(baseline, baseline.seconds)}, drawn,
+        {"baseline": baseline.samples},
+        name=f"{_name(run)}, batch {batch}",
+        origin=run.origin,
+        seconds=float(run.block * sum(held.sum() for held in blocks.values())),
+        warnings=(*run.warnings, *drift),
+        blocks=min(map(len, blocks.values())),
+    )  # fmt: skip
 
 
 def _estimate(seconds: np.ndarray) -> Estimate:
@@ -229,24 +214,6 @@ def _estimate(seconds: np.ndarray) -> Estimate:
 
 def _over(e: Estimate, plain: float) -> Estimate:
     return Estimate(e.seconds / plain, e.half_width / plain, e.samples)
-
-
-def _parts(K: int, verify: list[Any], empty: Any) -> dict[str, Any]:
-    lists = {"draft": [empty] * (K + 1), "verify": verify, "catch_up": [empty]}
-    return {part: lists[part] if part in LISTS else empty for part in PARTS}
-
-
-def _drift(plain: np.ndarray) -> list[str]:
-    """One line where plain steps at the start and at the end differ beyond noise."""
-    first, last = (_estimate(half) for half in np.array_split(plain, 2))
-    if min(first.samples, last.samples) < MIN_BLOCKS:
-        return []
-    shift, noise = last.seconds / first.seconds - 1, np.hypot(first.half_width, last.half_width)
-    if abs(shift) <= max(DRIFT, WIDTHS * noise / first.seconds):
-        return []
-    return [
-        f"plain steps drifted by {shift:+.1%} between the start and the end: measure again, idle"
-    ]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from real.engines.shapes import (
     read_steps,
     step_table,
 )
-from simspec.cost.gate import Claim, check_claims, no_interval
+from simspec.cost.gate import Claim, PriceError, check_claims, no_interval
 from simspec.cost.table import bundled_costs, load_cost
 from simspec.numerics.formulas import expected_committed
 
@@ -42,6 +42,7 @@ def speed(cell):
 def test_the_bundled_table_is_that_of_its_steps_and_passes_the_gate():
     table = load_cost(NAME)
     assert step_table(STEPS).to_dict() == table.to_dict()
+    assert table.warnings == []
     assert (table.batch, table.context, table.K) == ((1, 8, 64), (1024,), 7)
     assert bundled_costs()[NAME].stat().st_size < 100_000
     assert table.origin.engines["target"] == "vllm 0.26.0, V2 runner"
@@ -106,7 +107,7 @@ def test_commands_take_bundled_costs_by_name(tmp_path):
     assert row["speedup"] < row["committed_per_round"]
     assert "batch 8" in row["cost"]
     simspec("report", *given, "--policy", "fixed:3", "--out", "r.html", cwd=tmp_path)
-    assert "costs of NVIDIA H200" in (tmp_path / "r.html").read_text()
+    assert "eagle3, batch 1 (NVIDIA H200" in (tmp_path / "r.html").read_text()
     _, error = simspec("sweep", "tiny-eagle-greedy", "--cost", "h100", cwd=tmp_path, code=2)
     assert "h100" in error
 
@@ -127,14 +128,18 @@ def test_alternating_blocks_cancel_a_machine_that_slows_down():
     assert cost.precision.half_width["verify"][1] == pytest.approx(0.0, abs=1e-12)
     assert not any("drifted" in line for line in cost.warnings)
     apart = step_table(replace(RUN, alternating=False, cells=cells)).known[0]
-    assert "plain steps drifted by +" in apart.warnings[0]  # the control
+    assert (
+        "plain decoding drifted: its start and its end differ by +30" in apart.warnings[0]
+    )  # the control
     assert apart.precision.half_width["verify"][1] > 0.0005
 
 
 def test_a_wider_pass_that_is_faster_is_a_warning():
-    cells = blocks({0: 0.01, 1: 0.011, 2: 0.009}, 0.01)
+    cells = blocks({0: 0.01, 1: 0.013, 2: 0.011}, 0.01)
     (cost,) = step_table(replace(RUN, cells=cells)).known
-    assert cost.warnings[0].startswith("a pass of 2 draft tokens is faster than one of 1 by 2")
+    assert cost.warnings[0].startswith("a pass of 2 draft tokens is faster than one of 1 by ")
+    with pytest.raises(PriceError, match="2 accepted drafts would be 4.2[0-9] times as fast"):
+        step_table(replace(RUN, cells=blocks({0: 0.01, 1: 0.011, 2: 0.007}, 0.01)))
 
 
 def test_invalid_steps_are_one_line(tmp_path):
@@ -265,7 +270,7 @@ class FakeEngine:
                 [0.01 * (1 + 0.1 * k) * (1 + 0.01 * ((i // 4 + k) % 3)) for i in range(steps)]
             )
             passes = ((1, k, 0),) * steps
-            keep(Finished(request.id, (0,) * steps, passes, seconds, 0.0, sum(seconds), "length"))
+            keep(Finished(request.id, (0,) * steps, passes, seconds, 0.01, sum(seconds), "length"))
             self.log.append((k, concurrent, len(request.prompt)))
         return 1.0
 
@@ -276,7 +281,7 @@ def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, monkeypatch, sets_k):
     log = []
     environment = SimpleNamespace(version="0.33.0", python=Path("python"), package="vllm")
     monkeypatch.setattr("real.engines.find_environment", lambda *_: environment)
-    monkeypatch.setattr("real.engines.Worker", lambda engine, _: FakeEngine(engine, log, sets_k))
+    monkeypatch.setattr("real.engines.Worker", lambda engine, *_: FakeEngine(engine, log, sets_k))
     given = ("engine", "measure", "vllm", "--model", "llama-3.1-8b", "--drafter", "eagle3",
              "--recording", "random:1024,4096", "--concurrent", 1, "--concurrent", 64,
              "--depth", 7, "--out", "c.json")  # fmt: skip
@@ -310,7 +315,7 @@ def test_an_engine_that_dies_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "real.engines.find_environment", lambda *_: SimpleNamespace(version="0.33.0")
     )
-    monkeypatch.setattr("real.engines.Worker", lambda e, _: FakeEngine(e, [], False, said))
+    monkeypatch.setattr("real.engines.Worker", lambda e, *_: FakeEngine(e, [], False, said))
     _, error = simspec(*MEASURE, cwd=tmp_path, code=2)
     assert error.splitlines()[-1] == f"simspec: {said}"
     assert not (tmp_path / "c.json").exists()
@@ -335,7 +340,7 @@ def test_shapes_that_cannot_be_timed_are_one_line(tmp_path, monkeypatch, changed
     monkeypatch.setattr(
         "real.engines.find_environment", lambda *_: SimpleNamespace(version="0.32.0")
     )
-    monkeypatch.setattr("real.engines.Worker", lambda e, _: FakeEngine(e, [], True))
+    monkeypatch.setattr("real.engines.Worker", lambda e, *_: FakeEngine(e, [], True))
     _, error = simspec(*MEASURE, *options, cwd=tmp_path, code=2)
     assert reason in error
     assert error.count("\n") == 1

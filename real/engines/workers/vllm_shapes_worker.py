@@ -100,7 +100,7 @@ class ShapeEngine:
         self.ids, self.grown = [], MOST_PROMPT_TOKENS
         self.runner = core.model_executor.driver_worker.worker.model_runner
         self._record()
-        if self.draft and self.on_cpu:
+        if self.draft and (self.on_cpu or (self.form == "ngram" and self._drafter())):
             self._reject()
 
     def _graphs(self):
@@ -140,9 +140,15 @@ class ShapeEngine:
 
         self.scheduler.update_from_output = recorded
 
+    def _drafter(self):
+        """V1's drafter; V2 has none: its n-grams are as long as the draft without a match too."""
+        return getattr(self.runner, "drafter", None)
+
     def _reject(self):
         """The drafter drafts, and junk takes the place of its tokens; so too where it has none."""
-        drafter, draws = self.runner.drafter, random.Random(self.options["seed"])
+        drafter, draws = self._drafter(), random.Random(self.options["seed"])
+        if drafter is None:
+            raise ValueError("V2 on a CPU has no drafter here: set VLLM_USE_V2_MODEL_RUNNER=0")
         propose = drafter.propose
 
         def junk(*args, **given):
@@ -166,14 +172,12 @@ class ShapeEngine:
         import vllm
         from vllm.platforms import current_platform
 
-        config = self.engine.vllm_config
+        config, groups = self.engine.vllm_config, getattr(self.runner, "attn_groups", None)
         threads = f" ({self.options['threads']} threads)" if self.on_cpu else ""
         settings = {
             "runner": "V2" if config.use_v2_model_runner else "V1",
             "graphs": config.compilation_config.cudagraph_mode.name,
-            "attention": self.runner.attn_groups[0][0].backend.get_name()
-            if getattr(self.runner, "attn_groups", None) and self.runner.attn_groups[0]
-            else "unknown",
+            "attention": groups[0][0].backend.get_name() if groups and groups[0] else "unknown",
             "weights": "dummy" if self.options["dummy"] else "real",
             "rejection": "none" if not self.draft else "junk" if self.on_cpu else "synthetic",
             "prefix caching": "off",
@@ -193,7 +197,7 @@ class ShapeEngine:
         """Rows of an EAGLE-3 head's own logits; ValueError where it shares the target's."""
         if self.form != "eagle3":
             return {}
-        drafter = getattr(self.runner, "drafter", None) or self.runner.speculator
+        drafter = self._drafter() or self.runner.speculator
         rows = drafter.model.lm_head.weight.shape[0]
         if rows != self.draft["rows"]:
             raise ValueError(
@@ -227,7 +231,7 @@ class ShapeEngine:
                 "tokens": [0] * len(seconds),
                 "passes": [[1, length, 0]] * len(seconds),
                 "pass_seconds": seconds,
-                "first_seconds": 0.0,
+                "first_seconds": seconds[0],
                 "seconds": sum(seconds),
                 "stopped": "length",
             }
