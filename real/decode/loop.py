@@ -25,68 +25,45 @@ from simspec.numerics.rng import DRAFT
 
 @dataclass(frozen=True)
 class Round:
-    """One finished round, as the callback `on_round` of `real.decode.loop.decode` receives it.
+    """One finished round, as the callback `on_round` of `real.decode.loop.decode` receives it."""
 
-    | field | meaning |
-    | --- | --- |
-    | position | new tokens committed before the round |
-    | computed, drafted, accepted | draft tokens computed, submitted, accepted |
-    | verified | the tokens committed, their path through the pass's rows, and its scores |
-    """
-
-    position: int
+    position: int  # new tokens committed before the round
+    # computed, drafted, accepted: draft tokens computed, submitted, accepted
     computed: int
     drafted: int
     accepted: int
-    verified: VerifyResult
+    verified: VerifyResult  # the tokens committed, their path through the rows, and its scores
 
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """One decoded sequence of L new tokens in R rounds.
+    """One decoded sequence of L new tokens in R rounds."""
 
-    | field | shape, dtype | meaning |
-    | --- | --- | --- |
-    | token | int32 `[L]` | the new tokens, the end token included |
-    | position | int64 `[R]` | new tokens committed before each round |
-    | computed, drafted, accepted | int64 `[R]` | as in `simspec.Rounds` |
-    | seconds | float64 `[R, 4]` | drafting, verification, policy, other |
-    | gap | float64 `[R]` | smallest score gap that decided which nodes a tree has; inf for chains |
-    """
-
-    token: np.ndarray
-    position: np.ndarray
+    token: np.ndarray  # int32 [L]: the new tokens, the end token included
+    position: np.ndarray  # int64 [R]: new tokens committed before each round
+    # computed, drafted, accepted: int64 [R], as in `simspec.Rounds`
     computed: np.ndarray
     drafted: np.ndarray
     accepted: np.ndarray
-    seconds: np.ndarray
-    gap: np.ndarray
+    seconds: np.ndarray  # float64 [R, 4]: drafting, verification, policy, other
+    gap: np.ndarray  # float64 [R]: least score gap that decided on a tree's nodes; inf for chains
 
 
 def decode(
     target: Target,
     drafter: Drafter,
-    plan: Plan,
+    plan: Plan,  # how a round's draft is made (`real.decode.plans.make_plan`)
     rule: Rule,
     prompt: list[int],
     budget: int,
     end_tokens: tuple[int, ...] = (),
-    sequence: int = 0,
-    on_round: Callable[[Round], None] = lambda r: None,
-    draws: AddressedDraws | None = None,
-    forced: Sequence[int] | None = None,
-    exact: bool = True,
+    sequence: int = 0,  # address of the sequence's draws
+    on_round: Callable[[Round], None] = lambda r: None,  # called after each round
+    draws: AddressedDraws | None = None,  # of the rejection rule; None: by the rule's seed
+    forced: Sequence[int] | None = None,  # committed whatever the target picks (teacher forcing)
+    exact: bool = True,  # synchronize the device between phases; else they are timed as issued
 ) -> DecodeResult:
     """Decodes up to `budget` new tokens after `prompt`; their distribution is the target's own.
-
-    | argument | meaning |
-    | --- | --- |
-    | plan | how a round's draft is made (`real.decode.plan.make_plan`) |
-    | sequence | address of the sequence's draws |
-    | on_round | called after each round |
-    | draws | of the rejection rule; default: addressed by the rule's seed |
-    | forced | commit these new tokens whatever the target picks (teacher forcing) |
-    | exact | synchronize the device between phases; else phases are timed as issued |
 
     Under a greedy or coupled rule the rounds equal those of `simspec.replay` on a recording of
     the same sequence (see NOTATION.md). Under the rejection rule drafts do not stop at a drafted

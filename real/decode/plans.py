@@ -23,53 +23,31 @@ from simspec.tree.tree import MAX_NODES, MAX_RANKS, MAX_SUBMITTED, Tree, TreeErr
 
 @dataclass(frozen=True, slots=True)
 class SequenceStart:
-    """A sequence that a plan will draft for.
-
-    | field | meaning |
-    | --- | --- |
-    | drafter, rule | of all its rounds |
-    | sequence | address of its draws |
-    | prefill | the target's pass over all tokens of the prompt but the last |
-    | draws | of the rejection rule |
-    """
+    """A sequence that a plan will draft for."""
 
     drafter: Drafter
     rule: Rule
-    sequence: int
-    prefill: TargetOutput
-    draws: AddressedDraws
+    sequence: int  # address of its draws
+    prefill: TargetOutput  # the target's pass over all tokens of the prompt but the last
+    draws: AddressedDraws  # of the rejection rule
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStart:
-    """A round that a plan drafts for.
+    """A round that a plan drafts for."""
 
-    | field | meaning |
-    | --- | --- |
-    | last | the last committed token |
-    | position | new tokens committed before the round |
-    | round | its index in the sequence |
-    | cap | most tokens of a path of the draft |
-    | end_tokens | tokens after which a chain drafts nothing; () under the rejection rule |
-    | clock | times phases of the round |
-    """
-
-    last: int
-    position: int
-    round: int
-    cap: int
-    end_tokens: tuple[int, ...]
-    clock: PhaseTimer
+    last: int  # the last committed token
+    position: int  # new tokens committed before the round
+    round: int  # its index in the sequence
+    cap: int  # most tokens of a path of the draft
+    end_tokens: tuple[int, ...]  # a chain drafts nothing after them; () under the rejection rule
+    clock: PhaseTimer  # times phases of the round
 
 
 class Plan(Protocol):
     """How each round's draft is made: a chain that a policy extends, or a tree.
 
-    | member | meaning |
-    | --- | --- |
-    | K | depth of the deepest draft |
-    | reader | reads the features of drafted tokens, from `begin` on; None where the plan reads \
-none |
+    K is the depth of the deepest draft; reader reads features of drafted tokens from `begin` on.
     """
 
     @property
@@ -121,24 +99,15 @@ def top_tokens(scores: Tensor, width: int) -> tuple[Tensor, list[float]]:
 
 @dataclass(frozen=True)
 class CandidateTree:
-    """All rows of a search; row 0 is the last committed token.
-
-    | field | meaning |
-    | --- | --- |
-    | token, parent, depth | of each row |
-    | score | cumulative score: sum of the drafter's log q along the row's path |
-    | last | the best rows of the last level by score |
-    | grown | rows that the drafter has passed, in its order |
-    | gap | smallest gap between scores that decided which rows exist and which were expanded |
-    """
+    """All rows of a search; row 0 is the last committed token."""
 
     token: list[int]
     parent: list[int]
     depth: list[int]
-    score: list[float]
-    last: list[int]
-    grown: list[int]
-    gap: float
+    score: list[float]  # cumulative score: sum of the drafter's log q along the row's path
+    last: list[int]  # the best rows of the last level by score
+    grown: list[int]  # rows that the drafter has passed, in its order
+    gap: float  # smallest between scores that decided which rows exist and which were expanded
 
     def order(self) -> list[int]:
         """Rows 1 .. by descending score; ties go to the smaller depth, then the smaller row."""

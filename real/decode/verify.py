@@ -41,22 +41,13 @@ TINY = 1e-300
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The outcome of a verification.
+    """The outcome of a verification."""
 
-    | field | meaning |
-    | --- | --- |
-    | token | accepted draft tokens, then the target's own (none after an accepted end token) |
-    | path | rows of the pass that are committed: row 0 and the accepted ones |
-    | accepted | number of accepted draft tokens |
-    | scores `[len(path), vocab]` | the target's scores at the rows of the path |
-    | chance | of `accept_recorded`: P(accepted) of each tested token; () elsewhere |
-    """
-
-    token: list[int]
-    path: list[int]
-    accepted: int
-    scores: Tensor
-    chance: tuple[float, ...] = ()
+    token: list[int]  # accepted draft tokens, then the target's own, but after an end token
+    path: list[int]  # rows of the pass that are committed: row 0 and the accepted ones
+    accepted: int  # number of accepted draft tokens
+    scores: Tensor  # [len(path), vocab]: the target's scores at the rows of the path
+    chance: tuple[float, ...] = ()  # of `accept_recorded`: P(accepted) of each tested token
 
 
 def accept_exact(

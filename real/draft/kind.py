@@ -200,19 +200,12 @@ class TrainingRecipe:
 
 @dataclass(frozen=True)
 class DrafterKind:
-    """All that the project knows of one kind of drafter: `KIND` of its file in `real.drafters`.
-
-    | field | meaning |
-    | --- | --- |
-    | drafter | its class |
-    | load | (folder, target, `real.model.stored_weights.made_for` of it) -> Drafter |
-    | recipe | how it is trained; None: it has no weights to train |
-    | parallel | its parallel form; None: recorded position by position |
-    | declared | folder -> most tokens of a draft that its files declare; None: none, or no limit |
-    """
+    """All that the project knows of one kind of drafter: `KIND` of its file in `real.drafters`."""
 
     drafter: type[Drafter]
+    # (folder, target, `real.model.stored_weights.made_for` of it) -> Drafter
     load: Callable[[Path, Decoder, Mapping[str, str]], Drafter]
-    recipe: TrainingRecipe | None = None
-    parallel: ParallelFactory | None = None
+    recipe: TrainingRecipe | None = None  # how it is trained; None: it has no weights to train
+    parallel: ParallelFactory | None = None  # None: recorded position by position
+    # folder -> most tokens of a draft that its files declare; None: none, or no limit
     declared: Callable[[Path], int | None] = lambda folder: None

@@ -23,45 +23,26 @@ fetched together with the token, from these logits and this hidden state."""
 
 @dataclass(frozen=True)
 class Step:
-    """One drafted token.
-
-    | field | meaning |
-    | --- | --- |
-    | token | the proposal |
-    | parent | row of the round's pass that it follows; slot j of a chain follows row j |
-    | logits `[vocab]` | that it was picked from; None for drafters without |
-    | hidden `[d_D]` | the drafter's last hidden state, before norm and head; None without |
-
-    Row 0 is the last committed token.
-    """
+    """One drafted token; row 0 is the last committed token."""
 
     token: int
-    parent: int
-    logits: Tensor | None
-    hidden: Tensor | None = None
+    parent: int  # row of the round's pass that it follows; slot j of a chain follows row j
+    logits: Tensor | None  # [vocab]: that it was picked from; None for drafters without
+    hidden: Tensor | None = None  # [d_D]: the last hidden state, before norm and head
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Tokens and tree that a round submits to the target.
+    """Tokens and tree that a round submits to the target."""
 
-    | field | meaning |
-    | --- | --- |
-    | token | of each row of the pass: the last committed token, then the drafted ones |
-    | parent | the row that each row follows; -1 for row 0 |
-    | computed | steps of the drafter that were run |
-    | line | rows 1 .. line are the chain that the drafter holds in its own state |
-    | q | row -> distribution `[vocab]` that its first child was drawn from; empty unless drawn |
-    | own | number of last rows that are the drafter's: passed, never accepted |
-    | grown | the row here of each row that `Drafter.grow` passed, in its order; -1: not submitted |
-    """
-
-    token: list[int]
-    parent: list[int]
-    computed: int
-    line: int
+    token: list[int]  # of each row of the pass: the last committed token, then the drafted ones
+    parent: list[int]  # the row that each row follows; -1 for row 0
+    computed: int  # steps of the drafter that were run
+    line: int  # rows 1 .. line are the chain that the drafter holds in its own state
+    # row -> distribution [vocab] that its first child was drawn from; empty unless drawn
     q: Mapping[int, Tensor] = field(default_factory=dict)
-    own: int = 0
+    own: int = 0  # number of last rows that are the drafter's: passed, never accepted
+    # the row here of each row that `Drafter.grow` passed, in its order; -1: not submitted
     grown: tuple[int, ...] = ()
 
     @property
@@ -82,38 +63,23 @@ class Draft:
 class Drafter:
     """Base class of drafters; on its own it proposes nothing, so that the loop decodes plainly.
 
-    | attribute | meaning |
-    | --- | --- |
-    | name | shown in tables and metadata |
-    | taps | target layers whose residual stream `catch_up` receives |
-    | prefix_only | proposals depend on the tokens of the verified prefix alone (tested) |
-    | history_free | `next` depends on the verified prefix and the draft so far alone (tested) |
-    | has_logits | steps carry logits; a drafter without them exposes no features |
-    | tokens_only | it reads tokens, nothing of the target: recorded without its passes |
-    | lm | the decoder that the drafter runs by itself, if it has one |
-    | predictors | feature name -> acceptance predictor of this drafter on its target |
-    | sublayers | the target's attention and MLP sub-layers that one drafted token runs through |
-    | max_draft_length | most tokens that it can draft in a round; None: no limit |
-    | captures | its passes run through `passes`, so that an engine can capture them |
-    | passes | how its own passes run |
-
     A round: `next` until the policy or the drafter stops; `complete`; verification; `rollback`;
     `catch_up`.
     A drafter that can draft trees overrides `grow`, which is then called in place of `next`.
     """
 
-    name: str = "none"
-    taps: tuple[int, ...] = ()
-    prefix_only: bool = True
-    history_free: bool = True
-    has_logits: bool = True
-    tokens_only: bool = False
-    lm: Decoder | None = None
-    predictors: Mapping = MappingProxyType({})
-    sublayers: int = 0
-    max_draft_length: int | None = None
-    captures: bool = False
-    passes: EagerPasses = EAGER
+    name: str = "none"  # shown in tables and metadata
+    taps: tuple[int, ...] = ()  # target layers whose residual stream `catch_up` receives
+    prefix_only: bool = True  # proposals depend on the verified prefix's tokens alone (tested)
+    history_free: bool = True  # `next` depends on prefix and draft so far alone (tested)
+    has_logits: bool = True  # steps carry logits; a drafter without them exposes no features
+    tokens_only: bool = False  # reads tokens, nothing of the target: recorded without its passes
+    lm: Decoder | None = None  # the decoder that the drafter runs by itself, if it has one
+    predictors: Mapping = MappingProxyType({})  # feature name -> acceptance predictor
+    sublayers: int = 0  # the target's sub-layers that one drafted token runs through
+    max_draft_length: int | None = None  # most tokens that it drafts in a round; None: no limit
+    captures: bool = False  # its passes run through `passes`, so that an engine can capture them
+    passes: EagerPasses = EAGER  # how its own passes run
 
     @property
     def engine(self) -> str:

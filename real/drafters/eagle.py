@@ -33,14 +33,6 @@ class EagleHead(DraftHead):
     A feature f_i is the target's residual stream at token i after its final norm: what its head
     multiplies. Embedding and head stay the target's (EAGLE §4.1, arXiv 2401.15077).
 
-    | setting | meaning |
-    | --- | --- |
-    | inputs | one of `INPUTS`; FC maps [embedding; feature], or one of them, to the width |
-    | layers | decoder layers |
-    | bias | of FC, as released |
-    | first_norm | a norm in front of the first layer's attention; the released head has none |
-    | norm_eps | of the layers' norms; None: the target's |
-
     The paper has no FC for single inputs; here it stays, so that the four differ in inputs alone.
     ValueError for other settings.
     """
@@ -48,11 +40,11 @@ class EagleHead(DraftHead):
     def __init__(
         self,
         target: Decoder,
-        inputs: str = INPUTS[0],
-        layers: int = 1,
-        bias: bool = True,
-        first_norm: bool = False,
-        norm_eps: float | None = None,
+        inputs: str = INPUTS[0],  # FC maps [embedding; feature], or one of them, to the width
+        layers: int = 1,  # decoder layers
+        bias: bool = True,  # of FC, as released
+        first_norm: bool = False,  # in front of the first attention; the released head has none
+        norm_eps: float | None = None,  # of the layers' norms; None: the target's
     ):
         super().__init__()
         if inputs not in INPUTS:

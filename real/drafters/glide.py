@@ -97,15 +97,6 @@ TargetKV = Sequence[tuple[Tensor, Tensor]]
 class GlideModel(DraftHead):
     """Layers of self-attention, cross-attention over one target layer's cache and SwiGLU (§4.1).
 
-    | setting | meaning |
-    | --- | --- |
-    | layers | decoder layers |
-    | reads | the target layer whose cache each layer reads; by default the last ones in order |
-    | cross | False: no cross-attention (the ablation of GLIDE's Figure 4) |
-    | shared | embedding and head are the target's; False: a separate tied pair, as published |
-    | width | of a separate pair: a multiple of the target's head size; None: the target's |
-    | rebuild | rows of accepted drafts are recomputed, see `GlideDrafter` |
-
     ValueError for settings that cannot be.
     """
 
@@ -115,12 +106,12 @@ class GlideModel(DraftHead):
     def __init__(
         self,
         target: Decoder,
-        layers: int = 1,
-        reads: Sequence[int] | None = None,
-        cross: bool = True,
-        shared: bool = True,
-        width: int | None = None,
-        rebuild: bool = True,
+        layers: int = 1,  # decoder layers
+        reads: Sequence[int] | None = None,  # target layer that each layer reads; None: the last
+        cross: bool = True,  # False: no cross-attention (the ablation of GLIDE's Figure 4)
+        shared: bool = True,  # the target's embedding and head; False: a tied pair, as published
+        width: int | None = None,  # of that pair: a multiple of the head size; None: the target's
+        rebuild: bool = True,  # rows of accepted drafts are recomputed, see `GlideDrafter`
     ):
         super().__init__()
         s = target.config

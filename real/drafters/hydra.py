@@ -31,23 +31,15 @@ class HydraHeads(StackedHeads):
 
     A feature is what the target's head multiplies, f_i at the position of t_i (Hydra, arXiv
     2402.05109).
-
-    | setting | meaning |
-    | --- | --- |
-    | heads | stacks of residual blocks, each followed by a vocabulary head |
-    | blocks | blocks of a stack: the first reads 2 + j vectors, the others one |
-    | own_head | a vocabulary head with a bias per stack (as released); False: the target's |
-    | residual | a trained matrix on the first block's residual path (as released) |
-
     """
 
     def __init__(
         self,
         target: Decoder,
-        heads: int = 4,
-        blocks: int = 1,
-        own_head: bool = False,
-        residual: bool = False,
+        heads: int = 4,  # stacks of residual blocks, each followed by a vocabulary head
+        blocks: int = 1,  # of a stack: the first reads 2 + j vectors, the others one
+        own_head: bool = False,  # with a bias per stack (as released); False: the target's
+        residual: bool = False,  # a trained matrix on the first block's path (as released)
     ):
         super().__init__(heads, blocks, own_head=own_head, residual=residual)
         width = target.config.width

@@ -274,14 +274,6 @@ class CapturedPasses(EagerPasses):
     """Runs passes of at most `max(widths)` rows by replaying a capture; wider ones (prefills) run
     eagerly.
 
-    | argument | meaning |
-    | --- | --- |
-    | widths | a pass is padded to the next of these numbers of rows |
-    | capacity | rows of each KV cache, which never moves |
-    | compiled | compile the layers first: True, False or options of torch.compile; None: on CUDA \
-only |
-    | smallest | least KV window; windows are the next powers of two |
-
     A pass attends over a KV window rounded up to a power of two. Padding is masked, and written
     after the valid rows. Results are copies. A drafter and its target share one object, with a
     `name` for each body. ValueError for a sequence beyond `capacity`.
@@ -289,10 +281,11 @@ only |
 
     def __init__(
         self,
-        widths: Collection[int],
-        capacity: int,
+        widths: Collection[int],  # a pass is padded to the next of these numbers of rows
+        capacity: int,  # rows of each KV cache, which never moves
+        # compile the layers first: True, False or options of torch.compile; None: on CUDA only
         compiled: dict | bool | None = None,
-        smallest: int = 256,
+        smallest: int = 256,  # least KV window; windows are the next powers of two
     ):
         if not widths or min(widths) < 1 or capacity < max(widths):
             raise ValueError(

@@ -21,21 +21,15 @@ from simspec.output.names import one_note, printable
 class DraftVocabularyHead(nn.Module):
     """Logits `[..., vocab]` from the rows of N tokens of a vocabulary head, -inf for all others.
 
-    | attribute | meaning |
-    | --- | --- |
-    | token int64 `[N]` | the draft vocabulary, ascending: row j scores `token[j]` (EAGLE-3's d2t) |
-    | place int64 `[vocab]` | the row of each token; -1 outside |
-    | weight `[N, width]`, bias `[N]` | the rows, gathered once; trained if the head is the \
-drafter's own |
-
     So q is 0 outside under every rule, with temperature, top-k and top-p applied inside. Under the
     coupled rule a token keeps its own noise. Confidence, entropy and margin are those of the N
     tokens; tokens outside rank after all of them, the smaller id first, as do those that top-k
     or top-p cut.
     """
 
-    token: Tensor
-    place: Tensor
+    token: Tensor  # int64 [N]: the draft vocabulary, ascending: row j scores token[j] (d2t)
+    place: Tensor  # int64 [vocab]: the row of each token; -1 outside
+    # weight [N, width], bias [N]: the rows, gathered once; trained if they are the drafter's own
     weight: Tensor | None
     bias: Tensor | None
 

@@ -65,18 +65,12 @@ def branches(base: int, parent: list[int], rows: int, device=None) -> tuple[Tens
 
 @dataclass(frozen=True)
 class Span:
-    """The rows of a pass, by their places in the cache.
+    """The rows of a pass, by their places in the cache."""
 
-    | field | meaning |
-    | --- | --- |
-    | start | cache rows before the first row |
-    | rows | number of rows |
-    | parent | None for a chain, where each row follows the one before. For a tree: the parent of \
-each of its rows, -1 for row 0; the span covers the last `rows` of them |
-    """
-
-    start: int
+    start: int  # cache rows before the first row
     rows: int
+    # None for a chain, where each row follows the one before. For a tree: the parent of each of its
+    # rows, -1 for row 0; the span covers the last `rows` of them
     parent: tuple[int, ...] | None = None
 
     @classmethod

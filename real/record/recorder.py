@@ -102,18 +102,11 @@ def _lock(handle: int, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RecordingFiles:
-    """The files of a recording.
+    """The files of a recording."""
 
-    | field | meaning |
-    | --- | --- |
-    | trace | the recording |
-    | shard_size | sequences per shard |
-    | sequence_cache | the target's sequences, shared by recordings of several drafters, or None |
-    """
-
-    trace: Path
-    shard_size: int = 8
-    sequence_cache: Path | None = None
+    trace: Path  # the recording
+    shard_size: int = 8  # sequences per shard
+    sequence_cache: Path | None = None  # the target's sequences, for recordings of other drafters
 
     @property
     def shards(self) -> Path:

@@ -28,27 +28,16 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a recording.
+    """Settings of a recording; RecordError for values that cannot be."""
 
-    | field | meaning |
-    | --- | --- |
-    | K | draft depth at every position, 1 .. 255 |
-    | budget | most new tokens per sequence |
-    | rule, end_tokens | of the target's sequences |
-    | features | names of recorded features; none under the rejection rule |
-    | tree | (width, levels) of dynamic trees, or () |
-    | batch | sequences of the target that are written at a time |
-
-    RecordError for anything else.
-    """
-
-    K: int
-    budget: int
+    K: int  # draft depth at every position, 1 .. 255
+    budget: int  # most new tokens per sequence
+    # rule, end_tokens: of the target's sequences
     rule: Rule
     end_tokens: tuple[int, ...]
-    features: tuple[str, ...] = ("confidence", "entropy")
-    tree: tuple[int, int] | tuple[()] = ()
-    batch: int = 1
+    features: tuple[str, ...] = ("confidence", "entropy")  # () under the rejection rule
+    tree: tuple[int, int] | tuple[()] = ()  # (width, levels) of dynamic trees, or ()
+    batch: int = 1  # sequences of the target that are written at a time
 
     def __post_init__(self):
         if self.rule.sampled and self.features:
