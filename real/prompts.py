@@ -119,7 +119,7 @@ class ChatTemplate:
             raise PromptError(
                 f"chat template {self.name!r} cannot render {len(chat)} messages: "
                 f"{one_note(error)[:200]}; "
-                "try it without --system, or use --chat-template none"
+                "try it without --system, or use --chat-template none (advise: --raw)"
             ) from error
 
     def metadata(self) -> dict[str, str]:
@@ -141,16 +141,18 @@ def messages(
 
 
 def load_chat_template(
-    path: str | Path, choice: str = "auto", system: str = ""
+    path: str | Path, choice: str = "auto", system: str = "", stored: str = ""
 ) -> ChatTemplate | None:
     """The template of a checkpoint's tokenizer ("auto"), that of a file, or None ("none").
 
-    "auto" gives None for a tokenizer without a template. PromptError for a file that is no
-    template, and for a system prompt without a template.
+    "auto" gives the one that the model's file stores for a tokenizer without a template, or None.
+    PromptError for a file that is no template, and for a system prompt without a template.
     """
     template = None
     if choice == "auto":
         template = _own_template(path, system)
+        if template is None and stored:
+            template = ChatTemplate(OWN, stored, _tokenizer(path), system)
     elif choice != "none":
         text = _read(Path(choice))
         template = ChatTemplate(Path(choice).name, text, _tokenizer(path), system)
@@ -187,7 +189,7 @@ def _tokenizer(path: str | Path) -> Any:
     except Exception as error:  # transformers raises many types for a damaged tokenizer
         raise PromptError(
             f"the tokenizer of {path} cannot be loaded by transformers: {one_note(error)[:200]}; "
-            "use --chat-template none"
+            "use --chat-template none (advise: --raw)"
         ) from error
 
 
@@ -426,15 +428,21 @@ class Conversation:
         return replace(first, id=f"{first.id}#{turn + 1}", token=token), read
 
 
-def read_prompts(path: Path, form: PromptFormat, longest: int) -> tuple[list[Prompt], LeftOut]:
+def read_prompts(
+    path: Path, form: PromptFormat, longest: int, asked: bool = False
+) -> tuple[list[Prompt], LeftOut]:
     """Reads prompts of at most `longest` tokens from a file of `read_rows`: (prompts, left out).
 
-    "text" is used unchanged; of "turns" the first becomes a user message, or the prompt of its
-    task's style. PromptError for an invalid row, and if no prompt remains.
+    "text" is used unchanged, or where it is `asked` of a chat model, a user message; of "turns" the
+    first becomes a user message, or the prompt of its task's style. PromptError for an invalid row,
+    and if no prompt remains.
     """
     rows = read_rows(path)
     lengths, kept = [], []
     for row in rows:
+        if asked and row.text and form.template is not None:
+            _check_plain(row.text, form, f"{path}, prompt {row.id!r}")
+            row = replace(row, text=None, turns=(row.text,))
         token = _tokens(row, form, path)
         lengths.append(len(token))
         if 1 <= len(token) <= longest:
@@ -448,6 +456,17 @@ def read_prompts(path: Path, form: PromptFormat, longest: int) -> tuple[list[Pro
         )
     too_long, most = sum(n > longest for n in lengths), max(lengths)
     return kept, LeftOut(len(rows), lengths.count(0), too_long, longest, most)
+
+
+def _check_plain(text: str, form: PromptFormat, where: str) -> None:
+    """PromptError for a text that a chat template has written: it would get a second one."""
+    known = form.tokenizer.get_added_tokens_decoder().values()
+    marks = [each.content for each in known if each.special and text.startswith(each.content)]
+    if marks:
+        raise PromptError(
+            f"{where}: its text begins with {marks[0]!r}, as a chat template writes it; give "
+            "--raw, which leaves texts as they are"
+        )
 
 
 def _tokens(row: PromptRow, form: PromptFormat, path: Path) -> list[int]:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -17,6 +17,7 @@ from simspec.settings import Settings, command, option
 
 if TYPE_CHECKING:
     from real.engines import Request
+    from real.prompts import ChatTemplate
     from simspec import Trace
 
 LONGEST_PROMPT = 1024
@@ -65,13 +66,13 @@ class Advise(Settings):
     tokenizer: Annotated[
         Path | None, option("Folder of the tokenizer; default: the model's folder.")
     ] = None
-    chat_template: Annotated[
-        str,
+    raw: Annotated[
+        bool,
         option(
-            'How "turns" become a prompt: auto (the tokenizer\'s chat template), none, or a Jinja '
-            "file."
+            'Prompts go without the chat template, by which "text" else becomes a user message.',
+            "--raw",
         ),
-    ] = "auto"
+    ] = False
     batch: Annotated[
         tuple[Annotated[int, option("", ge=1, le=MOST_BATCH)], ...],
         option("Requests in flight, repeatable."),
@@ -105,7 +106,8 @@ class Advise(Settings):
 def advise(settings: Advise) -> None:
     """Find the drafter and draft length of a model on an engine, and confirm them there.
 
-    The engine writes texts of your prompts; drafts are recorded along them; the engine's passes are
+    The engine writes texts of your prompts, and is stopped where they leave nothing to draft (exit
+    code 1); drafts are recorded along them; the engine's passes are
     timed; replay chooses by batch size; the engine runs the choice on prompts that were held out.
     vLLM then runs the best policy too, next to the best length. The folder gets the engine's
     setting, report.html, and all recordings and costs. Nothing else should run meanwhile. The same
@@ -120,6 +122,7 @@ def advise(settings: Advise) -> None:
     """
     from real.engines import advise as steps
     from real.engines.adapter import EngineSettings, NgramDraft
+    from real.engines.answers import AnswerWatch, NothingToDraft, answer_faults
     from real.record.texts import written_texts
     from simspec.cost.table import load_cost
     from simspec.engines.vllm_proposer import served_policy
@@ -151,11 +154,18 @@ def advise(settings: Advise) -> None:
         assert settings.cost is not None
         rows, tasks = steps.log_rows(written_texts(log, settings.tokenizer))
         priced = load_cost(settings.cost)
+        try:
+            remarks = tuple(answer_faults(rows).values())
+        except NothingToDraft as error:
+            print_note(error)
+            raise typer.Exit(1) from None
+        for remark in remarks:
+            print_note(remark)
         with steps.working_in(out):
             found, candidates = steps.choose(
                 plan, drafts, rows, tasks, record, lambda draft: priced, print_note
             )
-            _tell(found, candidates, given.as_json)
+            _tell(replace(found, remarks=remarks), candidates, given.as_json)
     assert model is not None
     known = settings.tokenizer or (model if model.is_dir() else None)
     if known is None:
@@ -168,7 +178,8 @@ def advise(settings: Advise) -> None:
                 f"{model} reads {room} tokens, no prompt fits before --budget {budget} and drafts "
                 f"of --depth {depth}: lower them"
             )
-    requests, tasks = _requests(settings, known, longest)
+    template = _template(model, known)
+    requests, tasks = _requests(settings, known, longest, None if settings.raw else template)
     chosen, held_out = steps.halves(requests, 0)
     if batches[-1] > len(held_out):
         raise ValueError(
@@ -176,8 +187,8 @@ def advise(settings: Advise) -> None:
             f"{batches[-1]}: bring more prompts, or a smaller batch"
         )
 
-    def run(used: Any, requests: Any, plan: Any, path: Path, force: bool | None) -> Any:
-        return run_requests(name, used, requests, plan, path, force)
+    def run(used: Any, requests: Any, plan: Any, path: Path, force: Any, *watch: Any) -> Any:
+        return run_requests(name, used, requests, plan, path, force, *watch)
 
     def measured(draft: Any) -> Any:
         print_note(f"2/4 costs of {draft.method} drafts on {name}")
@@ -185,8 +196,16 @@ def advise(settings: Advise) -> None:
 
     with steps.working_in(out):
         print_note(f"1/4 {name} writes {len(chosen)} texts")
-        rows = steps.write_plain_texts(plan, chosen, run)
+        watch = AnswerWatch(print_note, settings.raw and template is not None)
+        try:
+            rows = steps.write_plain_texts(plan, chosen, lambda *given: run(*given, watch))
+            remarks = tuple(answer_faults(rows, watch.raw).values())
+        except NothingToDraft as error:
+            (out / steps.TEXTS).unlink()  # of prompts that are to be changed
+            print_note(error)
+            raise typer.Exit(1) from None
         found, candidates = steps.choose(plan, drafts, rows, tasks, record, measured, print_note)
+        found = replace(found, remarks=remarks)
         if not found.doubts:  # that no other prompts could settle
             print_note(f"4/4 {name} runs the choice on {len(held_out)} held-out prompts")
             found = steps.confirm(found, rows, held_out, run, record, print_note)
@@ -243,21 +262,34 @@ def _stated(model: Path, size: str) -> int | None:
     return None
 
 
+def _template(model: Path, tokenizer: Path) -> "ChatTemplate | None":
+    """The chat template of the tokenizer's folder, else of a GGUF file."""
+    from real.prompts import load_chat_template
+
+    stored = ""
+    if model.suffix == ".gguf":
+        from real.model.gguf import stored_template
+
+        stored = stored_template(model)
+    return load_chat_template(tokenizer, stored=stored)
+
+
 def _requests(
-    settings: Advise, tokenizer: Path, longest: int
+    settings: Advise, tokenizer: Path, longest: int, template: "ChatTemplate | None" = None
 ) -> "tuple[list[Request], dict[str, str]]":
-    """(requests, {id: task}): evenly spaced prompts of the file, as tokens."""
+    """(requests, {id: task}): evenly spaced prompts of the file, as tokens; by the template "text"
+    becomes a user message."""
     from real.engines import Request
     from real.model.checkpoint import load_tokenizer
-    from real.prompts import PromptFormat, load_chat_template, read_prompts
+    from real.prompts import PromptFormat, read_prompts
     from simspec.output.terminal import print_note
 
     path, count = settings.prompts, settings.count
     assert path is not None
-    template, model = load_chat_template(tokenizer, settings.chat_template), settings.model
+    model = settings.model
     vocab = None if model is None else _stated(model, "vocab_size")
     form = PromptFormat(load_tokenizer(tokenizer), template, vocab)
-    prompts, left_out = read_prompts(path, form, longest)
+    prompts, left_out = read_prompts(path, form, longest, asked=True)
     if left_out.count:
         print_note(left_out.describe())
     if len(prompts) < FEWEST:

@@ -480,6 +480,7 @@ def run_requests(
     plan: "Plan",
     out: Path,
     force: bool | None,
+    watch: Any = lambda rows: None,
 ) -> Any:
     """Runs the plan on these requests in the engine's environment, with a bar of progress."""
     import real.engines
@@ -496,4 +497,4 @@ def run_requests(
         return real.engines.Worker(adapter, environment)
 
     with show_progress() as progress:
-        return run_on_engine(make, settings, requests, plan, out, force, progress)
+        return run_on_engine(make, settings, requests, plan, out, force, progress, watch)

@@ -68,6 +68,7 @@ NEIGHBORS = 2
 MOST_LOSS, SURE = 0.03, 0.95
 """A setting loses at most this share of the best length's speed, in this share of what the costs'
 replicates allow; otherwise nothing is settled."""
+TEXTS = "texts.rows.jsonl"
 SETTINGS = {"llamacpp": "setting.txt"}
 """Files of engines whose settings are no JSON."""
 IDLE, MORE = "run again on an idle machine", "give more prompts"
@@ -186,7 +187,7 @@ def halves(requests: Sequence[Request], seed: int) -> tuple[list[Request], list[
 
 def write_plain_texts(plan: AdvicePlan, requests: Sequence[Request], run: RunPlan) -> list[Row]:
     """The engine's own greedy texts, kept in texts.rows.jsonl."""
-    path = plan.folder / "texts.rows.jsonl"
+    path = plan.folder / TEXTS
     run(replace(plan.settings, batch=1), requests, Plan((0,), 1, seed=plan.seed), path, False)
     return read_rows(path)[1]
 
@@ -401,7 +402,8 @@ class Found:
 
     best, verified: the winner's length at each batch size, and that on held-out prompts; tried:
     every drafter at every batch size; by_task: the best length of each task's texts, at the
-    smallest batch; policies: the best at each batch size, and how it ran next to the length.
+    smallest batch; policies: the best at each batch size, and how it ran next to the length;
+    remarks: faults of the texts that all of it rests on.
     """
 
     plan: AdvicePlan
@@ -411,6 +413,7 @@ class Found:
     verified: Sequence[Verified]
     by_task: Mapping[str, Advice]
     policies: Sequence[tuple[Advice, Verified]] = ()
+    remarks: Sequence[str] = ()
 
     @property
     def confirmed(self) -> bool | None:
@@ -511,6 +514,7 @@ class Found:
                 for advice, checked in self.policies
             ],
             "prompts_needed": self.prompts_needed,
+            "remarks": list(self.remarks),
         }
 
     def tables(self) -> "list[DataFrame]":
@@ -707,8 +711,9 @@ def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | 
     costs = {c.name: c.cost_at(plan.batches[0]) for c in candidates}
     about = f"{plan.engine.name}, {plan.settings.model.name}"
     notes = [
+        *found.remarks,
         "What replay says of each recording: whole texts at the same costs. The engine drafts "
-        "nothing in its first pass, which its own figures leave out, and these count."
+        "nothing in its first pass, which its own figures leave out, and these count.",
     ]
     advice = [(about, sentence) for sentence in found.sentences()]
     code = {} if setting is None else {"The engine's setting": setting.read_text(encoding="utf-8")}

@@ -219,12 +219,17 @@ def run_blocks(
     plan: Plan,
     rows: RowFile,
     progress: Progress = quiet,
+    watch: Callable[[Sequence[Row]], None] = lambda rows: None,
 ) -> None:
-    """Runs what the file does not hold yet, and keeps every request when it has finished."""
+    """Runs what the file does not hold yet, and keeps every request when it has finished.
+
+    watch: sees all rows before the first block and after each; the run ends where it raises.
+    """
     warm: set[Arm] = set()
     total, done = len(requests) * plan.repeats * len(plan.arms), len(rows.rows)
     progress("requests", done, total)
     for number, of_block, arms in blocks(requests, plan):
+        watch(rows.rows)
         for arm in arms:
             force = arm[0] if plan.force else None
             todo = [r for r in of_block if (number, arm, force, r.id) not in rows.done]
@@ -251,6 +256,7 @@ def run_blocks(
             workers.run(list(asked.values()), arm, keep)
             done += len(todo)
             progress("requests", done, total)
+    watch(rows.rows)
 
 
 def _warm_up(requests: Sequence[Request], plan: Plan) -> list[Request]:
@@ -268,6 +274,7 @@ def run_on_engine(
     out: str | Path,
     force: bool | None = None,
     progress: Progress = quiet,
+    watch: Callable[[Sequence[Row]], None] = lambda rows: None,
 ) -> Ready:
     """Runs the plan, or what the file `out` lacks of it, and ends the workers.
 
@@ -290,7 +297,7 @@ def run_on_engine(
             raise ValueError(f"{workers.ready.engine} cannot force drafts here: leave --force out")
         workers.plan = plan = replace(plan, force=forced)
         with open_rows(out, about_run(workers.ready, settings, requests, plan)) as rows:
-            run_blocks(workers, requests, plan, rows, progress)
+            run_blocks(workers, requests, plan, rows, progress, watch)
     finally:
         workers.close()
     return workers.ready

@@ -74,8 +74,8 @@ def import_gguf(path: Path, out: Path, dtype: torch.dtype = torch.float32) -> di
     return card
 
 
-def check_gguf(path: Path) -> list[int]:
-    """The end tokens that a GGUF file names; WeightsError where it cannot be converted."""
+def _read(path: Path) -> tuple[Any, dict[str, Any]]:
+    """(the file's reader, its fields); WeightsError for a damaged file."""
     with open(path, "rb") as file:
         magic, version, tensors, keys = struct.unpack("<4sIQQ", file.read(24).ljust(24, b"\0"))
     if magic != b"GGUF" or version not in (2, 3):
@@ -89,6 +89,20 @@ def check_gguf(path: Path) -> list[int]:
     except Exception as error:  # the reader raises whatever it meets first
         reason = one_note(error)[:200]
         raise WeightsError(f"{path} is damaged or truncated: {reason}; fetch it again") from error
+    return reader, fields
+
+
+def stored_template(path: Path) -> str:
+    """The chat template that a GGUF file holds; "" for none, and without the package `gguf`."""
+    if find_spec("gguf") is None:
+        return ""
+    text = _read(path)[1].get("tokenizer.chat_template")
+    return text if isinstance(text, str) else ""
+
+
+def check_gguf(path: Path) -> list[int]:
+    """The end tokens that a GGUF file names; WeightsError where it cannot be converted."""
+    reader, fields = _read(path)
     family = fields.get("general.architecture")
     if family not in FAMILIES or fields.get(f"{family}.expert_count", 0):
         raise WeightsError(f"{path} is {family!r}; expected a dense one of {', '.join(FAMILIES)}")
