@@ -202,10 +202,10 @@ for reading in CALI:
         label=f"{reading}, sampling only",
     )
     inside = alphas[alphas < 1]
-    calibrated = [settled(cali_ts(reading, "confidence"), worlds[alpha]) for alpha in inside]
+    given = [settled(cali_ts(reading, "confidence"), worlds[alpha]) for alpha in inside]
     axes[1].plot(
         inside,
-        calibrated,
+        given,
         ":",
         color=COLOURS[reading],
         label=f"{reading}, a calibrated predictor too",

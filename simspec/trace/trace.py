@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from simspec.output.names import printable
 from simspec.trace.file import (
     ARRAYS,
     BY_ROW,
@@ -94,10 +93,8 @@ class Trace:
 
     def __repr__(self) -> str:
         meta = self.meta
-        return printable(
-            f"Trace({meta.drafter!r} for {meta.target!r}, {meta.rule}, K = {self.K}: "
-            f"{self.sequences} sequences, {self.rows} tokens)"
-        )
+        about = f"{meta.drafter!r} for {meta.target!r}, {meta.rule}, K = {self.K}"
+        return f"Trace({about}: {self.sequences} sequences, {self.rows} tokens)"
 
     def to_frame(self) -> Any:
         """A pandas DataFrame with a row for each output token.

@@ -83,7 +83,8 @@ def test_intervals_need_blocks_and_spread():
     assert no_interval(few).startswith("3 undisturbed timing blocks")
     alike = {part: [values[0]] * 200 for part, values in held.replicates.items()}
     flat = replace(cost, precision=replace(held, replicates=alike))
-    assert no_interval(flat).startswith("200 replicates that are all alike")
+    for derived in (flat, flat.truncate(flat.K - 1), flat.reading(("confidence",))):
+        assert no_interval(derived).startswith("200 replicates that are all alike")
     assert no_interval(CostModel.from_ratio(0.2, 3)) == ""  # given, not measured
 
 

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import traces
 
-from simspec import Trace, TraceError, TraceMeta, load_trace
+from simspec import Trace, TraceError, TraceMeta, load_trace, replay
+from simspec.policies import fixed
 from simspec.trace.quantization import (
     ENTROPY,
     LOG_ODDS,
@@ -106,6 +107,23 @@ def test_every_invariant_is_checked(example):
         with pytest.raises(TraceError, match=words) as caught:
             changed(example, **change)
         assert "\n" not in str(caught.value)
+
+
+def test_frames_and_one_line_of_what_a_recording_holds(example):
+    hostile = changed(example, meta=replace(example.meta, drafter="e\x1b[1m"))
+    assert repr(hostile).startswith("Trace('e\\x1b[1m' for 't', greedy, K = 2: 2 sequences, 5 ")
+    table = example.to_frame()
+    names = ["sequence", "id", "task", "position", "token", "depth", "run"]
+    assert table.columns.tolist() == names
+    assert table.position.tolist() == [0, 1, 2, 0, 1]
+    assert table.groupby("task").token.sum().tolist() == [
+        int(example.select([s]).token.sum()) for s in (0, 1)
+    ]
+    rounds = replay(example, fixed(2))
+    found = rounds.to_frame()
+    assert found.columns.tolist() == ["sequence", "row", "computed", "drafted", "accepted"]
+    assert found.sequence.value_counts().tolist() == sorted(np.diff(rounds.offset))[::-1]
+    assert repr(rounds).startswith(f"Rounds({len(rounds)} of 2 sequences: ")
 
 
 def test_properties_and_select(example):
