@@ -73,11 +73,6 @@ class Steps:
     share: NDArray[np.float64]
     plain: NDArray[np.float64]
 
-    @property
-    def cost(self) -> float:
-        """Seconds of a mean step, in plain steps of the same sequences."""
-        return float(self.seconds.sum() / self.plain.sum())
-
 
 def policy_steps(
     trace: Trace,

@@ -97,12 +97,10 @@ def evaluate(
     seconds: Seconds = {}
     rounds: dict[str, float] = {}
     for job, (spent, count) in zip(todo, run_seconds(todo, jobs)):
+        name, draws = job.policy.name, replicates if job.random else 1
         for _ in range(1 if job.random else replicates):
-            total = seconds.get(job.policy.name, 0.0)
-            seconds[job.policy.name] = total + spent / replicates
-        rounds[job.policy.name] = rounds.get(job.policy.name, 0.0) + count / (
-            replicates if job.random else 1
-        )
+            seconds[name] = seconds.get(name, 0.0) + spent / replicates
+        rounds[name] = rounds.get(name, 0.0) + count / draws
     tokens = np.diff(trace.offset)
     found = Evaluation(seconds, tokens, tokens * cost.baseline, rounds, no_interval(cost))
     check_claims(map(found.claim, seconds), cost, f"costs {cost.name!r}")

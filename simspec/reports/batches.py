@@ -400,7 +400,8 @@ class _Replays:
         self, name: str, tokens: float, steps: Steps, batch: int, context: float | None
     ) -> None:
         """PriceError where a mean step costs less than one of plain decoding."""
-        claim = Claim(f"{name} at batch {batch}", tokens / steps.cost, tokens)
+        spent = float(steps.seconds.sum() / steps.plain.sum())
+        claim = Claim(f"{name} at batch {batch}", tokens / spent, tokens)
         check_claims(
             [claim], batch_cost(self.cost, batch, context).cost, f"costs {self.cost.name!r}"
         )

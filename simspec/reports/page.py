@@ -399,17 +399,11 @@ def page_of(
 
 def _counted(f: TokenFigures) -> dict[str, Any]:
     """What the template shows of a recording without costs."""
-
-    def draw(axes: Any) -> None:
-        axes.plot(range(len(f.tokens_per_round)), f.tokens_per_round, "o-", color=ACCENT, ms=4)
-        axes.set(xlabel="draft length K", ylabel="tokens a round")
-        axes.xaxis.get_major_locator().set_params(integer=True)
-
     lengths = enumerate(f.tokens_per_round)
     return {
         "name": Path(f.name).name.removesuffix(".parquet"),
         "about": _recorded(f.trace),
-        "charts": [("Tokens a round, by draft length", svg(draw, 2.6)), *_acceptance_charts(f)],
+        "charts": _acceptance_charts(f),
         "table": frame([{f"K = {k}": f"{tokens:.2f}" for k, tokens in lengths}], names=0),
     }
 

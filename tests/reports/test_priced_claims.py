@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from cost_replicates import replicated
+from pages import faults_of
 from shell import command, refused
 from tree_strategies import ranked
 
@@ -112,6 +113,7 @@ def test_a_recording_without_costs_beside_one_with_them(folder):
     }  # fmt: skip
     assert command(folder, "report", "t.parquet", "u.parquet", "--out", "page.html")[0] == 0
     html = (folder / "page.html").read_text()
+    assert faults_of(html) == []  # of a phone's width
     assert "t.parquet has no costs" in html
     assert "Modeled at the costs of u.cost.json" in html
 
