@@ -74,25 +74,16 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Runs(msgspec.Struct, forbid_unknown_fields=True):
-    """Runs of a contestant.
-
-    | field | shape | meaning |
-    | --- | --- | --- |
-    | token | [R][S][n] | new tokens of every repeat and prompt |
-    | passes | [R][S] | of the target |
-    | seconds | [R][S] | end to end, prefill included, device synchronized before and after |
-    | first | [S] | seconds of a call for one new token |
-    | error | | why it failed, "" if it did not |
-    | own_draws | | the contestant's |
-    """
+    """Runs of a contestant."""
 
     name: str
-    token: list[list[list[int]]] = []
-    passes: list[list[Positive]] = []
+    token: list[list[list[int]]] = []  # [R][S][n]: new tokens of every repeat and prompt
+    passes: list[list[Positive]] = []  # [R][S]: of the target
+    # [R][S]: end to end, prefill included, device synchronized before and after
     seconds: list[list[Positive]] = []
-    first: list[Positive] = []
-    error: str = ""
-    own_draws: bool = False
+    first: list[Positive] = []  # [S]: seconds of a call for one new token
+    error: str = ""  # why it failed, "" if it did not
+    own_draws: bool = False  # the contestant's
 
     def sums(self, values: str) -> np.ndarray:
         """float64 `[S]`: seconds, passes or tokens of a prompt, mean over repeats."""
@@ -357,18 +348,12 @@ def speedup_measured(runs: Runs, plain: Runs, **options: Any) -> Estimate:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What replays say of a policy.
+    """What replays say of a policy."""
 
-    | field | shape, dtype | meaning |
-    | --- | --- | --- |
-    | seconds | float64 `[S, 1 + R]` | decoding without prefill: at the costs, and R replicates |
-    | plain | float64 `[S]` | of plain decoding |
-    | rounds | float64 `[S]` | mean over the replays |
-    """
-
+    # float64 [S, 1 + R]: decoding without prefill: at the costs, and R replicates
     seconds: np.ndarray
-    plain: np.ndarray
-    rounds: np.ndarray
+    plain: np.ndarray  # float64 [S]: of plain decoding
+    rounds: np.ndarray  # float64 [S]: mean over the replays
 
 
 def predictions(

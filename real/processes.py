@@ -20,17 +20,12 @@ class ShareDone(Exception):
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among those of its job.
+    """This process among those of its job."""
 
-    | field | meaning |
-    | --- | --- |
-    | rank, count | its number from 0, and how many there are |
-    | local | its number on this machine |
-    """
-
+    # rank, count: its number from 0, and how many there are
     rank: int = 0
     count: int = 1
-    local: int = 0
+    local: int = 0  # its number on this machine
 
     @property
     def first(self) -> bool:

@@ -154,20 +154,14 @@ MAX_EXCEPTIONS = 1e-3
 
 @dataclass(frozen=True)
 class Flip:
-    """The first difference of one sequence.
+    """The first difference of one sequence."""
 
-    | field | meaning |
-    | --- | --- |
-    | sequence, round, row | where it is |
-    | margin | of the decision nearest to a tie |
-    | text | whether committed tokens differ |
-    """
-
+    # sequence, round, row: where it is
     sequence: int
     round: int
     row: int
-    margin: float
-    text: bool
+    margin: float  # of the decision nearest to a tie
+    text: bool  # whether committed tokens differ
 
 
 @dataclass(frozen=True)

@@ -12,39 +12,24 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True)
 class PrintedError:
-    """A prediction's error that cannot be computed from the curve.
+    """A prediction's error that cannot be computed from the curve."""
 
-    | field | meaning |
-    | --- | --- |
-    | stand_in | 'table', 'iid' or 'teacher-forced', see docs/results.md |
-    | K | the draft length that was predicted |
-    | error | predicted over measured accepted length, less 1 |
-    | measured_at | the draft length that the prediction is from; 0: none |
-    """
-
-    stand_in: str
-    K: int
-    error: float
-    measured_at: int = 0
+    stand_in: str  # 'table', 'iid' or 'teacher-forced', see docs/results.md
+    K: int  # the draft length that was predicted
+    error: float  # predicted over measured accepted length, less 1
+    measured_at: int = 0  # the draft length that the prediction is from; 0: none
 
 
 @dataclass(frozen=True)
 class LengthCurve:
-    """Published accepted lengths of one drafter on one task, bonus included.
+    """Published accepted lengths of one drafter on one task, bonus included."""
 
-    | field | meaning |
-    | --- | --- |
-    | group | label of the source |
-    | texts | {source, target, drafter, task, setting, caution: text} |
-    | accepted_length | {K: mean tokens emitted a round} |
-    | marginals | {K: (share of rounds whose first i + 1 tokens are accepted,)}, at most K |
-    | printed | errors of predictions that cannot be computed from the rest |
-    """
-
-    group: str
-    texts: Mapping[str, str]
-    accepted_length: Mapping[int, float]
+    group: str  # label of the source
+    texts: Mapping[str, str]  # {source, target, drafter, task, setting, caution: text}
+    accepted_length: Mapping[int, float]  # {K: mean tokens emitted a round}
+    # {K: (share of rounds whose first i + 1 tokens are accepted,)}, at most K
     marginals: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    # errors of predictions that cannot be computed from the rest
     printed: tuple[PrintedError, ...] = ()
 
 

@@ -57,21 +57,15 @@ class BatchRules:
 class Steps:
     """The steps of a batch, priced.
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | load | StepLoad [T] | what the sequences of each step do |
-    | seconds | float64[T] | of each step |
-    | share | float64[S] | seconds of each sequence, which sum to those of the steps |
-    | plain | float64[T] | seconds of a plain step of the same sequences |
-
     A sequence is given an equal share of a plain step of the same batch, and of what the step takes
     longer a share by its computed tokens.
     """
 
-    load: StepLoad
-    seconds: NDArray[np.float64]
+    load: StepLoad  # StepLoad [T]: what the sequences of each step do
+    seconds: NDArray[np.float64]  # float64[T]: of each step
+    # float64[S]: seconds of each sequence, which sum to those of the steps
     share: NDArray[np.float64]
-    plain: NDArray[np.float64]
+    plain: NDArray[np.float64]  # float64[T]: seconds of a plain step of the same sequences
 
 
 def policy_steps(
@@ -271,20 +265,14 @@ MOST_ROUNDS = 1 << 27
 class BatchRun:
     """The rounds and steps of a batch policy.
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | sequence | int64[P] | the sequence of each play: a slot decodes a sequence once |
-    | rounds | Rounds | of all plays, slot by slot; their trace is trace.select(sequence) |
-    | steps | Steps | share sums over the plays of a sequence |
-
     With refill every slot plays every sequence once, as `policy_steps` does, in its own number of
     steps. A slot that is ready goes around the file again until all are, so that the batch stays
     full: those steps are in `steps.load`, their rounds and shares are left out.
     """
 
-    sequence: Integers
-    rounds: Rounds
-    steps: Steps
+    sequence: Integers  # int64[P]: the sequence of each play: a slot decodes a sequence once
+    rounds: Rounds  # of all plays, slot by slot; their trace is trace.select(sequence)
+    steps: Steps  # share sums over the plays of a sequence
 
 
 def batch_replay(

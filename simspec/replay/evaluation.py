@@ -28,22 +28,15 @@ Sequences = NDArray[np.intp]
 class Evaluation:
     """Policies on the prompts of one recording.
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | seconds | {policy: float64[P, 1 + R]} | at the costs, then at their R replicates |
-    | tokens | int64[P] | output tokens |
-    | plain | float64[P] | seconds of plain decoding |
-    | rounds | {policy: float} | target passes, mean of the draws |
-    | unsettled | text | why these costs give no intervals, see `gate.no_interval`; "": they do |
-
     Estimates resample prompts and, where there are any, replicates of the costs; options are those
     of `stats.bootstrap`. They have no limits where there is no interval, see `stats.estimate`.
     """
 
-    seconds: Seconds
-    tokens: NDArray[np.int64]
-    plain: Array
-    rounds: dict[str, float]
+    seconds: Seconds  # {policy: float64[P, 1 + R]}: at the costs, then at their R replicates
+    tokens: NDArray[np.int64]  # int64[P]: output tokens
+    plain: Array  # float64[P]: seconds of plain decoding
+    rounds: dict[str, float]  # {policy: float}: target passes, mean of the draws
+    # text: why these costs give no intervals, see `gate.no_interval`; "": they do
     unsettled: str = ""
 
     @property

@@ -61,19 +61,14 @@ POWER, by the normal approximation; inf: no loss is |
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Settings of a comparison of rounds.
+    """Settings of a comparison of rounds."""
 
-    | field | meaning |
-    | --- | --- |
-    | policy, cost | what is replayed, and the costs that it observes |
-    | seed | replays take this seed and the next ones; none may be that of the run's own draws |
-    | risk | probability of a false alarm of all tests together |
-    """
-
+    # policy, cost: what is replayed, and the costs that it observes
     policy: Policy
     cost: CostModel
+    # replays take this seed and the next ones; none may be that of the run's own draws
     seed: int = 0
-    risk: float = 1e-3
+    risk: float = 1e-3  # probability of a false alarm of all tests together
 
     def __post_init__(self) -> None:
         check_risk(self.risk)

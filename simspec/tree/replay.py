@@ -23,22 +23,13 @@ _WIDTHS = (7, 5, 3, 1)
 
 
 class Outcome(NamedTuple):
-    """The round that starts at each row, int64[N] each.
+    """The round that starts at each row, int64[N] each."""
 
-    | field    | meaning                                                                |
-    | -------- | ---------------------------------------------------------------------- |
-    | levels   | passes of the drafter                                                  |
-    | nodes    | tokens submitted                                                       |
-    | rows     | rows that the drafter reads in those passes, at least one in each      |
-    | accepted | nodes on the target's path                                             |
-    | backlog  | the drafter's backlog afterwards, where levels > 0 (else one more row) |
-    """
-
-    levels: np.ndarray
-    nodes: np.ndarray
-    rows: np.ndarray
-    accepted: np.ndarray
-    backlog: np.ndarray
+    levels: np.ndarray  # passes of the drafter
+    nodes: np.ndarray  # tokens submitted
+    rows: np.ndarray  # rows that the drafter reads in those passes, at least one in each
+    accepted: np.ndarray  # nodes on the target's path
+    backlog: np.ndarray  # the drafter's backlog afterwards, where levels > 0 (else one more row)
 
 
 def outcomes(trace: Trace, policy: TreePolicy) -> Outcome:
