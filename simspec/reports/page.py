@@ -269,9 +269,10 @@ class Recommendation:
                 f"plain decoding ({name}). No fixed length is clearly faster than plain decoding."
             )
         if not self.figures.pays:
+            best = max(self.figures.curve[1:], key=lambda point: point.speedup.value)
             return (
-                f"Do not draft: nothing is clearly faster than plain decoding. The best is "
-                f"{drafter} with K = {self.figures.best_k} at {times(self.speedup)} ({name})."
+                f"Do not draft: nothing is clearly faster than plain decoding. The best draft "
+                f"length is K = {best.K} of {drafter}, at {times(best.speedup)} ({name})."
             )
         text = (
             f"Draft {self.figures.best_k} token{'s' * (self.figures.best_k > 1)} with {drafter}: "

@@ -119,6 +119,7 @@ def test_dear_drafts_are_not_recommended():
     assert engine_lines(found) == {}
     (advice,) = recommend([found], QUICK)
     assert advice.sentence.startswith("Do not draft")
+    assert "The best draft length is K = 1 of eagle, at 0." in advice.sentence
 
 
 def test_a_policy_is_recommended_only_where_it_is_clearly_faster():
