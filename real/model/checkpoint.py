@@ -3,8 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -284,18 +283,18 @@ def pretrained(path: str | Path, config: Any, **options: Any) -> Any:
     """
     import transformers
 
+    no_reports()
     loaded: Any
     options |= {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     packed = Path(path) / "model.safetensors.xz"
-    with without_report():
-        if packed.exists() and not packed.with_suffix("").exists():
-            kind = getattr(transformers, config.architectures[0])
-            state = load(read_bytes(packed.with_suffix("")))
-            loaded = kind.from_pretrained(None, state_dict=state, **options)
-        else:
-            loaded = transformers.AutoModelForCausalLM.from_pretrained(
-                path, use_safetensors=True, trust_remote_code=False, **options
-            )
+    if packed.exists() and not packed.with_suffix("").exists():
+        kind = getattr(transformers, config.architectures[0])
+        state = load(read_bytes(packed.with_suffix("")))
+        loaded = kind.from_pretrained(None, state_dict=state, **options)
+    else:
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(
+            path, use_safetensors=True, trust_remote_code=False, **options
+        )
     model, info = loaded
     odd = [*info["missing_keys"], *info["unexpected_keys"]]
     odd += [name for name, *_ in info["mismatched_keys"]]
@@ -306,19 +305,9 @@ def pretrained(path: str | Path, config: Any, **options: Any) -> Any:
     return model
 
 
-@contextmanager
-def without_report() -> Iterator[None]:
+def no_reports() -> None:
     """transformers prints no table of the names in a file: what is wrong with them is an error."""
-    logger = logging.getLogger("transformers.modeling_utils")
-    logger.addFilter(_is_no_report)
-    try:
-        yield
-    finally:
-        logger.removeFilter(_is_no_report)
-
-
-def _is_no_report(record: logging.LogRecord) -> bool:
-    return "LOAD REPORT" not in record.getMessage()
+    logging.getLogger("transformers.modeling_utils").setLevel(logging.ERROR)
 
 
 def _check_weights(folder: Path, config: DecoderConfig) -> None:

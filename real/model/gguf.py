@@ -19,8 +19,8 @@ from real.model.checkpoint import (
     WeightsError,
     load_decoder,
     load_tokenizer,
+    no_reports,
     plain_byte_level,
-    without_report,
 )
 from real.model.stored_weights import sha256, tokenizer_sha256
 from simspec.output.names import one_note
@@ -166,7 +166,9 @@ def _convert(path: Path, folder: Path, dtype: torch.dtype, ends: list[int]) -> N
     """Writes weights, configs and tokenizer of a GGUF file into `folder`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with TemporaryDirectory() as alone, redirect_stderr(StringIO()), without_report():
+    no_reports()
+
+    with TemporaryDirectory() as alone, redirect_stderr(StringIO()):
         # nothing but this file is read: files next to it could be of another model
         (Path(alone) / "model.gguf").symlink_to(path.resolve())
         asked: Any = {"gguf_file": "model.gguf", "trust_remote_code": False}
