@@ -54,6 +54,8 @@ LIMITS = {
     "num_attention_heads": 1 << 10, "num_key_value_heads": 1 << 10, "vocab_size": 1 << 22,
 }  # fmt: skip
 """Largest sizes of a shape that an engine is started for; the least is 1."""
+OPTIONAL = "head_dim", "num_experts", "num_local_experts", "moe_intermediate_size"
+"""Sizes that some shapes have."""
 Size = Annotated[int, Meta(ge=1, le=1 << 20)]
 Length = Annotated[int, Meta(ge=0, le=64)]
 Second = Annotated[float, Meta(ge=SECONDS[0], le=SECONDS[1])]
@@ -230,7 +232,7 @@ class Shape:
             raise ValueError(f"{self.name}: config.json names no architecture, expected one")
         if "auto_map" in config:
             raise ValueError(f"{self.name}: config.json has code of its own, which is not run here")
-        for name, most in LIMITS.items():
+        for name, most in (LIMITS | {name: 1 << 20 for name in OPTIONAL if name in sizes}).items():
             if not isinstance(size := sizes.get(name), int) or not 1 <= size <= most:
                 raise ValueError(f"{self.name}: {name} is {size!r}, expected 1 to {most}")
         heads, shared = sizes["num_attention_heads"], sizes["num_key_value_heads"]
@@ -243,7 +245,8 @@ class Shape:
     @property
     def sizes(self) -> dict[str, Any]:
         """The fields of the language model."""
-        held = {**self.config, **(self.config.get("text_config") or {})}
+        inner = self.config.get("text_config")
+        held = {**self.config, **(inner if isinstance(inner, dict) else {})}
         held.setdefault("num_key_value_heads", held.get("num_attention_heads"))
         return held
 
@@ -347,19 +350,21 @@ class ShapePlan:
     dtype: str = ""
     threads: int = 1
 
-    @property
-    def _turn(self) -> int:
-        return (self.K + 1) * (BLOCK + 2)
+    def prompt(self, context: int, lengths: int) -> int:
+        """Tokens of a prompt whose timed steps of so many lengths have the context in their middle.
 
-    def prompt(self, context: int) -> int:
-        """Tokens of a prompt whose timed steps have that context in their middle."""
-        return max(context - max(context // 4, self._turn) // 2, 1)
+        As the worker has it, a batch begins anew once it has grown by a quarter.
+        """
+        turn = lengths * (BLOCK + 2)
+        grown = min(max(context // 4, turn), (self.blocks + 1) * turn)
+        return max(context - grown // 2, 1)
 
     def settings(self, folder: Path, k: int) -> tuple[Engine, EngineSettings]:
         """The engine of one draft length, its files in the folder; ValueError for the drafter."""
         shape, dtype = self.shape, self.dtype or self.shape.dtype
-        draft, form = self._draft(folder, k)
-        longest = max(self.contexts) + max(max(self.contexts) // 4, self._turn) + 4 * (self.K + 8)
+        draft, form, rows = self._draft(folder, k)
+        turn, context = (self.K + 1) * (BLOCK + 2), max(self.contexts)
+        longest = context + max(context // 4, turn) + 4 * (self.K + 8)
         tokens = max(self.sizes) * (longest + 512)  # whole pages, and drafts
         extra = {
             "dummy": shape.folder is None,
@@ -372,7 +377,7 @@ class ShapePlan:
         def options(given: EngineSettings) -> dict[str, Any]:
             start = start_options(given) | extra
             if start["draft"] is not None:
-                start["draft"] |= {"form": form, "rows": shape.eagle3()["draft_vocab_size"]}
+                start["draft"] |= {"form": form, "rows": rows}
             return start
 
         model = shape.folder or _written(folder / "target", shape.config)
@@ -383,34 +388,36 @@ class ShapePlan:
         batch = max(self.sizes)
         return engine, EngineSettings(model, draft, self.threads, dtype, longest, batch)
 
-    def _draft(self, folder: Path, k: int) -> tuple[Draft | None, str]:
-        """(the draft of k tokens, vLLM's name of the method); None and "" for a plain engine."""
+    def _draft(self, folder: Path, k: int) -> tuple[Draft | None, str, int]:
+        """(the draft of k tokens, vLLM's name of the method, logits); None, "" and 0: plain."""
         if not k or self.drafter == "none":
-            return None, ""
-        if self.drafter != "eagle3":
-            path = Path(self.drafter)
-            if path.is_file() and path.suffix == ".json":
-                path = path.parent
-            draft = draft_of(str(path) if path.exists() else self.drafter, k)
-            if isinstance(draft, NgramDraft):
-                return draft, "ngram"
-            if not isinstance(draft, ModelDraft):
+            return None, "", 0
+        path, dummy = Path(self.drafter), self.shape.folder is None
+        file = path if path.is_file() else path / "config.json"
+        if self.drafter == "eagle3":
+            if not dummy:
+                raise ValueError("--drafter eagle3 has no weights here: give the head's folder")
+            head = Shape("eagle3", self.shape.eagle3())
+        elif file.is_file():
+            head = read_json(file, lambda data: Shape(str(path), data), "shape")
+        else:
+            draft = draft_of(self.drafter, k)
+            if not isinstance(draft, NgramDraft):
                 raise ValueError(
                     f"--drafter {self.drafter} has no shape: expected ngram, eagle3 or its folder"
                 )
-            read = read_json(
-                draft.model / "config.json", lambda data: Shape("drafter", data), "shape"
-            )
-            eagle = "Eagle3" in str(read.config["architectures"])
-            return draft, "eagle3" if eagle else "draft_model"
-        if self.shape.folder is not None:
-            raise ValueError("--drafter eagle3 has no weights here: give the head's folder")
+            return draft, "ngram", 0
+        # without weights a copy: vLLM takes some names of folders for a method
+        model = ModelDraft(k, _written(folder / "head", head.config) if dummy else file.parent)
+        if "Eagle3" not in str(head.config["architectures"]):
+            return model, "draft_model", 0
         if (layers := self.shape.sizes["num_hidden_layers"]) < EAGLE3_LAYERS:
             raise ValueError(
                 f"an EAGLE-3 head reads three layers of {EAGLE3_LAYERS} or more, {self.shape.name} "
                 f"has {layers}: give ngram"
             )
-        return ModelDraft(k, _written(folder / "head", self.shape.eagle3())), "eagle3"
+        rows = head.sizes.get("draft_vocab_size") or head.sizes["vocab_size"]
+        return model, "eagle3", int(rows) if dummy else 0
 
 
 def _written(folder: Path, config: Mapping[str, Any]) -> Path:
@@ -431,28 +438,25 @@ def measure_shape(
     halves tell whether the machine changed meanwhile. EngineError where an engine fails.
     """
     cells = defaultdict[tuple[int, int, int], list[float]](list)
+    answers = dict[int, Ready]()
+    grid = [(size, context) for size in plan.sizes for context in plan.contexts]
     with TemporaryDirectory(prefix="shape-") as name:
-        folder, K = Path(name), 0 if plan.drafter == "none" else plan.K
+        K = 0 if plan.drafter == "none" else plan.K
         order = [K]
         while order:
             k = order.pop(0)
-            engine, settings = plan.settings(folder, k)
+            engine, settings = plan.settings(Path(name), k)
             with make(engine) as worker:
                 ready = worker.start(settings)
-                if k == K and not cells and not ready.sets_k and K:
-                    order = [0, *(k for k in LADDER[1:] if k < K), 0]
-                ks = range(K + 1) if ready.sets_k else (k,)
-                for done, (size, context) in enumerate(
-                    (size, context) for size in plan.sizes for context in plan.contexts
-                ):
-                    progress(f"K = {k}", done, len(plan.sizes) * len(plan.contexts))
+                if not answers and not ready.sets_k and K:
+                    order = [0, *(length for length in LADDER[1:] if length < K), 0]
+                answers[k] = ready
+                for done, (size, context) in enumerate(grid, 1):
+                    ks = range(K + 1) if ready.sets_k else (k,)
                     for length, seconds in _blocks(plan, worker, ks, size, context).items():
                         cells[size, context, length] += seconds
-                progress(f"K = {k}", len(plan.sizes) * len(plan.contexts),
-                         len(plan.sizes) * len(plan.contexts))  # fmt: skip
-                if k == K:
-                    drafting = ready
-    return _step_run(plan, drafting, cells)
+                    progress(f"K = {k}", done, len(grid))
+    return _step_run(plan, answers[K], answers.get(0, answers[K]), cells)
 
 
 def _blocks(
@@ -460,7 +464,7 @@ def _blocks(
 ) -> dict[int, list[float]]:
     """{draft length: mean seconds of a step of each block}."""
     rng, most = np.random.default_rng(context), min(plan.shape.sizes["vocab_size"], 1 << 31)
-    prompt = tuple(rng.integers(0, most, plan.prompt(context)).tolist())
+    prompt = tuple(rng.integers(0, most, plan.prompt(context, len(ks))).tolist())
     found: dict[int, list[float]] = {}
 
     def keep(finished: Finished) -> None:
@@ -473,13 +477,18 @@ def _blocks(
     return found
 
 
-def _step_run(plan: ShapePlan, ready: Ready, cells: Mapping[Any, list[float]]) -> StepRun:
-    settings = dict(ready.settings)
+def _step_run(
+    plan: ShapePlan, ready: Ready, plain: Ready, cells: Mapping[Any, list[float]]
+) -> StepRun:
+    settings, runner = dict(ready.settings), plain.settings.get("runner", "unknown")
+    own = settings.pop("runner", "unknown")
+    warnings = () if own == runner else (f"plain steps ran on the {runner} runner, not on {own}",)
     return StepRun(
-        engine=ready.engine, version=ready.version, runner=settings.pop("runner", "unknown"),
+        engine=ready.engine, version=ready.version, runner=own,
         device=ready.device, threads=plan.threads, dtype=plan.dtype or plan.shape.dtype,
         shape=plan.shape.name, drafter=plan.drafter, block=BLOCK, alternating=ready.sets_k,
         created=datetime.now(UTC).isoformat(timespec="seconds"), settings=settings,
+        warnings=warnings,
         cells=tuple(
             StepCell(size, context, k, 0.0, 1.0, tuple(seconds))
             for (size, context, k), seconds in sorted(cells.items())

@@ -258,7 +258,7 @@ class FakeEngine:
         target = json.loads((Path(options["model"]) / "config.json").read_text())
         self.k = options["draft"]["k"] if options["draft"] else 0
         self.log.append((self.k, options, target))
-        runner = {"runner": "V2", "graphs": "FULL"}
+        runner = {"runner": "V2" if self.k or self.sets_k else "V1", "graphs": "FULL"}
         return Ready("vllm", "0.33.0", "fake GPU", 1.0, self.sets_k, False, runner)
 
     def run(self, requests, keep, concurrent=1):
@@ -288,6 +288,7 @@ def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, monkeypatch, sets_k):
     out, error = simspec(*given, cwd=tmp_path)
     assert "vllm 0.33.0 V2, llama-3.1-8b, eagle3, batch 64: a plain pass takes 10.10 ms" in out
     assert "not tested" not in error
+    assert ("plain steps ran on the V1 runner, not on V2" in error) == (not sets_k)
     starts = [entry for entry in log if len(entry) == 3 and isinstance(entry[1], dict)]
     assert [k for k, _, _ in starts] == ([7] if sets_k else [7, 0, 1, 2, 3, 5, 0])
     _, options, target = starts[0]
@@ -327,6 +328,8 @@ SHAPES_REFUSED = [
     ({"architectures": None}, (), "config.json names no architecture"),
     ({"auto_map": {"AutoModel": "x.py"}}, (), "has code of its own, which is not run"),
     ({"num_key_value_heads": 3}, (), "4 heads divide neither"),
+    ({"head_dim": "wide"}, (), "head_dim is 'wide', expected 1 to"),
+    ({"text_config": {"hidden_size": -1}}, (), "hidden_size is -1, expected 1 to"),
     ({"num_hidden_layers": 4}, ("--drafter", "eagle3"), "reads three layers of 7 or more"),
     ({}, ("--recording", "random:0"), "--recording is 'random:0'"),
     ({}, ("--drafter", "suffix"), "--drafter suffix has no shape"),
@@ -397,7 +400,7 @@ def scripted(module, steps, k=2):
     """The worker's engine over steps that are rows [(tokens, drafts, emitted)]."""
     engine, script = module.ShapeEngine.__new__(module.ShapeEngine), iter(steps)
     engine.draft, engine.on_cpu, engine.most, engine.grown = {"k": k}, True, k, 0
-    engine.options, engine.rows = {"longest": 64, "seed": 0}, []
+    engine.options, engine.rows = {"longest": 64, "seed": 0, "dummy": True}, []
     engine.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, k, k])
 
     def step():
@@ -448,3 +451,42 @@ def test_a_head_that_shares_the_target_s_logits_and_small_memories_are_one_line(
     options = {"weight_bytes": 16 * 10**9, "cache_bytes": 10**9, "threads": 1}
     with pytest.raises(ValueError, match=r"16.0 GB of weights and 1.0 GB of cache, 16.0 GB are fr"):
         shapes_worker.start(options)
+
+
+@pytest.mark.parametrize("context,lengths", [(128, 3), (1024, 1), (16, 9)])
+def test_timed_steps_have_the_context_in_their_middle(shapes_worker, context, lengths):
+    """A batch begins anew once it has grown by a quarter; a context below its growth is the mean's
+    least."""
+    seen, engine = [], scripted(shapes_worker, [], lengths - 1)
+    plan = ShapePlan(Shape("tiny", CONFIG), "ngram", lengths - 1, (1,), (context,), 12)
+    prompt = [0] * plan.prompt(context, lengths)
+
+    def step():
+        k = engine.scheduler.dynamic_sd_lookup[0]
+        engine.rows = [(k + 1, k, 1)]
+        seen.append(len(prompt) + engine.grown)
+        return []
+
+    engine.engine = SimpleNamespace(step=step, has_unfinished_requests=lambda: False)
+    engine.ids, engine.grown, engine.options["block"] = [], 1 << 14, 4
+    engine._add = lambda *_: setattr(engine, "grown", 0)
+    asked = [{"id": str(k), "prompt": prompt, "max_tokens": 48} for k in range(lengths)]
+    answers = list(engine.run(asked, 1, None, None))
+    assert [(a["id"], len(a["pass_seconds"])) for a in answers] == [
+        (str(k), 48) for k in range(lengths)
+    ]
+    assert np.mean(seen) == pytest.approx(context, rel=0.08 if context > 100 else 0.8)
+
+
+def test_a_drafter_s_config_is_copied_under_a_name_that_vllm_reads_nothing_into(tmp_path):
+    folder = tmp_path / "my-dflash-head"
+    folder.mkdir()
+    head = CONFIG | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 500}
+    (folder / "config.json").write_text(json.dumps(head))
+    for given in (folder, folder / "config.json"):
+        plan = ShapePlan(Shape("tiny", CONFIG), str(given), 3, (1,), (64,), 4)
+        engine, settings = plan.settings(tmp_path, 3)
+        draft = engine.start(settings)["draft"]
+        assert (draft["form"], draft["rows"], draft["k"]) == ("eagle3", 500, 3)
+        assert Path(draft["model"]).name == "head"
+        assert plan.settings(tmp_path, 0)[1].draft is None

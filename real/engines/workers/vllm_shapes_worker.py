@@ -199,7 +199,7 @@ class ShapeEngine:
             return {}
         drafter = self._drafter() or self.runner.speculator
         rows = drafter.model.lm_head.weight.shape[0]
-        if rows != self.draft["rows"]:
+        if self.options["dummy"] and rows != self.draft["rows"]:
             raise ValueError(
                 f"vLLM's EAGLE-3 head has {rows} logits, expected {self.draft['rows']}"
             )
