@@ -18,20 +18,14 @@ class PromptError(ValueError):
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt.
+    """One prompt."""
 
-    | field | meaning |
-    | --- | --- |
-    | id, task, source | of its row; the source with its licence where known |
-    | token | token ids |
-    | turns | all user turns of its conversation; () for plain `text` |
-    """
-
+    # id, task, source: of its row; the source with its licence where known
     id: str
     task: str
     source: str
-    token: list[int]
-    turns: tuple[str, ...] = ()
+    token: list[int]  # token ids
+    turns: tuple[str, ...] = ()  # all user turns of its conversation; () for plain `text`
 
 
 def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:
@@ -93,20 +87,12 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja template, rendered in the sandbox of transformers.
+    """A Jinja template, rendered in the sandbox of transformers."""
 
-    | field | meaning |
-    | --- | --- |
-    | name | OWN, or the name of a file |
-    | text | the template |
-    | tokenizer | transformers' tokenizer: it has the special tokens that templates name |
-    | system | the system prompt; "": none |
-    """
-
-    name: str
-    text: str
-    tokenizer: Any
-    system: str = ""
+    name: str  # OWN, or the name of a file
+    text: str  # the template
+    tokenizer: Any  # transformers' tokenizer: it has the special tokens that templates name
+    system: str = ""  # the system prompt; "": none
 
     def render(self, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
         """The conversation up to its next answer; PromptError where the template refuses it."""
@@ -256,22 +242,13 @@ def _find(part: list[int], whole: list[int]) -> int:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """How many prompts of a file are left out.
+    """How many prompts of a file are left out."""
 
-    | field | meaning |
-    | --- | --- |
-    | read | prompts in the file |
-    | empty | prompts without a token |
-    | too_long | prompts over `limit` tokens |
-    | limit | most tokens of a prompt |
-    | longest | tokens of the longest prompt read |
-    """
-
-    read: int = 0
-    empty: int = 0
-    too_long: int = 0
-    limit: int = 0
-    longest: int = 0
+    read: int = 0  # prompts in the file
+    empty: int = 0  # prompts without a token
+    too_long: int = 0  # prompts over `limit` tokens
+    limit: int = 0  # most tokens of a prompt
+    longest: int = 0  # tokens of the longest prompt read
 
     @property
     def count(self) -> int:
@@ -306,15 +283,10 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class PromptOrigin:
-    """Origin of prompts, as a recording states it.
+    """Origin of prompts, as a recording states it."""
 
-    | field | meaning |
-    | --- | --- |
-    | left_out | prompts that were read and left out; None: not known |
-    | chat | `ChatTemplate.metadata`; {}: no template |
-    """
-
-    left_out: LeftOut | None = None
+    left_out: LeftOut | None = None  # prompts that were read and left out; None: not known
+    # `ChatTemplate.metadata`; {}: no template
     chat: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -391,16 +363,10 @@ def _row(data: Any, number: int, file: str) -> PromptRow:
 
 @dataclass(frozen=True)
 class Conversation:
-    """How later turns become prompts.
+    """How later turns become prompts."""
 
-    | field | meaning |
-    | --- | --- |
-    | form | the format of turns and answers |
-    | longest | most tokens of a prompt |
-    """
-
-    form: PromptFormat
-    longest: int
+    form: PromptFormat  # the format of turns and answers
+    longest: int  # most tokens of a prompt
 
     def answer(self, token: Sequence[int], end_tokens: Sequence[int]) -> str:
         """The text of an answer, without special tokens and the end token."""

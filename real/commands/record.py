@@ -272,18 +272,13 @@ def _check_request(settings: RecordSettings, outs: dict[str, Path], several: boo
 
 @dataclass(frozen=True)
 class SelectedPrompts:
-    """The prompts of a recording.
+    """The prompts of a recording."""
 
-    | field | meaning |
-    | --- | --- |
-    | prompts, origin | what is recorded, and where it comes from |
-    | longest | most tokens of a prompt, later turns included |
-    | conversation | how later turns become prompts; None: there are none |
-    """
-
+    # prompts, origin: what is recorded, and where it comes from
     prompts: list["Prompt"]
     origin: "PromptOrigin"
-    longest: int
+    longest: int  # most tokens of a prompt, later turns included
+    # how later turns become prompts; None: there are none
     conversation: "Conversation | None" = None
 
 

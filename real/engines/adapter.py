@@ -183,31 +183,23 @@ def draft_description(draft: Draft | None) -> dict[str, Any] | None:
 
 @dataclass(frozen=True)
 class Engine:
-    """A released engine that decodes and drafts in a worker process.
-
-    | field | meaning |
-    | --- | --- |
-    | packages | names of its distribution, on a CPU and on a GPU; the first one found counts |
-    | tested | first version that was tested, and the first one after those |
-    | methods | how it can draft: "ngram", "model", "policy" |
-    | convention | name of its convention of rounds, for the replay |
-    | forms | of `served_form`: what "model" may be |
-    | ngrams | (least, most) tokens of the n-grams that `simspec advise` tries |
-    | options | the "start" object of settings; ValueError for settings that it cannot have |
-    | variables | environment variables that must be set before its Python starts |
-    """
+    """A released engine that decodes and drafts in a worker process."""
 
     name: str
+    # names of its distribution, on a CPU and on a GPU; the first one found counts
     packages: tuple[str, ...]
-    tested: tuple[str, str]
+    tested: tuple[str, str]  # first version that was tested, and the first one after those
     worker: str
-    methods: tuple[str, ...]
-    convention: str
-    forms: tuple[str, ...] = (DRAFT_MODEL,)
+    methods: tuple[str, ...]  # how it can draft: "ngram", "model", "policy"
+    convention: str  # name of its convention of rounds, for the replay
+    forms: tuple[str, ...] = (DRAFT_MODEL,)  # of `served_form`: what "model" may be
+    # (least, most) tokens of the n-grams that `simspec advise` tries
     ngrams: tuple[tuple[int, int], ...] = ((1, 3), (2, 4), (3, 5))
     longest_draft: int = 32
     batches: bool = False
+    # the "start" object of settings; ValueError for settings that it cannot have
     options: Callable[[EngineSettings], dict[str, Any]] = start_options
+    # environment variables that must be set before its Python starts
     variables: Callable[[Path], Mapping[str, str]] = lambda python: {}
 
     @property

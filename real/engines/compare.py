@@ -81,20 +81,16 @@ class Difference:
 
 @dataclass(frozen=True)
 class RunCheck:
-    """Rows of a run against the replay: how many requests and passes were compared.
-
-    | field | meaning |
-    | --- | --- |
-    | counters | {k or policy: {counter: [engine, predicted]}}, counts within the text |
-    | left_out | requests that no recording covers, or whose draft lengths hang on missing ones |
-    | exact | the settings keep texts equal to plain ones; else other texts are no exceptions |
-    """
+    """Rows of a run against the replay: how many requests and passes were compared."""
 
     requests: int
     passes: int
+    # {k or policy: {counter: [engine, predicted]}}, counts within the text
     counters: dict[int | str, dict[str, list[int]]]
     differences: tuple[Difference, ...]
+    # requests that no recording covers, or whose draft lengths hang on missing ones
     left_out: int = 0
+    # the settings keep texts equal to plain ones; else other texts are no exceptions
     exact: bool = True
 
     @property

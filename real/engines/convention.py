@@ -67,22 +67,13 @@ CONVENTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """Target passes of every sequence, plain ones and the pass over the prompt included.
+    """Target passes of every sequence, plain ones and the pass over the prompt included."""
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | offset | int64[S + 1] | passes offset[s] .. offset[s + 1] - 1 belong to sequence s |
-    | row | int64[P] | tokens of the sequence before the pass |
-    | emitted | int64[P] | tokens that the pass adds to the text |
-    | drafted | int64[P] | draft tokens submitted; 0: a plain pass |
-    | accepted | int64[P] | of these, accepted as the engine counts them, within the text |
-    """
-
-    offset: np.ndarray
-    row: np.ndarray
-    emitted: np.ndarray
-    drafted: np.ndarray
-    accepted: np.ndarray
+    offset: np.ndarray  # int64[S + 1]: passes offset[s] .. offset[s + 1] - 1 belong to sequence s
+    row: np.ndarray  # int64[P]: tokens of the sequence before the pass
+    emitted: np.ndarray  # int64[P]: tokens that the pass adds to the text
+    drafted: np.ndarray  # int64[P]: draft tokens submitted; 0: a plain pass
+    accepted: np.ndarray  # int64[P]: of these, accepted as the engine counts them, within the text
 
     @classmethod
     def join(cls, parts: "Sequence[Passes]", order: Sequence[int]) -> "Passes":

@@ -279,18 +279,11 @@ def cell_at(cost: CostModel | CostTable, batch: int) -> CostModel:
 
 @dataclass(frozen=True)
 class StepPrices:
-    """Seconds of steps by requests and draft tokens, at the costs and at their R replicates.
+    """Seconds of steps by requests and draft tokens, at the costs and at their R replicates."""
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | sizes | int64[nb] | measured numbers of requests |
-    | plain | float64[nb, 1 + R] | a plain step |
-    | verify | float64[nb, 1 + R, K + 1] | a step by the draft tokens of each request |
-    """
-
-    sizes: np.ndarray
-    plain: np.ndarray
-    verify: np.ndarray
+    sizes: np.ndarray  # int64[nb]: measured numbers of requests
+    plain: np.ndarray  # float64[nb, 1 + R]: a plain step
+    verify: np.ndarray  # float64[nb, 1 + R, K + 1]: a step by the draft tokens of each request
 
     @classmethod
     def of(cls, cost: CostModel | CostTable) -> "StepPrices":
@@ -387,27 +380,19 @@ class Speedup:
 
 @dataclass(frozen=True)
 class SpeedupTable:
-    """Speedups of all draft lengths and policies of a run; `recommended` is predicted best.
-
-    | field | meaning |
-    | --- | --- |
-    | prompts, repeats | that were timed without an interruption |
-    | best | the length or policy measured best |
-    | confirmed | the recommended one is the best, or within the interval of the best; no doubt |
-    | batch | requests that start together; of more than 1 an interval is over such waves |
-    | scheduled | the longest length is a schedule's, which drafts less where it says so |
-    | doubt | why the costs confirm nothing; "": they can |
-    """
+    """Speedups of all draft lengths and policies of a run; `recommended` is predicted best."""
 
     rows: tuple[Speedup, ...]
+    # prompts, repeats: that were timed without an interruption
     prompts: int
     repeats: int
     recommended: int | str
-    best: int | str
-    confirmed: bool
-    batch: int = 1
+    best: int | str  # the length or policy measured best
+    confirmed: bool  # the recommended one is the best, or within the interval of the best; no doubt
+    batch: int = 1  # requests that start together; of more than 1 an interval is over such waves
+    # the longest length is a schedule's, which drafts less where it says so
     scheduled: bool = False
-    doubt: str = ""
+    doubt: str = ""  # why the costs confirm nothing; "": they can
 
     def row(self, name: int | str) -> Speedup:
         """The speedup of that length or policy."""

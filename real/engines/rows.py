@@ -75,23 +75,15 @@ class About(TypedDict):
 
 @dataclass(frozen=True)
 class Row:
-    """A finished request of a run.
+    """A finished request of a run."""
 
-    | field | meaning |
-    | --- | --- |
-    | session | number of the process that ran it, from 0 |
-    | block | its timing block |
-    | k | draft length of the run; 0: plain decoding |
-    | force | junk tokens drafted in each pass; None: the engine drafts by itself |
-    | policy | text of the policy that decided the lengths, up to k; "": fixed |
-    """
-
-    session: Whole
-    block: Whole
-    k: Whole
-    force: Whole | None
+    session: Whole  # number of the process that ran it, from 0
+    block: Whole  # its timing block
+    k: Whole  # draft length of the run; 0: plain decoding
+    force: Whole | None  # junk tokens drafted in each pass; None: the engine drafts by itself
     request: Request
     finished: Finished
+    # text of the policy that decided the lengths, up to k; "": fixed
     policy: Annotated[str, Meta(max_length=1000)] = ""
 
     @property

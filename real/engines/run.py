@@ -35,25 +35,16 @@ WARM_TOKENS = 8
 class Plan:
     """Draft lengths, repeats and order of the runs.
 
-    | field | meaning |
-    | --- | --- |
-    | ks | draft lengths; 0 is plain decoding |
-    | repeats | how often every prompt runs at every length |
-    | group | prompts of a block; a block runs all lengths on them, in random order |
-    | concurrent | requests in flight together |
-    | force | the engine drafts k junk tokens in each pass, where it can |
-    | policies | that decide draft lengths, up to the longest of ks |
-
     ValueError for numbers outside their range, and lengths without 0 or given twice.
     """
 
-    ks: tuple[int, ...]
-    repeats: int = 3
-    group: int = 4
-    concurrent: int = 1
-    force: bool = False
+    ks: tuple[int, ...]  # draft lengths; 0 is plain decoding
+    repeats: int = 3  # how often every prompt runs at every length
+    group: int = 4  # prompts of a block; a block runs all lengths on them, in random order
+    concurrent: int = 1  # requests in flight together
+    force: bool = False  # the engine drafts k junk tokens in each pass, where it can
     seed: int = 0
-    policies: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()  # that decide draft lengths, up to the longest of ks
 
     def __post_init__(self) -> None:
         if len(set(self.policies)) < len(self.policies):

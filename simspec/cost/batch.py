@@ -93,26 +93,18 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StepLoad:
-    """Tokens and passes of a batch in each step, one entry a step; contexts in cached tokens.
+    """Tokens and passes of a batch in each step, one entry a step; contexts in cached tokens."""
 
-    | field | dtype [T] | meaning |
-    | --- | --- | --- |
-    | active | int64 | sequences in the step |
-    | computed, most_computed | int64 | drafted tokens computed: their sum, their maximum |
-    | drafted, most_drafted | int64 | drafted tokens verified: their sum, their maximum |
-    | catch_up | float64 | sum of catch_up[backlog] of those that draft, in seconds |
-    | cached | float64 | sum of the contexts |
-    | draft_cached | float64 | sum of context x computed tokens |
-    """
-
-    active: Integers
+    active: Integers  # int64: sequences in the step
+    # computed, most_computed: int64: drafted tokens computed: their sum, their maximum
     computed: Integers
     most_computed: Integers
+    # drafted, most_drafted: int64: drafted tokens verified: their sum, their maximum
     drafted: Integers
     most_drafted: Integers
-    catch_up: Array
-    cached: Array
-    draft_cached: Array
+    catch_up: Array  # float64: sum of catch_up[backlog] of those that draft, in seconds
+    cached: Array  # float64: sum of the contexts
+    draft_cached: Array  # float64: sum of context x computed tokens
 
     def padded(self) -> "StepLoad":
         """Every sequence brought to the longest draft of its step."""
@@ -246,18 +238,11 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of a step by its requests, drafts and rows: what a batch policy plans with.
+    """Seconds of a step by its requests, drafts and rows: what a batch policy plans with."""
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | draft | float64[K + 1, B + 1] | drafting k tokens for each of n requests |
-    | verify | float64[B (K + 1) + 1] | a pass of the target over n rows; never falls |
-    | overhead | float | the rest of a step |
-    """
-
-    draft: Array
-    verify: Array
-    overhead: float
+    draft: Array  # float64[K + 1, B + 1]: drafting k tokens for each of n requests
+    verify: Array  # float64[B (K + 1) + 1]: a pass of the target over n rows; never falls
+    overhead: float  # the rest of a step
 
     def of(self, requests: int, longest: int, rows: int) -> float:
         """Seconds of one step."""

@@ -77,26 +77,23 @@ class Part:
 class CostOrigin(Part):
     """Device, engines and versions of a measurement of costs; an empty value, or 0, is unknown.
 
-    | field | meaning |
-    | --- | --- |
-    | device, threads, dtype | GPU or processor; of torch on the host; of weights and caches |
-    | engines | {model: engine} that the target and the drafter ran on |
-    | versions | {library: version} of Python and of the libraries that decide latency |
-    | created, sitting | UTC, ISO 8601; equal in all files that one measurement wrote |
-    | products | {shape: text}, how each number of rows was multiplied; files of today have none |
-    | settings | {name: text} of the engine and of the model's shape |
-
     ValueError for values of another type.
     """
 
+    # device, threads, dtype: GPU or processor; of torch on the host; of weights and caches
     device: str = ""
     threads: Count = 0
     dtype: str = ""
+    # {model: engine} that the target and the drafter ran on
     engines: Mapping[str, str] = field(default_factory=dict)
+    # {library: version} of Python and of the libraries that decide latency
     versions: Mapping[str, str] = field(default_factory=dict)
+    # created, sitting: UTC, ISO 8601; equal in all files that one measurement wrote
     created: str = ""
     sitting: str = ""
+    # {shape: text}, how each number of rows was multiplied; files of today have none
     products: Mapping[str, str] = field(default_factory=dict)
+    # {name: text} of the engine and of the model's shape
     settings: Mapping[str, str] = field(default_factory=dict)
     optional = ("products", "settings")
 
@@ -136,30 +133,25 @@ MOST_REPLICATES = 1000
 class CostPrecision(Part):
     """Intervals of the medians that a CostModel holds.
 
-    | field | meaning |
-    | --- | --- |
-    | level | of the intervals |
-    | half_width | {part: seconds or list}; None: not measured, or under 4 timing blocks |
-    | samples | {part: count or list} of timed blocks; 0: filled, not measured |
-    | seconds | the measurement took |
-    | after_draft | seconds that a draft adds to the pass after it, part of every draft[j], j >= 1 |
-    | warnings | one line each: drift, a busy machine, a wide pass that is faster |
-    | replicates | {part: list [R]} of bootstrap replicates, in plain steps of the replicate |
-    | blocks, disturbed | timing blocks of the sitting, and of these left out as disturbed |
-
     Parts are those of PARTS; draft, verify and catch_up have lists as long as the cost's.
     Replicates are empty, or R = 2 .. 1000 of each of REPLICATED, and of predictor where the cost
     has one; entry r of all parts, and of all files of a sitting, is of the same resample. A
     replicate of a list is a list that long. ValueError for anything else.
     """
 
-    level: Finite
+    level: Finite  # of the intervals
+    # {part: seconds or list}; None: not measured, or under 4 timing blocks
     half_width: Mapping[str, Finite | None | list[Finite | None]]
+    # {part: count or list} of timed blocks; 0: filled, not measured
     samples: Mapping[str, Count | list[Count]]
-    seconds: Finite = 0.0
+    seconds: Finite = 0.0  # the measurement took
+    # seconds that a draft adds to the pass after it, part of every draft[j], j >= 1
     after_draft: Finite = 0.0
+    # one line each: drift, a busy machine, a wide pass that is faster
     warnings: tuple[str, ...] = ()
+    # {part: list [R]} of bootstrap replicates, in plain steps of the replicate
     replicates: Mapping[str, list[Finite | list[Finite]]] = field(default_factory=dict)
+    # blocks, disturbed: timing blocks of the sitting, and of these left out as disturbed
     blocks: Count = 0
     disturbed: Count = 0
     optional = ("replicates", "blocks", "disturbed")

@@ -24,22 +24,18 @@ from simspec.output.files import check_keys, read_json, write_json
 class CostTable:
     """A CostModel for every measured batch size and context.
 
-    | field   | type, shape                      | meaning                                 |
-    | ------- | -------------------------------- | --------------------------------------- |
-    | batch   | (int,) [nb], growing, >= 1       | sequences that are decoded together     |
-    | context | (int,) [nc], growing, >= 0       | tokens before the round; one 0: unknown |
-    | cells   | ((CostModel or None,),) [nb][nc] | seconds of a round of the whole batch   |
-    | name    | str                              | label in tables                         |
-
     A file holds the origin of all cells once.
     A cell is None where the batch did not fit. All cells price drafts up to the same K and the same
     backlog; every batch size and every context has a cell. ValueError otherwise.
     """
 
+    # (int,) [nb], growing, >= 1: sequences that are decoded together
     batch: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1)]
+    # (int,) [nc], growing, >= 0: tokens before the round; one 0: unknown
     context: Annotated[tuple[Count, ...], Meta(min_length=1)]
+    # ((CostModel or None,),) [nb][nc]: seconds of a round of the whole batch
     cells: tuple[tuple[CostModel | None, ...], ...]
-    name: str = "cost"
+    name: str = "cost"  # label in tables
 
     def __post_init__(self) -> None:
         convert_fields(self, "cost table")

@@ -164,16 +164,10 @@ def _offered(position, source, K, n, llama):
 
 @dataclass(frozen=True)
 class DraftedText:
-    """Drafts of a rule along one text, and the number of their tokens that the text accepts.
+    """Drafts of a rule along one text, and the number of their tokens that the text accepts."""
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | depth | uint8[n] | draft tokens at each position of the output |
-    | run | uint8[n] | leading ones that equal the text, at most what is left of it |
-    """
-
-    depth: np.ndarray
-    run: np.ndarray
+    depth: np.ndarray  # uint8[n]: draft tokens at each position of the output
+    run: np.ndarray  # uint8[n]: leading ones that equal the text, at most what is left of it
 
 
 def drafted_text(
@@ -286,20 +280,13 @@ FEATURES = (("confidence", "confidence"),)
 
 @dataclass(frozen=True)
 class SuffixRule:
-    """Settings of suffix decoding, with vLLM's defaults; ValueError outside their ranges.
+    """Settings of suffix decoding, with vLLM's defaults; ValueError outside their ranges."""
 
-    | field | vLLM's suffix_decoding_ | meaning |
-    | --- | --- | --- |
-    | depth | max_tree_depth | most tokens of a match and its draft together |
-    | factor | max_spec_factor | a match of m tokens drafts at most int(m factor) |
-    | least | min_token_prob | a draft ends where the product of its shares falls below it |
-    | most | num_speculative_tokens | most tokens of a draft; the best match depends on it |
-    """
-
-    depth: int = 24
-    factor: float = 1.0
+    depth: int = 24  # max_tree_depth: most tokens of a match and its draft together
+    factor: float = 1.0  # max_spec_factor: a match of m tokens drafts at most int(m factor)
+    # min_token_prob: a draft ends where the product of its shares falls below it
     least: float = 0.1
-    most: int = 24
+    most: int = 24  # num_speculative_tokens: most tokens of a draft; the best match depends on it
 
     def __post_init__(self) -> None:
         whole = type(self.depth) is type(self.most) is int
@@ -322,18 +309,12 @@ class SuffixRule:
 
 @dataclass(frozen=True, eq=False)
 class SuffixDraft:
-    """A draft and its evidence.
+    """A draft and its evidence."""
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | token | int32[d] | the draft |
-    | share | float32[d] | occurrences that go on with the token, among those of what is before it |
-    | match | int | tokens of the suffix that it continues; 0 without a draft |
-    """
-
-    token: np.ndarray
+    token: np.ndarray  # int32[d]: the draft
+    # float32[d]: occurrences that go on with the token, among those of what is before it
     share: np.ndarray
-    match: int
+    match: int  # tokens of the suffix that it continues; 0 without a draft
 
     @property
     def codes(self) -> np.ndarray:

@@ -36,22 +36,16 @@ TokenId = Annotated[int, Meta(ge=0, le=MOST_TOKEN_ID)]
 
 @dataclass(frozen=True, eq=False)
 class WrittenText:
-    """A prompt and the output that an engine wrote for it.
+    """A prompt and the output that an engine wrote for it."""
 
-    | field | meaning |
-    | --- | --- |
-    | id, task | names; the line's number and "text" where it gives none |
-    | prompt, output | int32 token ids; the output has at least one |
-    | budget | new tokens that were allowed, at least the output's |
-    | temperature | of the sampling; 0: greedy |
-    """
-
+    # id, task: names; the line's number and "text" where it gives none
     id: str
     task: str
+    # prompt, output: int32 token ids; the output has at least one
     prompt: np.ndarray
     output: np.ndarray
-    budget: int
-    temperature: float = 0.0
+    budget: int  # new tokens that were allowed, at least the output's
+    temperature: float = 0.0  # of the sampling; 0: greedy
 
 
 class Line(msgspec.Struct):

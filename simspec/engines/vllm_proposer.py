@@ -68,19 +68,12 @@ def draw_address(prompt: Sequence[int] | np.ndarray) -> int:
 
 @dataclass
 class Served:
-    """A request in the engine, its open round and the closed ones.
+    """A request in the engine, its open round and the closed ones."""
 
-    | field | meaning |
-    | --- | --- |
-    | stepper | its policy's state |
-    | row | output tokens before the open round |
-    | computed | draft tokens of the open round |
-    | rounds | (row, computed, drafted, accepted) of closed rounds; the prompt's pass is none |
-    """
-
-    stepper: Stepper
-    row: int
-    computed: int = 0
+    stepper: Stepper  # its policy's state
+    row: int  # output tokens before the open round
+    computed: int = 0  # draft tokens of the open round
+    # (row, computed, drafted, accepted) of closed rounds; the prompt's pass is none
     rounds: list[tuple[int, int, int, int]] = field(default_factory=list)
 
 

@@ -26,20 +26,12 @@ class BatchStart(NamedTuple):
 
 
 class BatchStep(NamedTuple):
-    """The active requests of a step, after drafting.
+    """The active requests of a step, after drafting."""
 
-    | field | dtype, shape | meaning |
-    | --- | --- | --- |
-    | slot | int64[n] | the slot of each request, ascending |
-    | new | bool[n] | the slot's first round of this request |
-    | computed | int64[n] | tokens drafted |
-    | confidence | float64[n, K] | the feature that the policy reads; NaN past the draft |
-    """
-
-    slot: Integers
-    new: NDArray[np.bool_]
-    computed: Integers
-    confidence: Array
+    slot: Integers  # int64[n]: the slot of each request, ascending
+    new: NDArray[np.bool_]  # bool[n]: the slot's first round of this request
+    computed: Integers  # int64[n]: tokens drafted
+    confidence: Array  # float64[n, K]: the feature that the policy reads; NaN past the draft
 
 
 class BatchRule:

@@ -54,24 +54,17 @@ shared:TEXT of a policy with one state and length for all requests |
 
 @dataclass(frozen=True)
 class BatchRow:
-    """One batch size and context.
+    """One batch size and context."""
 
-    | field | meaning |
-    | --- | --- |
-    | batch, context | context None: each sequence's own |
-    | best | the fixed draft length, 0 included, of the least time |
-    | drafting | the same among lengths from 1 on |
-    | speedup | {policy: Estimate} over plain decoding of the same batch, fixed lengths included |
-    | plain_tokens_per_second | of the whole batch |
-    | verified | {batch policy: (tokens committed, drafted tokens verified) a round} |
-    """
-
+    # batch, context: context None: each sequence's own
     batch: int
     context: float | None
-    best: int
-    drafting: int
+    best: int  # the fixed draft length, 0 included, of the least time
+    drafting: int  # the same among lengths from 1 on
+    # {policy: Estimate} over plain decoding of the same batch, fixed lengths included
     speedup: dict[str, Estimate]
-    plain_tokens_per_second: float
+    plain_tokens_per_second: float  # of the whole batch
+    # {batch policy: (tokens committed, drafted tokens verified) a round}
     verified: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def fixed(self, K: int) -> Estimate:

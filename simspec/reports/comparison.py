@@ -40,19 +40,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Question:
-    """Settings of every comparison.
+    """Settings of every comparison."""
 
-    | field | meaning |
-    | --- | --- |
-    | level | of the intervals; 1 - level is the chance of any false 'faster' or 'slower' |
-    | margin | speedups within this share of the baseline's are a tie |
-    | power | chance to find a difference as large as `Comparison.detectable` |
-    | resamples, seed | of the bootstrap and of the swap test |
-    """
-
+    # of the intervals; 1 - level is the chance of any false 'faster' or 'slower'
     level: float = 0.95
-    margin: float = 0.01
-    power: float = 0.8
+    margin: float = 0.01  # speedups within this share of the baseline's are a tie
+    power: float = 0.8  # chance to find a difference as large as `Comparison.detectable`
+    # resamples, seed: of the bootstrap and of the swap test
     resamples: int = 9999
     seed: int = 0
 
@@ -68,31 +62,21 @@ DEFAULTS = Question()
 
 @dataclass(frozen=True)
 class Comparison:
-    """One policy against the baseline, on one recording; T: modelled seconds of a prompt.
+    """One policy against the baseline, on one recording; T: modelled seconds of a prompt."""
 
-    | field | meaning |
-    | --- | --- |
-    | recording, policy, against | what was compared |
-    | speedup, baseline | Estimate of plain seconds / T, sums over prompts |
-    | difference | Estimate of speedup - baseline, paired by prompt |
-    | error | standard error of the difference, see `difference_error` |
-    | p | of `paired_p`; after Holm's step-down over the family |
-    | verdict | tie, faster, slower or undecided, see `verdict` |
-    | detectable | least difference that this number of prompts shows with the power asked for |
-    | prompts_needed | to show the difference that was seen; None: it is 0 |
-    """
-
+    # recording, policy, against: what was compared
     recording: str
     policy: str
     against: str
+    # speedup, baseline: Estimate of plain seconds / T, sums over prompts
     speedup: Estimate
     baseline: Estimate
-    difference: Estimate
-    error: float
-    p: float
-    verdict: str
-    detectable: float
-    prompts_needed: int | None
+    difference: Estimate  # Estimate of speedup - baseline, paired by prompt
+    error: float  # standard error of the difference, see `difference_error`
+    p: float  # of `paired_p`; after Holm's step-down over the family
+    verdict: str  # tie, faster, slower or undecided, see `verdict`
+    detectable: float  # least difference that this number of prompts shows with the power asked for
+    prompts_needed: int | None  # to show the difference that was seen; None: it is 0
 
 
 def compare(

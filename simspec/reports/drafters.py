@@ -28,36 +28,27 @@ Array = NDArray[np.float64]
 class DrafterRow:
     """A recording's drafter on one task; low and high are NaN where there is no interval.
 
-    | field | meaning |
-    | --- | --- |
-    | recording, drafter, rule | what was recorded |
-    | task | the task; ALL: every prompt of the recording |
-    | prompts, tokens | counts |
-    | alpha | (Estimate,) [K]: n-alpha, see `by_depth`; NaN where no draft reached the depth |
-    | c | draft[1] / baseline: the first draft step over a plain step of the target |
-    | marginal | (draft[K] - draft[1]) / ((K - 1) baseline): a further step; NaN at K = 1 |
-    | best_k | the fixed K of the least modelled time in hindsight; 0: plain decoding |
-    | speedup | Estimate at best_k: replayed, at the cost model's seconds |
-    | expected | Estimate at best_k: depthwise_committed(alpha) / (1 + draft[best_k] / baseline) |
-    | note | why intervals are missing, or '' |
-    | learned | tokens that the drafter learned, by its card; None where no card says it |
-
     Reference: GLIDE with a CAPE, section 5.1, by depth.
     """
 
+    # recording, drafter, rule: what was recorded
     recording: str
     drafter: str
     rule: str
-    task: str
+    task: str  # the task; ALL: every prompt of the recording
+    # prompts, tokens: counts
     prompts: int
     tokens: int
+    # (Estimate,) [K]: n-alpha, see `by_depth`; NaN where no draft reached the depth
     alpha: tuple[Estimate, ...]
-    c: float
-    marginal: float
-    best_k: int
-    speedup: Estimate
+    c: float  # draft[1] / baseline: the first draft step over a plain step of the target
+    marginal: float  # (draft[K] - draft[1]) / ((K - 1) baseline): a further step; NaN at K = 1
+    best_k: int  # the fixed K of the least modelled time in hindsight; 0: plain decoding
+    speedup: Estimate  # Estimate at best_k: replayed, at the cost model's seconds
+    # Estimate at best_k: depthwise_committed(alpha) / (1 + draft[best_k] / baseline)
     expected: Estimate
-    note: str
+    note: str  # why intervals are missing, or ''
+    # tokens that the drafter learned, by its card; None where no card says it
     learned: int | None = None
 
 

@@ -36,18 +36,12 @@ Visited = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Reachable:
-    """Speedups over plain decoding of fitted stopping rules.
+    """Speedups over plain decoding of fitted stopping rules."""
 
-    | field | meaning |
-    | --- | --- |
-    | hindsight | fitted and counted on the same prompts: an upper estimate of what signals give |
-    | crossed | fitted on one half of the prompts and counted on the other, both ways |
-    | policy | the rule of `hindsight` |
-    """
-
+    # fitted and counted on the same prompts: an upper estimate of what signals give
     hindsight: float
-    crossed: float
-    policy: Policy
+    crossed: float  # fitted on one half of the prompts and counted on the other, both ways
+    policy: Policy  # the rule of `hindsight`
 
 
 def reachable(trace: Trace, cost: CostModel, seed: int = 0) -> Reachable:

@@ -34,36 +34,23 @@ TOKENS, ROUNDS, NODES, SECONDS, PASSES, DEPTHS = range(6)
 
 @dataclass(frozen=True)
 class TreeRow:
-    """One policy on one recording; low and high are NaN where there is no interval.
+    """One policy on one recording; low and high are NaN where there is no interval."""
 
-    | field | meaning |
-    | --- | --- |
-    | recording, rule, policy | what was replayed, the policy without what was chosen for it |
-    | chosen | what the other half of the prompts chose: k, or levels and nodes, one per half |
-    | budget | node budget of a tree; 0: none is set |
-    | clairvoyant | whether the policy knows the recorded tokens |
-    | tau | Estimate: committed tokens per round, EAGLE's tau |
-    | nodes | Estimate: submitted tokens per round |
-    | passes | float: the drafter's passes per round |
-    | depth_gain | Estimate: tau less that of the chain as deep as the tree; NaN: no one depth |
-    | alpha | (float,) [K]: n-alpha of the replayed rounds; NaN: never so deep |
-    | speedup | Estimate at the costs |
-    | gain | Estimate: speedup less the best chain's, paired by prompt |
-    """
-
+    # recording, rule, policy: what was replayed, the policy without what was chosen for it
     recording: str
     rule: str
     policy: str
-    chosen: str
-    budget: int
-    clairvoyant: bool
-    tau: Estimate
-    nodes: Estimate
-    passes: float
+    chosen: str  # what the other half of the prompts chose: k, or levels and nodes, one per half
+    budget: int  # node budget of a tree; 0: none is set
+    clairvoyant: bool  # whether the policy knows the recorded tokens
+    tau: Estimate  # Estimate: committed tokens per round, EAGLE's tau
+    nodes: Estimate  # Estimate: submitted tokens per round
+    passes: float  # float: the drafter's passes per round
+    # Estimate: tau less that of the chain as deep as the tree; NaN: no one depth
     depth_gain: Estimate
-    alpha: tuple[float, ...]
-    speedup: Estimate
-    gain: Estimate
+    alpha: tuple[float, ...]  # (float,) [K]: n-alpha of the replayed rounds; NaN: never so deep
+    speedup: Estimate  # Estimate at the costs
+    gain: Estimate  # Estimate: speedup less the best chain's, paired by prompt
 
 
 def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> Array:
@@ -209,18 +196,11 @@ Attempt = Callable[[], Fitted]
 
 @dataclass(frozen=True)
 class Candidates:
-    """The policies of a comparison.
+    """The policies of a comparison."""
 
-    | field | meaning |
-    | --- | --- |
-    | nodes | node budgets of trees |
-    | k | chain of CAPE and of sets; None: chosen on the other half of the prompts |
-    | policies | further ones, (name, policy) |
-    """
-
-    nodes: Sequence[int]
-    k: int | None
-    policies: Sequence[tuple[str, Any]]
+    nodes: Sequence[int]  # node budgets of trees
+    k: int | None  # chain of CAPE and of sets; None: chosen on the other half of the prompts
+    policies: Sequence[tuple[str, Any]]  # further ones, (name, policy)
 
     def attempts(self, trace: Trace, cost: CostModel) -> list[tuple[str, int, Attempt]]:
         """(name, node budget, function that replays it) of each candidate, in the table's order."""

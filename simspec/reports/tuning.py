@@ -30,20 +30,12 @@ RESAMPLES = 9999
 
 @dataclass(frozen=True)
 class Search:
-    """How arguments are looked for.
+    """How arguments are looked for."""
 
-    | field | meaning |
-    | --- | --- |
-    | trials | settings to replay, about |
-    | replicates | draws of each policy that draws; those reported follow those tuned with |
-    | seed | of the design, of draws and of resamples |
-    | level | of the intervals; 1 - level is the chance of any false 'holds' |
-    """
-
-    trials: int = 256
-    replicates: int = 4
-    seed: int = 0
-    level: float = 0.95
+    trials: int = 256  # settings to replay, about
+    replicates: int = 4  # draws of each policy that draws; those reported follow those tuned with
+    seed: int = 0  # of the design, of draws and of resamples
+    level: float = 0.95  # of the intervals; 1 - level is the chance of any false 'holds'
 
     def __post_init__(self) -> None:
         if not 16 <= self.trials <= 100_000 or not 1 <= self.replicates <= 1000:
