@@ -118,8 +118,13 @@ class Finished:
         if len(self.pass_seconds) != len(emitted):
             raise ValueError(f"{len(self.pass_seconds)} pass_seconds for {len(emitted)} passes")
         what = f"request {self.id[:60]!r}, or a pass of it,"
-        for seconds in {self.first_seconds, self.seconds, *self.pass_seconds}:
+        for seconds in {self.seconds, *self.pass_seconds}:
             check_seconds(seconds, what)
+        if not 0 <= self.first_seconds <= self.seconds:  # 0: the prompt was read before
+            raise ValueError(
+                f"request {self.id[:60]!r} has its first token after {self.first_seconds:g} s of "
+                f"{self.seconds:g}: its clock is broken"
+            )
 
 
 def decoded(line: bytes, kind: Any = dict) -> Any:

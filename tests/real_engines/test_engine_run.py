@@ -127,7 +127,7 @@ def test_a_row_whose_clock_lies_is_refused(tmp_path):
     world = prompts(3)
     do_run(tmp_path / "r.jsonl", FakeRunner(world), world)
     text = (tmp_path / "r.jsonl").read_text()
-    (tmp_path / "r.jsonl").write_text(text.replace('"first_seconds":5.0', '"first_seconds":1e8', 1))
+    (tmp_path / "r.jsonl").write_text(text.replace('"pass_seconds":[5.0', '"pass_seconds":[1e8', 1))
     with pytest.raises(ValueError, match=r"line 2 .*request 'p\d', or a pass of it, took 1e\+08 s"):
         read_rows(tmp_path / "r.jsonl")
 
