@@ -120,6 +120,7 @@ def advise(settings: Advise) -> None:
 
     From a log: simspec advise vllm --log served.jsonl --cost vllm.cost.json --out advice
     """
+    import real.engines
     from real.engines import advise as steps
     from real.engines.adapter import EngineSettings, NgramDraft
     from real.engines.answers import AnswerWatch, NothingToDraft, answer_faults
@@ -186,6 +187,7 @@ def advise(settings: Advise) -> None:
             f"{len(requests)} prompts leave {len(held_out)} to verify on, --batch is "
             f"{batches[-1]}: bring more prompts, or a smaller batch"
         )
+    real.engines.find_environment(adapter)  # what it refuses leaves no folder
 
     def run(used: Any, requests: Any, plan: Any, path: Path, force: Any, *watch: Any) -> Any:
         return run_requests(name, used, requests, plan, path, force, *watch)

@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from inputs import PROMPT_LINE
+from shell import refused
 
 from real.engines import (
     RELEASED,
@@ -15,6 +17,7 @@ from real.engines import (
     is_installed,
 )
 from real.engines.adapter import Environment, start_options, version_numbers
+from real.files import TINY
 
 SETTINGS = EngineSettings(Path("model"), NgramDraft(4), batch=2)
 ROOT = Path(__file__).parents[2]
@@ -106,6 +109,9 @@ def test_an_environment_that_cannot_serve_is_one_line(tmp_path, monkeypatch, scr
     assert "make .engines/vllm/.installed" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not is_installed(ENGINE)
+    (tmp_path / "p.jsonl").write_bytes(PROMPT_LINE * 16)
+    given = "--model", TINY / "target", "--prompts", "p.jsonl", "--out", "advice"
+    refused(tmp_path, "advise", "vllm", *given, words=message)
 
 
 def test_a_missing_environment_names_the_command(tmp_path, monkeypatch):
