@@ -49,8 +49,8 @@ def test_a_bug_that_the_code_has_left_behind_is_an_error():
 
 
 def test_bugs_of_one_name_are_an_error(tmp_path):
-    entry = '[["c"]]\nname = "a"\nbug = "b."\nold = "d"\ntests = []\n'
-    (tmp_path / "a.toml").write_text(entry * 2)
+    bug = 'bug = "b."\nold = "d"\ntests = []\n'
+    (tmp_path / "a.toml").write_text(f'["c".a]\n{bug}["d".a]\n{bug}')
     with pytest.raises(MutantError, match="a is the name of two bugs"):
         load_mutants(tmp_path)
 
@@ -114,9 +114,9 @@ def project(tmp_path_factory):
 
 
 def entry(mutant):
-    fields = {key: value for key, value in vars(mutant).items() if key != "file"}
+    fields = {key: value for key, value in vars(mutant).items() if key not in ("file", "name")}
     lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
-    return "\n".join([f'[["{mutant.file}"]]', *lines])
+    return "\n".join([f'["{mutant.file}".{mutant.name}]', *lines])
 
 
 def exam(root, *options):

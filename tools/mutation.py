@@ -2,7 +2,7 @@
 
 | file | holds |
 | --- | --- |
-| `tests/mutants/*.toml` | the bugs by file: name, sentence, old text, new text, nearest tests |
+| `tests/mutants/*.toml` | the bugs by file and name: sentence, old text, new text, nearest tests |
 | `out/mutants/copy`, `copy-1` | scratch copies, one for each core; the checkout is never changed |
 | `out/mutants/outcomes.json` | outcomes so far, by bug, its file and its tests |
 
@@ -109,10 +109,10 @@ def load_mutants(folder: Path) -> list[Mutant]:
         return found.get(Path(file).name, file) + colons + name
 
     mutants = [
-        Mutant(**{"file": file, "new": ""} | entry | {"tests": tuple(map(located, entry["tests"]))})
+        Mutant(name, file=file, **{"new": ""} | bug | {"tests": tuple(map(located, bug["tests"]))})
         for path in sorted(folder.glob("*.toml"))
-        for file, entries in tomllib.loads(path.read_text(encoding="utf-8")).items()
-        for entry in entries
+        for file, bugs in tomllib.loads(path.read_text(encoding="utf-8")).items()
+        for name, bug in bugs.items()
     ]
     names = [mutant.name for mutant in mutants]
     if twice := sorted({name for name in names if names.count(name) > 1}):
