@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from os import PathLike
 from typing import Any
@@ -59,8 +58,6 @@ def _pairs(probability: Any, label: Any) -> Any:
 
 MAX_DEPTH = 10
 """EESD caps the depth i of W^i at 10 (Eq. 5)."""
-NEWTON_STEPS = 100
-"""Most steps of a fit; of classes that a line separates, none converges."""
 READS = ("confidence", "entropy")
 _LOWEST, _HIGHEST = (math.log(p / (1 - p)) for p in LOG_ODDS[[0, -1]])
 
@@ -183,7 +180,7 @@ def fit_predictor(
     """The ScalarPredictor of the largest likelihood on `examples` of these sequences (indices;
     default all).
 
-    A logistic regression on (1, logit of confidence, entropy, depth) by Newton's method. Standard
+    A logistic regression on (1, logit of confidence, entropy, depth) by statsmodels. Standard
     errors are omitted, since examples of one sequence are dependent. ValueError for fewer than 50
     examples, a class of fewer than 5, or linearly separable classes (the weights would be
     infinite).
@@ -207,18 +204,24 @@ def fit_predictor(
 
 
 def _logistic_fit(design: np.ndarray, label: np.ndarray) -> list[float]:
-    from scipy.special import expit  # its import is a fifth of that of simspec
+    import warnings
 
-    weights = np.zeros(design.shape[1])
-    with suppress(np.linalg.LinAlgError), np.errstate(all="ignore"):
-        for _ in range(NEWTON_STEPS):
-            share = expit(design @ weights)
-            curvature = design.T @ (design * (share * (1 - share))[:, None])
-            step = np.linalg.solve(curvature, design.T @ (label - share))
-            weights += step
-            if np.abs(step).max() <= 1e-10 * (1 + np.abs(weights).max()):
-                return [float(weight) for weight in weights]
-    raise ValueError("the logistic fit does not converge: record more text")
+    import statsmodels.api as sm
+    from statsmodels.tools.sm_exceptions import PerfectSeparationWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", PerfectSeparationWarning)
+        try:
+            family = sm.families.Binomial()
+            result = sm.GLM(label.astype(np.float64), design, family=family).fit()
+        except (PerfectSeparationWarning, np.linalg.LinAlgError, ValueError) as error:
+            raise ValueError(
+                f"the logistic fit fails ({' '.join(str(error).split())}): record more text"
+            ) from None
+    if not (result.converged and np.isfinite(result.params).all()):
+        raise ValueError("the logistic fit does not converge: record more text")
+    return [float(weight) for weight in result.params]
 
 
 @cached_njit
