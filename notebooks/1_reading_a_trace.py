@@ -28,8 +28,9 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 import simspec
+from simspec import recordings
 from simspec.policy import brier, examples, fit_predictor, reliability, split_by_task
-from simspec.trace import decode, depth_acceptance, recordings, table
+from simspec.trace import decode, depth_acceptance, table
 
 plt.rcParams |= {
     "figure.dpi": 80,

@@ -25,13 +25,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec import CostModel, formulas, replay, summary
+from simspec import CostModel, formulas, recordings, replay, summary
 from simspec.cost import DEVICES, SHAPES, CostTable, roofline_cost, roofline_table
 from simspec.numerics import stats
 from simspec.policies import fixed, make
 from simspec.policy import split_by_task
 from simspec.reports import score
-from simspec.trace import CHECKOUT, cost_beside, depth_acceptance, recordings
+from simspec.trace import CHECKOUT, cost_beside, depth_acceptance
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {

@@ -25,12 +25,12 @@ import numpy as np
 from scipy.stats import beta as beta_distribution
 
 import simspec
-from simspec import CostModel, formulas, replay, summary, synthetic
+from simspec import CostModel, formulas, recordings, replay, summary, synthetic
 from simspec.cost import CostTable
 from simspec.policies import beta_ts, cali_ts, calibrated, cost_ts, fixed, thompson
 from simspec.policy import examples, fit_predictor, split_by_task
 from simspec.reports import score
-from simspec.trace import CHECKOUT, cost_beside, recordings
+from simspec.trace import CHECKOUT, cost_beside
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
 plt.rcParams |= {
@@ -204,11 +204,7 @@ for reading in CALI:
     inside = alphas[alphas < 1]
     given = [settled(cali_ts(reading, "confidence"), worlds[alpha]) for alpha in inside]
     axes[1].plot(
-        inside,
-        given,
-        ":",
-        color=COLOURS[reading],
-        label=f"{reading}, a calibrated predictor too",
+        inside, given, ":", color=COLOURS[reading], label=f"{reading}, a calibrated predictor too"
     )
 fine = np.linspace(0, 1, 101)
 for axis in axes:

@@ -10,7 +10,7 @@ from simspec.replay.metrics import Metrics, summary
 from simspec.replay.replay import replay
 from simspec.replay.sweep import sweep
 from simspec.trace import synthetic
-from simspec.trace.recordings import load_example, load_example_cost
+from simspec.trace.recordings import load_example, load_example_cost, recordings
 from simspec.trace.trace import Rounds, Trace, TraceError, TraceMeta, committed, load_trace
 from simspec.tree.replay import replay_tree
 from simspec.tree.tree import Tree, TreeError, TreePolicy
@@ -19,8 +19,8 @@ __all__ = [
     "CostModel", "DeferredPolicy", "Metrics", "Policy", "PolicyError", "Rounds", "Stepper",
     "Trace", "TraceError", "TraceMeta",
     "Tree", "TreeError", "TreePolicy", "committed", "formulas", "load_example",
-    "load_example_cost", "load_trace", "policies", "replay", "replay_tree", "summary", "sweep",
-    "synthetic",
+    "load_example_cost", "load_trace", "policies", "recordings", "replay", "replay_tree", "summary",
+    "sweep", "synthetic",
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ MEASURE, RECORD = "measure --out x.json -k 1", " ".join(map(str, RECORD_COMMAND)
 REFUSED = {
     f"{SWEEP} --nodes 8": "--nodes goes with --report trees, not with gains",
     f"{SWEEP} --report oracle --keep x": "--keep goes with --report gains",
-    f"{SWEEP} --report differences --against fastest": "fastest",
+    f"{SWEEP} --report differences --against fastest --cost 0.1": "fastest",
     f"{SWEEP} --report batch --context 9 --cost 0.1": "no seconds for cached tokens",
     f"{SWEEP} --batch 1 --batch 2": "--batch is given 2 times",
     f"{SWEEP} --batch 4 --cost 0.1": "is a ratio, the same for every batch",
@@ -140,7 +140,8 @@ def test_cost_beyond_all_times_is_refused(field):
 def test_control_costs_at_the_limits_give_finite_tables(tmp_path):
     synthetic.iid(0.5, 8, 40, 3).save(tmp_path / "t.parquet")
     for baseline, rest in ((MOST_SECONDS, 1.0), (LEAST_SECONDS, MOST_SECONDS)):
-        cost = replace(CostModel.from_ratio(0.1, 3), baseline=baseline, overhead=rest)
+        passes = {"baseline": baseline, "verify": [baseline] * 4}
+        cost = replace(CostModel.from_ratio(0.1, 3), **passes, overhead=rest)
         cost.to_json(tmp_path / "c.json")
         out, _ = simspec(*f"{SWEEP} --cost c.json --json".split(), cwd=tmp_path)
         for row in json.loads(out)["rows"]:

@@ -2,6 +2,6 @@
 
 from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.quantization import decode, table
-from simspec.trace.recordings import CHECKOUT, cost_beside, recordings
+from simspec.trace.recordings import CHECKOUT, cost_beside
 
-__all__ = ["CHECKOUT", "cost_beside", "decode", "depth_acceptance", "recordings", "table"]
+__all__ = ["CHECKOUT", "cost_beside", "decode", "depth_acceptance", "table"]
