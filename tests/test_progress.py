@@ -58,7 +58,7 @@ def test_long_work_says_a_line_a_minute_without_a_terminal(capsys, monkeypatch):
             progress("training", done, 8, f"loss {done}")
         now += 25
         progress("training", 8, 8)
-    lines = ["training: 3/8 loss 3, 2 min left", "training: 6/8 loss 6, 1 min left"]
+    lines = ["training: 3/8 loss 3, 2 min left", "training: 6/8 loss 6, under a minute left"]
     lines.append("training: 8/8")
     assert capsys.readouterr().err.splitlines() == lines
 

@@ -108,7 +108,8 @@ def show_progress(shown: bool = True):
             if news and not console.is_terminal:
                 if first < done < total:
                     minutes = (now - start) / (done - first) * (total - done) / 60
-                    note = f"{note}, {minutes:.0f} min left".removeprefix(", ")
+                    left = f"{minutes:.0f} min" if minutes >= 1 else "under a minute"
+                    note = f"{note}, {left} left".removeprefix(", ")
                 print(f"{label}: {done}/{total} {note}".rstrip(), file=sys.stderr, flush=True)
                 said = now
             (finished.add if done == total else finished.discard)(label)
