@@ -283,39 +283,3 @@ def geometric_distribution(alpha, stay, K):
             key = drafted, committed - 1
             distribution[key] = distribution.get(key, 0.0) + probability * p
     return distribution
-
-
-def histories(rows, go, accept, move, start):
-    """[(probability, [(cap, drafted, accepted), ...])] of one sequence: every path of the hidden
-    state, every draw, every outcome.
-
-    go[j]: probability to draft one more after j; accept(row, j, state): that of the draft token
-    j + 1 at row, state its position's.
-    """
-    everything = []
-    for path in product(range(len(start)), repeat=rows):
-        probability = start[path[0]] * math.prod(move[a][b] for a, b in zip(path, path[1:]))
-        everything += [
-            (probability * p, rounds)
-            for p, rounds in _walks(0, rows, go, accept, path)
-            if probability * p > 0
-        ]
-    return everything
-
-
-def _walks(row, rows, go, accept, path):
-    if row >= rows:
-        return [(1.0, [])]
-    cap, walks = min(len(go), rows - row - 1), []
-    for drafted in range(cap + 1):
-        wanted = math.prod(go[:drafted]) * (1 if drafted == cap else 1 - go[drafted])
-        for accepted in range(drafted + 1):
-            probability = wanted * math.prod(accept(row, j, path[row + j]) for j in range(accepted))
-            if accepted < drafted:
-                probability *= 1 - accept(row, accepted, path[row + accepted])
-            if probability > 0:
-                later = _walks(row + accepted + 1, rows, go, accept, path)
-                walks += [
-                    (probability * p, [(cap, drafted, accepted), *rounds]) for p, rounds in later
-                ]
-    return walks

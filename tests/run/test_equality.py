@@ -1,5 +1,4 @@
-"""A real run makes exactly the rounds that the replay of its recording makes, whatever the
-policy."""
+"""A real run makes exactly the rounds of the replay of its recording; what a comparison excuses."""
 
 import os
 from dataclasses import replace
@@ -26,7 +25,7 @@ from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
-from real.rerun import MAX_EXCEPTIONS, compare, rounds_of, rule_of
+from real.rerun import MAX_EXCEPTIONS, Comparison, Flip, compare, rounds_of, rule_of
 from real.sampling import Rule
 from simspec import Policy, load_trace, policies, replay
 
@@ -266,3 +265,30 @@ def test_feature_margins_excuse_only_policies_that_read_features():
             wrong, policy, replay(wrong, policy), run_all(target, model, trace, policy, toy_cost())
         )
         assert len(comparison.exceptions) == excused, text
+
+
+FLIP = Flip(0, 0, 0, 1e-5, False)
+
+
+def test_one_exception_in_a_thousand_rounds_is_excused():
+    assert Comparison(1000, (FLIP,), ()).equal
+    assert not Comparison(999, (FLIP,), ()).equal
+    assert not Comparison(2999, (FLIP,) * 3, ()).equal
+
+
+def test_failures_are_never_excused():
+    assert not Comparison(10**6, (), (FLIP,)).equal
+    assert not Comparison(10**6, (FLIP,), (FLIP,)).equal
+
+
+def test_a_missing_round_is_a_difference():
+    trace, target, drafter = toy_recording("model", "greedy", 2)
+    policy = policies.parse("fixed:2")
+    results = run_all(target, drafter, trace, policy, toy_cost())
+    replayed = replay(trace, policy)
+    assert compare(trace, policy, replayed, results).exact
+    columns = ("position", "computed", "drafted", "accepted", "seconds", "gap")
+    short = {name: getattr(results[1], name)[:-1] for name in columns}
+    compared = compare(trace, policy, replayed, [results[0], replace(results[1], **short)])
+    (flip,) = compared.exceptions + compared.failures
+    assert (flip.sequence, flip.round, flip.text) == (1, len(results[1].position) - 1, False)
