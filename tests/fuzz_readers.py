@@ -34,6 +34,7 @@ from real.engines.compare import compare_rows
 from real.engines.measure import engine_cost, speedup_table
 from real.engines.rows import read_rows as read_engine_rows
 from real.engines.run import Plan, run_on_engine
+from real.engines.shapes import forward_steps, named_shapes, read_steps, shape_of, step_table
 from real.measure.sitting import Sitting, UnfinishedSitting
 from real.measure.timing import Pace, Samples
 from real.model.checkpoint import end_tokens, load_decoder, load_tokenizer
@@ -346,7 +347,41 @@ def gguf(folder: Path) -> None:
     write_gguf(folder / "toy.gguf")
 
 
+FORWARD = [
+    {"case": name, "median_us": 6e3,
+     "requests": [{"query_len": k + 1, "kv_len": 1025 + k, "num_draft_tokens": k}] * 2,
+     "ranks": [{"latency_us": {"median": 6e3, "samples_us": [6e3, 6.1e3] * 10}}]}
+    for name, k in (("plain", 0), ("three", 3))
+]  # fmt: skip
+CELL = {"batch": 1, "context": 8, "rate": 0.0, "tokens": 1.0, "seconds": [0.01, 0.012] * 3}
+STEPS = dict.fromkeys(("engine", "version", "runner", "device", "dtype", "shape", "drafter"), "x")
+STEPS |= {"created": "x", "threads": 1, "block": 4, "alternating": True}
+STEPS |= {"settings": {"graphs": "x"}, "cells": [{**CELL, "k": k} for k in (0, 1, 3)]}
+
+
+def use_shape(path: Path) -> None:
+    """What `engine measure` reads of a shape, `import vllm-forward`, and who repeats a table."""
+    if path.name == "config.json":
+        shape = shape_of(path, "")
+        assert shape is not None
+        assert shape.weight_bytes("bfloat16") + shape.cache_bytes("bfloat16", 9) > 0
+        json.dumps(shape.eagle3())
+        return
+    json.dumps(step_table(
+        read_steps(path) if path.name == "steps.json" else forward_steps(path, 9.0)
+    ).to_dict())  # fmt: skip
+
+
 KINDS: dict[str, Kind] = {
+    "shape": Kind(
+        texts(
+            forward__json=json.dumps(FORWARD),
+            steps__json=json.dumps(STEPS),
+            config__json=json.dumps(next(iter(named_shapes().values())).config),
+        ),
+        use_shape,
+        weight=4,
+    ),  # fmt: skip
     "recording": Kind(recordings, use_recording, weight=12, room=256 * MEBIBYTE),
     "recording: metadata": Kind(
         recordings, use_recording, weight=12, room=256 * MEBIBYTE, forge=forged_metadata
