@@ -258,6 +258,7 @@ def measure(settings: Measure) -> None:
     from real.engines.rows import read_rows
     from real.engines.run import Plan
     from real.engines.shapes import shape_of
+    from simspec.cost.gate import PriceError
     from simspec.output.files import check_output
 
     given, out = settings.options, settings.out
@@ -277,7 +278,11 @@ def measure(settings: Measure) -> None:
         of_size = replace(used, batch=size)
         run_requests(settings.engine, of_size, requests, plan, rows, None)
         runs.append(read_rows(rows))
-    _show_cost(engine_cost(*runs[0]) if sizes == [1] else cost_table(runs), out, given.as_json)
+    try:
+        cost = engine_cost(*runs[0]) if sizes == [1] else cost_table(runs)
+    except PriceError as error:
+        raise ValueError(f"{error}; remove {rows}, which the command continues") from None
+    _show_cost(cost, out, given.as_json)
 
 
 def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":

@@ -12,6 +12,7 @@ from shell import command, simspec
 from test_engine_batches import PLAIN, clock
 from test_engine_measure import stepped
 
+import real.engines
 from real.engines.rows import read_rows
 from simspec import CostModel
 from simspec.cost.table import CostTable
@@ -28,8 +29,6 @@ SCHEDULED = ("engine", "run", "vllm", "--model", "m", "--recording", "t.parquet"
 def folder(tmp_path, monkeypatch):
     """A recording of prompts, and vLLM replaced by the fake one."""
     import numpy as np
-
-    import real.engines
 
     world = prompts(24)
     texts = [
@@ -73,6 +72,19 @@ def test_measure_run_and_compare_confirm_the_recommendation(folder):
     before = (folder / "r.jsonl").read_bytes()
     simspec(*RUN, "--out", "r.jsonl", cwd=folder)  # nothing is left to run
     assert (folder / "r.jsonl").read_bytes() == before
+
+
+def test_costs_below_a_plain_pass_are_refused(folder, monkeypatch):
+    fake = FakeRunner(prompts(24), seconds=lambda drafted, k: 0.5 if drafted else 1.0)
+    monkeypatch.setattr(real.engines, "Worker", lambda *_: fake)
+    code, _, error = command(
+        folder, "engine", "measure", "vllm", "--model", "m", "--recording", "t.parquet",
+        "--depth", 2, "--out", "v.cost.json",
+    )  # fmt: skip
+    assert code == 2
+    assert "a round of 2 drafts at 0.50 of a plain step; measure the costs again" in error
+    assert "remove v.cost.json.rows.jsonl, which the command continues" in error
+    assert not (folder / "v.cost.json").exists()
 
 
 def test_batches_are_measured_run_exported_and_run_again_by_the_schedule(folder):
