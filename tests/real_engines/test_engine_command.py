@@ -82,7 +82,7 @@ def test_costs_below_a_plain_pass_are_refused(folder, monkeypatch):
         "--depth", 2, "--out", "v.cost.json",
     )  # fmt: skip
     assert code == 2
-    assert "a round of 2 drafts at 0.50 of a plain step; measure the costs again" in error
+    assert "a round of 1 drafts at 0.50 of a plain step; measure the costs again" in error
     assert "remove v.cost.json.rows.jsonl, which the command continues" in error
     assert not (folder / "v.cost.json").exists()
 
