@@ -101,7 +101,7 @@ def _strangers(names) -> list:
         if "__pycache__" in name
         or not name.split("/")[0].endswith(".dist-info")
         and not name.endswith(kinds.get(name.split("/")[0], ()))
-        and not re.fullmatch(r"real/engines/requirements/[a-z]+\.txt", name)
+        and not re.fullmatch(r"real/engines/(shapes\.json|requirements/[a-z]+\.txt)", name)
     ]  # fmt: skip
 
 
