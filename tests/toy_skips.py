@@ -7,7 +7,6 @@ from real.drafters.self_skip import SelfSkipDrafter, SkipConfig
 from real.model.target import Target
 
 LAYERS = 4
-MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
 SUBSET = st.sets(st.integers(0, LAYERS - 1)).map(tuple)
 SKIPS = st.builds(SkipConfig, SUBSET, SUBSET)
 SOME = SkipConfig((1, 3), (2,))

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from real.progress import quiet
 from simspec.output.names import printable
@@ -21,21 +19,6 @@ DRAFTERS = ", ".join(file.name for file in iter_modules([f"{Path(__file__).paren
 """Names of the drafters, which are those of their files: help imports none of them."""
 MOST_TOKENS = 1 << 20
 """Most tokens of a sequence: caches are allocated for all of them."""
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
-Models = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder with target/ and the drafters' folders; default: the embedded models."
-    ),
-]
-TargetPath = Annotated[
-    str | None,
-    typer.Option("--target", help="A transformers checkpoint in place of <models>/target."),
-]
-Weights = Annotated[
-    Path | None, typer.Option(help="The drafter's folder, in place of <models>/<drafter>.")
-]
 
 
 def check_recordings(*names: str) -> None:

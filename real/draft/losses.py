@@ -24,14 +24,8 @@ def next_token_loss(logits: Tensor, token: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2).float(), token.flatten())
 
 
-def distillation_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """Mean cross-entropy -Σ p log q of logits (q) to the target's (p), both `[..., vocab]`."""
-    p = target.flatten(0, -2).float().softmax(-1)
-    return F.cross_entropy(logits.flatten(0, -2).float(), p)
-
-
 def head_distillation_loss(hidden: Tensor, head: Head, feature: Tensor, target: Head) -> Tensor:
-    """`distillation_loss` of the logits of two vocabulary heads, which are never held whole.
+    """Mean cross-entropy -Σ p log q of two heads' logits (q, the target's p), never held whole.
 
     | argument | meaning |
     | --- | --- |

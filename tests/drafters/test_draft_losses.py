@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from real.draft import losses
 from real.draft.kind import DraftedLogits, rank_of
-from real.draft.losses import distillation_loss, head_distillation_loss, soft_loss
+from real.draft.losses import head_distillation_loss, soft_loss
 from real.model.draft_head import DraftVocabularyHead
 from real.record.rows import SequenceScores, picks
 from real.sampling import Rule, margin
@@ -110,11 +110,8 @@ def test_loss_and_gradients_equal_those_of_whole_logits(monkeypatch, chunk, bias
         assert theirs.abs().max() > 1e-3
 
 
-def test_equal_to_the_loss_of_logits_and_stationary_at_agreement():
-    own, given = inputs(torch.float32, True)
-    logits, wanted = F.linear(own[0], *own[1:]), F.linear(given[0], *given[1:])
-    found = head_distillation_loss(own[0], own[1:], given[0], given[1:])
-    assert abs((found - distillation_loss(logits, wanted)).item()) < 1e-5
+def test_the_loss_is_stationary_at_agreement():
+    _, given = inputs(torch.float32, True)
     same = given[0].clone().requires_grad_()
     head_distillation_loss(same, given[1:], given[0], given[1:]).backward()
     assert same.grad.abs().max() < 1e-7

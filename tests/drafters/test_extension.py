@@ -24,9 +24,8 @@ import torch
 from torch import nn
 
 from real.draft import Drafter, DrafterKind, Step, TrainingRecipe
-from real.draft.losses import learned_rows
+from real.draft.losses import learned_rows, next_token_loss
 from real.model.draft_head import load_draft_head
-from real.draft.losses import distillation_loss, next_token_loss
 
 
 class LinearHead(nn.Module):
@@ -107,7 +106,8 @@ def linear_loss(head, target, batch, soft=True, generator=None, scale=1.0):
     hidden = head(target, feature[:, :-1], token[:, 1:-1])
     logits = target.head(learned_rows(hidden, learned))
     if soft:
-        return scale * distillation_loss(logits, target.head(learned_rows(feature[:, 1:], learned)))
+        p = target.head(learned_rows(feature[:, 1:], learned)).softmax(-1)
+        return scale * nn.functional.cross_entropy(logits.flatten(0, -2), p.flatten(0, -2))
     return scale * next_token_loss(logits, learned_rows(token[:, 2:], learned))
 
 

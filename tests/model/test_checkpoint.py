@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from toy_lm import toy_decoder
 from transformers import AutoModelForCausalLM
 
@@ -49,13 +49,6 @@ def refused(words, load, *args):
 
 def configure(folder, **changes):
     replace_json(folder / "config.json", json.loads((folder / "config.json").read_text()) | changes)
-
-
-def edit(folder, change):
-    """Applies `change` to the state dict in a folder."""
-    state = load_file(folder / "model.safetensors")
-    change(state)
-    save_file(state, folder / "model.safetensors", {"format": "pt"})
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -104,7 +104,6 @@ def tasks(*names):
     return [names[s % len(names)] for s in range(S)]
 
 
-POSITION = np.linspace(0, 1, ROWS) ** 2
 SIGNAL = np.random.default_rng(2).random((S, ROWS, 8))
 PLANTED = {
     "1: prompts differ widely": (eesd.beta_against_best_fixed, recorded(mixed(0.2, 0.95)), 1),

@@ -21,7 +21,6 @@ from simspec.replay.round_tests import (
 )
 
 K, COST = 4, CostModel.from_ratio(0.2, 4)
-EASY = np.array([0.5, 0.9])
 
 
 def lossy(trace: Trace, loss: float) -> Trace:
