@@ -93,22 +93,16 @@ MAX_BYTES = 1 << 30
 
 
 class ParallelDrafter(Protocol):
-    """A drafter on a whole sequence; `real.record.rows` has the definition.
+    """A drafter on a whole sequence; `real.record.rows` has the definition."""
 
-    | member | meaning |
-    | --- | --- |
-    | min_context | committed tokens that the drafter needs to offer something |
-    | cached_layers | layers whose keys and values it stores for every position |
-    | start | proposal after the true prefix of each of `position [m]`; n is 1 |
-    | extend | proposal after `token [m, n]`, children of rows `parent [m, n]` of the last step |
-    """
+    min_context: int  # committed tokens that the drafter needs to offer something
+    cached_layers: int  # layers whose keys and values it stores for every position
 
-    min_context: int
-    cached_layers: int
+    def start(self, position: Tensor) -> Proposal:
+        """Proposal after the true prefix of each of `position [m]`; n is 1."""
 
-    def start(self, position: Tensor) -> Proposal: ...
-
-    def extend(self, parent: Tensor, token: Tensor) -> Proposal: ...
+    def extend(self, parent: Tensor, token: Tensor) -> Proposal:
+        """Proposal after `token [m, n]`, children of rows `parent [m, n]` of the last step."""
 
 
 class ParallelFactory(Protocol):

@@ -12,14 +12,6 @@ MAX_ROWS = 2048
 class LookaheadDrafter(ConfiguredDrafter):
     """Verifies n-grams that Jacobi iterations in the same passes have collected (arXiv 2402.02057).
 
-    | setting | meaning |
-    | --- | --- |
-    | window | W: columns of the window, positions that are iterated in parallel |
-    | ngram | N: tokens of an n-gram; the window holds N - 1 iterations |
-    | pool | G: n-grams kept for a first token, and verified in a round |
-    | follow | the window moves with all committed tokens; False: by one position a round |
-    | seed | of the tokens that fill the window, drawn from the prompt |
-
     Level l of column i holds a guess for position i + l after the last committed token. Level 0
     is a chain, each other guess follows the one above it in its column. The target's best tokens
     after the last level complete W n-grams and become the next level. `follow` False is the
@@ -37,7 +29,12 @@ class LookaheadDrafter(ConfiguredDrafter):
     history_free = False
 
     def __init__(
-        self, window: int = 15, ngram: int = 5, pool: int = 15, follow: bool = False, seed: int = 0
+        self,
+        window: int = 15,  # W: columns of the window, positions that are iterated in parallel
+        ngram: int = 5,  # N: tokens of an n-gram; the window holds N - 1 iterations
+        pool: int = 15,  # G: n-grams kept for a first token, and verified in a round
+        follow: bool = False,  # the window moves with all committed tokens, not by one position
+        seed: int = 0,  # of the tokens that fill the window, drawn from the prompt
     ):
         least = {"window": (window, 1), "ngram": (ngram, 2), "pool": (pool, 1), "seed": (seed, 0)}
         for name, (value, lowest) in least.items():

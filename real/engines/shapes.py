@@ -64,22 +64,16 @@ Text = Annotated[str, Meta(max_length=1000)]
 
 @dataclass(frozen=True)
 class StepCell:
-    """Steps of one batch size, context and draft length.
+    """Steps of one batch size, context and draft length."""
 
-    | field | meaning |
-    | --- | --- |
-    | batch, context | sequences that decode together, and their tokens before the first step |
-    | k | drafts of each sequence in a step; 0: a plain step |
-    | rate | share of drafts that the engine accepts where it accepted the one before |
-    | tokens | emitted in a step, of each sequence |
-    | seconds | mean seconds of a step, of each block of consecutive steps |
-    """
-
+    # batch, context: sequences that decode together, and their tokens before the first step
     batch: Size
     context: Size
-    k: Length
+    k: Length  # drafts of each sequence in a step; 0: a plain step
+    # share of drafts that the engine accepts where it accepted the one before
     rate: Annotated[float, Meta(ge=0, le=1)]
-    tokens: Annotated[float, Meta(ge=1, le=65)]
+    tokens: Annotated[float, Meta(ge=1, le=65)]  # emitted in a step, of each sequence
+    # mean seconds of a step, of each block of consecutive steps
     seconds: Annotated[tuple[Second, ...], Meta(min_length=1, max_length=1000)]
 
 

@@ -41,38 +41,25 @@ SHOWN = 10
 
 @dataclass(frozen=True)
 class RecordingFigures:
-    """A recording's figures; times are modeled, speedups over plain decoding.
+    """A recording's figures; times are modeled, speedups over plain decoding."""
 
-    | field | meaning |
-    | --- | --- |
-    | name, trace, cost | the recording and its costs |
-    | curve | Points of fixed:0 .. fixed:K |
-    | policies | Points of adaptive policies, fastest first |
-    | oracle | Point of the clairvoyant schedule |
-    | signals | speedup of rules on the recorded signals in hindsight; never below a policy |
-    | crossed | the same, fitted on other prompts |
-    | best_k | the smallest K within 1% of the best throughput |
-    | comparisons | policies against the best fixed K, before Holm's correction |
-    | acceptance | float64[K]: by depth, all rows; NaN: never tried |
-    | calibration | float64[bins, 3]: count, mean confidence, share accepted; None: no confidence |
-    | shares | {part of a round: share of the time} at best_k |
-    | tokens_per_round | at best_k |
-    """
-
+    # name, trace, cost: the recording and its costs
     name: str
     trace: Trace
     cost: CostModel
-    curve: tuple[Point, ...]
-    policies: tuple[Point, ...]
-    oracle: Point
-    signals: float
-    crossed: float
-    best_k: int
+    curve: tuple[Point, ...]  # Points of fixed:0 .. fixed:K
+    policies: tuple[Point, ...]  # Points of adaptive policies, fastest first
+    oracle: Point  # Point of the clairvoyant schedule
+    signals: float  # speedup of rules on the recorded signals in hindsight; never below a policy
+    crossed: float  # the same, fitted on other prompts
+    best_k: int  # the smallest K within 1% of the best throughput
+    # policies against the best fixed K, before Holm's correction
     comparisons: tuple[Comparison, ...]
-    acceptance: NDArray[np.float64]
+    acceptance: NDArray[np.float64]  # float64[K]: by depth, all rows; NaN: never tried
+    # float64[bins, 3]: count, mean confidence, share accepted; None: no confidence
     calibration: NDArray[np.float64] | None
-    shares: Mapping[str, float]
-    tokens_per_round: float
+    shares: Mapping[str, float]  # {part of a round: share of the time} at best_k
+    tokens_per_round: float  # at best_k
 
     @property
     def short(self) -> str:
@@ -239,17 +226,11 @@ Key = tuple[str, str, float, float]
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The policy to run for one target and rule.
+    """The policy to run for one target and rule."""
 
-    | field | meaning |
-    | --- | --- |
-    | key | target, rule, temperature and top-p |
-    | figures | of the fastest recording, at its best fixed length or under `gain` |
-    | gain | the policy that is clearly faster than its best fixed length; None: none is |
-    """
-
-    key: Key
-    figures: RecordingFigures
+    key: Key  # target, rule, temperature and top-p
+    figures: RecordingFigures  # of the fastest recording, at its best fixed length or under `gain`
+    # the policy that is clearly faster than its best fixed length; None: none is
     gain: Comparison | None
 
     @property
