@@ -14,6 +14,7 @@ from real.engines.adapter import RELEASED
 from real.engines.advise import (
     MOST_LOSS,
     AdvicePlan,
+    Found,
     all_lengths,
     choose,
     confirm,
@@ -104,7 +105,7 @@ def advise_all(folder, monkeypatch, machines):
 
 
 def test_no_setting_loses(tmp_path, monkeypatch):
-    counts = advise_all(tmp_path, monkeypatch, 12)
+    counts = advise_all(tmp_path, monkeypatch, 8)
     assert {said for _, said in counts} >= {"setting", "not settled"}
 
 
@@ -113,3 +114,13 @@ def test_no_setting_of_many_machines_loses(tmp_path, monkeypatch):
     counts = advise_all(tmp_path, monkeypatch, 200)
     answers = counts["idle", "setting"] + counts["idle", "do not draft"]
     assert answers > 25 > counts["co-tenant", "setting"]
+
+
+def test_control_without_doubts_settings_lose(tmp_path, monkeypatch):
+    """Of 200 machines 14 then lose up to 9%; these are three of them."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    monkeypatch.setattr(Found, "doubts", [])
+    monkeypatch.setattr(Found, "settled", True)
+    came = [advised(tmp_path / str(seed), seed) for seed in (30, 69, 75)]
+    assert {said for _, said, _ in came} == {"setting"}
+    assert min(loss for _, _, loss in came) > MOST_LOSS
