@@ -155,6 +155,12 @@ def advise(settings: Advise) -> None:
         assert settings.cost is not None
         rows, tasks = steps.log_rows(written_texts(log, settings.tokenizer))
         priced = load_cost(settings.cost)
+        timed = "" if priced.origin is None else priced.origin.engines.get("drafter", "")
+        if timed and not models and "ngram" not in timed:
+            print_note(
+                f"{settings.cost} was measured with {timed}: rounds of n-grams cost otherwise, "
+                "measure them (`simspec engine measure --drafter ngram`)"
+            )
         try:
             remarks = tuple(answer_faults(rows).values())
         except NothingToDraft as error:

@@ -183,18 +183,21 @@ def bundled_costs() -> dict[str, Path]:
     return {path.name.removesuffix(ENDING): path for path in sorted(BUNDLED.glob(f"*{ENDING}"))}
 
 
+def cost_file(path: str | PathLike[str]) -> Path:
+    """The file of bundled costs by their name; any other path as it is."""
+    return Path(path) if Path(path).exists() else bundled_costs().get(str(path), Path(path))
+
+
 def load_cost(path: str | PathLike[str]) -> CostModel | CostTable:
     """The costs of a file, or bundled ones by name; ValueError, one line with the path, for
     anything else.
     """
-    if not Path(path).exists():
-        path = bundled_costs().get(str(path), path)
 
     def read(data: Any) -> CostModel | CostTable:
         table = isinstance(data, dict) and "cells" in data
         return CostTable.from_dict(data) if table else CostModel.from_dict(data)
 
-    return read_json(path, read, "cost model")
+    return read_json(cost_file(path), read, "cost model")
 
 
 def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostModel:

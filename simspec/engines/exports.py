@@ -17,6 +17,7 @@ from msgspec import Meta
 
 import simspec
 from simspec.cost.model import CostModel
+from simspec.cost.table import cost_file
 from simspec.engines import EXPORT_FORMATS, Export
 from simspec.engines.choice import Choice, Evidence, Schedule, acceptance_by_depth, choose, gather
 from simspec.engines.ngram import RULES, ngram_rule
@@ -413,7 +414,7 @@ def _cost(source: str, model: CostModel) -> dict[str, Any]:
         return {"ratio": float(source)}
     except ValueError:
         origin = None if model.origin is None else model.origin.to_dict()
-        return _file(Path(source)) | {"device": model.device, "origin": origin}
+        return _file(cost_file(source)) | {"device": model.device, "origin": origin}
 
 
 def _file(path: Path) -> dict[str, Any]:

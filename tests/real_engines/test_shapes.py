@@ -108,6 +108,22 @@ def test_commands_take_bundled_costs_by_name(tmp_path):
     assert "batch 8" in row["cost"]
     simspec("report", *given, "--policy", "fixed:3", "--out", "r.html", cwd=tmp_path)
     assert "eagle3, batch 1 (NVIDIA H200" in (tmp_path / "r.html").read_text()
+    simspec("export", "vllm", *given, "--draft-model", "x", "--out", "v.json", cwd=tmp_path)
+    assert json.loads((tmp_path / "v.json").read_text())["num_speculative_tokens"] == 3
+    sidecar = json.loads((tmp_path / "v.json.provenance.json").read_text())
+    assert sidecar["costs"][0]["name"] == "h200-vllm-0.26.cost.json"
+    (tmp_path / "served.jsonl").write_text(
+        "".join(
+            json.dumps({"id": f"a{i}", "prompt": [i, 5, 6, 7] * 9, "output": [i, 5, 6, 7] * 9,
+                        "max_tokens": 48}) + "\n"
+            for i in range(24)
+        )
+    )  # fmt: skip
+    _, error = simspec(
+        "advise", "vllm", "--log", "served.jsonl", "--cost", NAME, "--depth", 7, "--out", "a",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "measured with vllm 0.26.0, V2 runner, eagle3: rounds of n-grams cost otherwise" in error
     _, error = simspec("sweep", "tiny-eagle-greedy", "--cost", "h100", cwd=tmp_path, code=2)
     assert "h100" in error
 
