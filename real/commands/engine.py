@@ -14,7 +14,7 @@ from simspec.settings import Settings, argument, command, option
 if TYPE_CHECKING:
     from real.engines import Engine, EngineSettings, Request
     from real.engines.run import Plan
-    from real.engines.shapes import Shape
+    from real.engines.shapes import Shape, StepRun
     from simspec import CostModel
     from simspec.cost.table import CostTable
 
@@ -308,10 +308,13 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
         # a cell of a long context on a CPU says nothing for minutes
         return real.engines.Worker(adapter, environment, real.engines.Patience(1800.0, 1800.0))
 
+    def keep(run: "StepRun") -> None:
+        write_json(
+            settings.out.with_name(f"{settings.out.name}.steps.json"), msgspec.to_builtins(run)
+        )
+
     with show_progress() as progress:
-        run = measure_shape(plan, make, progress)
-    write_json(settings.out.with_name(settings.out.name + ".steps.json"), msgspec.to_builtins(run))
-    return step_table(run)
+        return step_table(measure_shape(plan, make, progress, keep))
 
 
 def _show_cost(cost: "CostModel | CostTable", out: Path, as_json: bool) -> None:

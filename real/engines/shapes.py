@@ -425,11 +425,13 @@ def measure_shape(
     plan: ShapePlan,
     make: Callable[[Engine], Worker],
     progress: Callable[[str, int, int], None] = lambda *_: None,
+    keep: Callable[[StepRun], None] = lambda _: None,
 ) -> StepRun:
     """The steps of a plan: blocks of all lengths in turns in one engine, where K can be set in it.
 
     Otherwise each length of LADDER has an engine, the plain one runs first and last, and its two
-    halves tell whether the machine changed meanwhile. EngineError where an engine fails.
+    halves tell whether the machine changed meanwhile. `keep` gets what is there after each engine.
+    EngineError where an engine fails.
     """
     cells = defaultdict[tuple[int, int, int], list[float]](list)
     answers = dict[int, Ready]()
@@ -450,7 +452,9 @@ def measure_shape(
                     for length, seconds in _blocks(plan, worker, ks, size, context).items():
                         cells[size, context, length] += seconds
                     progress(f"K = {k}", done, len(grid))
-    return _step_run(plan, answers[K], answers.get(0, answers[K]), cells)
+            run = _step_run(plan, answers[K], answers.get(0, answers[K]), cells)
+            keep(run)
+    return run
 
 
 def _blocks(

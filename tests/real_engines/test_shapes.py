@@ -336,6 +336,8 @@ def test_an_engine_that_dies_is_one_line(tmp_path, monkeypatch):
     _, error = simspec(*MEASURE, cwd=tmp_path, code=2)
     assert error.splitlines()[-1] == f"simspec: {said}"
     assert not (tmp_path / "c.json").exists()
+    kept = read_steps(tmp_path / "c.json.steps.json")
+    assert {cell.k for cell in kept.cells} == {8}  # the engine before it
 
 
 SHAPES_REFUSED = [
