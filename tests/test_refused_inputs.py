@@ -56,6 +56,8 @@ REFUSED = {
     f"{SWEEP} --cost short.json --policy fixed:4": "prices drafts up to 3",
     f"{SWEEP} --out o.csv --plot nowhere/o.png": "no folder nowhere",
     f"{SWEEP} --plot folder/../t.parquet": "would overwrite t.parquet",
+    f"{SWEEP} --plot o.pdf": "--plot is o.pdf, expected a name that ends in .png",
+    "engine compare a b --plot o.pdf": "--plot is o.pdf, expected a name that ends in .png",
     f"{SWEEP} --out c.json --cost c.json": "c.json would overwrite c.json",
     f"{SWEEP} --out o --plot o": "o would overwrite o",
     "sweep absent.parquet": "no such file",

@@ -407,6 +407,7 @@ def compare(settings: Compare) -> None:
     from simspec.output.files import check_output
     from simspec.output.frames import show
     from simspec.output.terminal import print_text
+    from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import locate
 
     paths, plot, several = settings.rows, settings.plot, len(settings.rows) > 1
@@ -415,6 +416,7 @@ def compare(settings: Compare) -> None:
     if plot is not None:
         if not several:
             raise ValueError("--plot draws several runs: name two or more files of rows")
+        check_plots(plot)
         check_output(plot)
     trace = None
     if settings.recording is not None:

@@ -112,9 +112,7 @@ def sweep(settings: Sweep) -> None:
     for i, output in enumerate(outputs):
         check_output(output, *paths.values(), on.cost or "", *outputs[:i])
     if settings.plot is not None:
-        check_plots()
-        if settings.plot.suffix.lower() != ".png":
-            raise ValueError(f"--plot is {settings.plot}, expected a name that ends in .png")
+        check_plots(settings.plot)
     if settings.report == "batch":
         frames = _batch(settings, paths)
         if settings.out is not None:

@@ -88,8 +88,10 @@ def source_note(trace: Trace, cost: Any) -> str:
     return f"recorded: {_short(device)}{f', {dtype}' if dtype else ''}; {_short(price)}"
 
 
-def check_plots() -> None:
-    """ValueError, one line, where matplotlib is not installed."""
+def check_plots(path: Path | None = None) -> None:
+    """ValueError, one line, where matplotlib is not installed, or `path` is no PNG's name."""
+    if path is not None and path.suffix.lower() != ".png":
+        raise ValueError(f"--plot is {path}, expected a name that ends in .png")
     try:
         import matplotlib  # noqa: F401
     except ImportError:
