@@ -39,7 +39,6 @@ from simspec.papers.recorded import summary
 from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
 from simspec.policy.predictor import split_by_task
 from simspec.replay.evaluation import evaluate
-from simspec.reports.reachable import reachable
 from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.trace.synthetic import iid
@@ -243,17 +242,15 @@ axes[0].legend(fontsize=8)
 #
 # S2D and others stop where the drafter's confidence falls below a threshold. Here every threshold
 # is replayed at measured costs: on the last token's confidence, and on the product of all. Beside
-# them: the best fixed K, the oracle, and what rules on the recorded signals reach when they are
-# fitted to this very recording (dashed), or to the other half of its prompts (dotted).
+# them: the best fixed K and the oracle.
 #
 # **Look for:** how much of the way from the best fixed K to the oracle any threshold goes, even the
-# one chosen in hindsight. What lies above the dashed line needs more than these signals tell.
+# one chosen in hindsight.
 
 # %%
 thresholds = np.linspace(0.1, 0.9, 5 if FAST else 17)
 shown = ("eagle, greedy", "eagle, coupled")
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-fitted = {}
 for axis, name in zip(axes, shown):
     trace, cost = traces[name], costs[name]
     plain = trace.rows * cost.baseline
@@ -262,7 +259,6 @@ for axis, name in zip(axes, shown):
         rounds = simspec.replay(trace, policy, cost=cost)
         return plain / cost.reading(policy.reads).seconds(rounds).sum()
 
-    fitted[name] = reachable(trace, cost)
     best = max(speed(fixed(k)) for k in range(trace.K + 1))
     most = speed(oracle.resolve(trace, cost))
     for colour, maker in zip(COLOURS, (confidence, product)):
@@ -272,13 +268,8 @@ for axis, name in zip(axes, shown):
         print(f"{name}: best {maker.__name__} {max(curve):.3f}, {share:+.2f} of the gap")
     axis.axhline(best, color="black", lw=1, label="best fixed K")
     axis.axhline(most, color=COLOURS[3], lw=1, label="oracle")
-    axis.axhline(fitted[name].hindsight, color=COLOURS[2], ls="--", label="signals, hindsight")
-    axis.axhline(fitted[name].crossed, color=COLOURS[2], ls=":", label="signals, other half")
     axis.set(xlabel="threshold", title=name)
-    print(
-        f"{name}: best fixed K {best:.3f}, signals {fitted[name].crossed:.3f} on other prompts and "
-        f"{fitted[name].hindsight:.3f} in hindsight, oracle {most:.3f}"
-    )
+    print(f"{name}: best fixed K {best:.3f}, oracle {most:.3f}")
 axes[0].set_ylabel("modeled speedup")
 axes[0].legend(fontsize=7)
 

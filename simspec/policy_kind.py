@@ -111,28 +111,21 @@ ROUNDS = Option((1, 2, 5, 10, 20, 50))
 
 @dataclass(frozen=True)
 class PolicyKind:
-    """A built-in policy, as its file declares it.
+    """A built-in policy, as its file declares it."""
 
-    | field | meaning |
-    | --- | --- |
-    | make | its factory, or a `DeferredPolicy` without arguments |
-    | group | what it decides by, a key of GROUPS |
-    | source, signal, rule | who published it, what it reads, what it does |
-    | defaults, released | its arguments; whether it equals released code |
-    | examples | texts that the tests examine; at least one |
-    | space | {argument: where `simspec tune` looks for it}; {}: nothing is tuned |
-    | required | values, for tuning, of arguments that have no default |
-    """
-
-    make: Callable[..., Any]
-    group: str
+    make: Callable[..., Any]  # its factory, or a `DeferredPolicy` without arguments
+    group: str  # what it decides by, a key of GROUPS
+    # source, signal, rule: who published it, what it reads, what it does
     source: str
     signal: str
     rule: str
+    # defaults, released: its arguments; whether it equals released code
     defaults: str = ""
     released: str = ""
-    examples: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()  # texts that the tests examine; at least one
+    # {argument: where `simspec tune` looks for it}; {}: nothing is tuned
     space: Mapping[str, Argument] = field(default_factory=dict)
+    # values, for tuning, of arguments that have no default
     required: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -14,7 +14,7 @@ FORMAT_OF = {
     "sglang.jsonl": "sglang", "tensorrt-llm.jsonl": "tensorrt-llm",
     "llamacpp-timings.jsonl": "llamacpp-timings",
     "llamacpp-prometheus.txt": "llamacpp-prometheus",
-    "tensorrt-llm-prometheus.txt": "tensorrt-llm-prometheus", "llamacpp-log.txt": "llamacpp-log",
+    "llamacpp-log.txt": "llamacpp-log",
     "guidellm.json": "guidellm", "aiperf.jsonl": "aiperf",
 }  # fmt: skip
 

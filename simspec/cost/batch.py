@@ -18,21 +18,16 @@ Time = Annotated[float, Meta(ge=0, le=1e6)]
 
 @dataclass(frozen=True)
 class TokenCost:
-    """Seconds of the parts of a round; all >= 0, `fixed` + `token` > 0.
+    """Seconds of the parts of a round; all >= 0, `fixed` + `token` > 0."""
 
-    | field | of each |
-    | --- | --- |
-    | fixed ("pass" in a text), token, kv | pass of the target, its rows, cached tokens it reads |
-    | step | pass in which a sequence has several rows: another kernel |
-    | draft, draft_row, draft_kv | draft step, its further rows, cached tokens it reads |
-    | draft_round, overhead | round that drafts; round, and plain step |
-    """
-
+    # fixed ("pass" in a text), token, kv: pass of the target, its rows, cached tokens it reads
     fixed: Time
     token: Time = 0.0
     kv: Time = 0.0
-    step: Time = 0.0
+    step: Time = 0.0  # pass in which a sequence has several rows: another kernel
+    # draft, draft_row, draft_kv: draft step, its further rows, cached tokens it reads
     draft: Time = 0.0
+    # draft_round, overhead: round that drafts; round, and plain step
     draft_round: Time = 0.0
     draft_row: Time = 0.0
     draft_kv: Time = 0.0
@@ -120,11 +115,6 @@ class StepLoad:
 class BatchCost:
     """The costs of a batch, by the tokens in it.
 
-    | field | meaning |
-    | --- | --- |
-    | cost | CostModel of `measured` sequences that do the same |
-    | measured | sequences that `cost` was measured with; 1: the batch is extrapolated |
-
     With m = measured, n = drafted + active rows in the target's pass, and C the context of cost:
 
     | part | seconds |
@@ -139,8 +129,8 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
     context C the sum is the CostModel's own.
     """
 
-    cost: CostModel
-    measured: int = 1
+    cost: CostModel  # of `measured` sequences that do the same
+    measured: int = 1  # sequences that `cost` was measured with; 1: the batch is extrapolated
 
     def seconds(self, load: StepLoad, reads: Any = ()) -> Array:
         """float64[T]: seconds of each step; `reads` are the features that the policy reads."""

@@ -15,7 +15,7 @@ from simspec.settings import Settings, argument, option
 
 IMPORT_FORMATS = (
     "vllm-requests", "vllm-log", "vllm-prometheus", "vllm-bench-serve", "sglang", "tensorrt-llm",
-    "tensorrt-llm-prometheus", "llamacpp-log", "llamacpp-timings", "llamacpp-prometheus",
+    "llamacpp-log", "llamacpp-timings", "llamacpp-prometheus",
     "guidellm", "aiperf", "specdecode-bench",
 )  # fmt: skip
 EXPORT_FORMATS = ("vllm", "vllm-synthetic", "sglang", "llamacpp", "transformers")

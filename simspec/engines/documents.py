@@ -172,21 +172,22 @@ def log_lines(
 
 SAMPLE = re.compile(r"\s*(?:\{([^}]*)\})?\s+(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)(?:\s+\d+)?\s*")
 MODEL = re.compile(r'(?:^|,)\s*model_name="((?:[^"\\]|\\.)*)"')
+POSITION = re.compile(r'(?:^|,)\s*position="(\d{1,3})"')
 NO_POSITION = -1
 Counters = dict[str, dict[int, int]]
 """{name without prefix and _total: {position, or NO_POSITION: count}}, summed over engines."""
 
 
 def read_counters(
-    source: Source, before: Source | None, prefix: str, names: Collection[str], label: str
+    source: Source, before: Source | None, prefix: str, names: Collection[str]
 ) -> Counters:
     """The counters named prefix + name of a scrape of /metrics, less those of an earlier one.
 
-    label: the name of the position's label. ValueError, one line, for what is no counter, several
-    models, and an earlier scrape that counts more.
+    ValueError, one line, for what is no counter, several models, and an earlier scrape that counts
+    more.
     """
-    now = _counters(source, prefix, names, label)
-    for name, held in (_counters(before, prefix, names, label) if before else {}).items():
+    now = _counters(source, prefix, names)
+    for name, held in (_counters(before, prefix, names) if before else {}).items():
         counts = now.get(name, {})
         if {*held} != {*counts} or any(held[place] > counts[place] for place in counts):
             raise ValueError(
@@ -197,9 +198,8 @@ def read_counters(
     return now
 
 
-def _counters(source: Source, prefix: str, names: Collection[str], label: str) -> Counters:
+def _counters(source: Source, prefix: str, names: Collection[str]) -> Counters:
     name = re.compile(rf"{re.escape(prefix)}({'|'.join(names)})(?:_total)?\b")
-    position = re.compile(rf'(?:^|,)\s*{label}="(\d{{1,3}})"')
     found: Counters = {}
     models = set()
     for number, line in enumerate(source.text.split("\n"), 1):
@@ -212,7 +212,7 @@ def _counters(source: Source, prefix: str, names: Collection[str], label: str) -
             raise ValueError(f"line {number}: {line[:80]!r} is no counter")
         labels = match[1] or ""
         models |= set(MODEL.findall(labels))
-        place = position.search(labels)
+        place = POSITION.search(labels)
         counts, at = found.setdefault(found_name[1], {}), int(place[1]) if place else NO_POSITION
         counts[at] = counts.get(at, 0) + int(value)
     if len(models) > 1:

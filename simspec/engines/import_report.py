@@ -86,32 +86,28 @@ def outcomes_of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.nda
 class Imported:
     """What a file holds.
 
-    | field | meaning |
-    | --- | --- |
-    | kind | exact: the outcome of a draft from every position; censored: every round, up to its |
-    |  | own draft length; pooled: sums over rounds |
-    | traces | {drafter: recording} of an exact file |
-    | requests, rounds | counts; rounds are those with a draft |
-    | drafted, accepted | tokens, without the bonus token |
-    | length, length_means | tokens emitted a round, and its definition |
-    | outcomes | int64[N, 4]: request, drafted, accepted, number of such rounds; None: unknown |
-    | draft_length | of all rounds; None: it varies or is unknown |
-    | withheld | {conclusion: why the file cannot give it} |
-
     ValueError where more tokens are accepted than drafted, and without rounds.
     """
 
     source: Source
+    # exact: the outcome of a draft from every position; censored: every round, up to its own draft
+    # length; pooled: sums over rounds
     kind: str = "pooled"
+    # {drafter: recording} of an exact file
     traces: Mapping[str, Trace] = field(default_factory=dict)
+    # requests, rounds: counts; rounds are those with a draft
     requests: int | None = None
     rounds: int | None = None
+    # drafted, accepted: tokens, without the bonus token
     drafted: int | None = None
     accepted: int | None = None
+    # length, length_means: tokens emitted a round, and its definition
     length: float | None = None
     length_means: str = ""
+    # int64[N, 4]: request, drafted, accepted, number of such rounds; None: unknown
     outcomes: np.ndarray | None = None
-    draft_length: int | None = None
+    draft_length: int | None = None  # of all rounds; None: it varies or is unknown
+    # {conclusion: why the file cannot give it}
     withheld: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

@@ -131,21 +131,17 @@ def _pooled(
 
 SUMS = "drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"
 COUNTERS = {
-    "vllm-prometheus": ("vllm:spec_decode_num_", "position", SUMS),
-    "llamacpp-prometheus": ("llamacpp:spec_decode_num_", "position", SUMS),
-    "tensorrt-llm-prometheus": (
-        "trtllm_spec_decode_", "token_position", ("drafted_tokens", "accepted_tokens"),
-    ),
-}  # fmt: skip
-"""{format: prefix of its counters, label of positions, names}: llama.cpp's are vLLM's, and
-TensorRT-LLM counts drafted and accepted tokens by position alone."""
+    "vllm-prometheus": "vllm:spec_decode_num_",
+    "llamacpp-prometheus": "llamacpp:spec_decode_num_",
+}
+"""{format: prefix of its counters}: llama.cpp's are vLLM's."""
 
 
 def _prometheus(source: Source, settings: Import) -> Imported:
     """Counters of one scrape, less those of `before`, summed over engines and ranks."""
-    prefix, label, names = COUNTERS[source.format]
+    prefix = COUNTERS[source.format]
     before = read_source(source.format, settings.before) if settings.before else None
-    found = read_counters(source, before, prefix, names, label)
+    found = read_counters(source, before, prefix, SUMS)
     notes = [] if before else [
         "counters run since the server started, warm-up included: give an earlier scrape with "
         "--before"
@@ -161,24 +157,10 @@ def _prometheus(source: Source, settings: Import) -> Imported:
             )
         return [held[place] for place in expected]
 
-    def by_position(name: str) -> np.ndarray:
-        return np.array(counts(name, range(len(found.get(name, {})))), np.int64)
-
-    if names is SUMS:
-        rounds, drafted, accepted = (counts(name, [NO_POSITION])[0] for name in names[:3])
-        at_least = by_position(names[3])
-        return _pooled(source, settings, rounds, drafted, accepted, at_least, notes=notes)
-    tried, right = map(by_position, names)
-    if len(tried) != len(right) or not tried.any() or (right > tried).any():
-        raise ValueError(
-            f"{source.file}: {len(tried)} positions are drafted, {len(right)} accepted, expected "
-            "as many, some draft, and no more accepted than drafted"
-        )
-    notes.append(
-        "counters by position are of finished requests; rounds are those that draft position 0"
-    )
-    sums = int(tried[0]), int(tried.sum()), int(right.sum()), right[tried > 0]
-    return _pooled(source, settings, *sums, notes=notes)
+    *sums, positions = SUMS
+    rounds, drafted, accepted = (counts(name, [NO_POSITION])[0] for name in sums)
+    at_least = np.array(counts(positions, range(len(found.get(positions, {})))), np.int64)
+    return _pooled(source, settings, rounds, drafted, accepted, at_least, notes=notes)
 
 
 LOGS = {
@@ -571,7 +553,6 @@ READERS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "vllm-bench-serve": (_bench_serve, ()),
     "sglang": (_rows, ("drafted",)),
     "tensorrt-llm": (_rows, ()),
-    "tensorrt-llm-prometheus": (_prometheus, ("before",)),
     "llamacpp-log": (_log, ("drafted",)),
     "llamacpp-timings": (_timings, ()),
     "llamacpp-prometheus": (_prometheus, ("before", "drafted")),

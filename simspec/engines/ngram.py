@@ -27,27 +27,21 @@ _END_CODES = {name: code for code, name in enumerate(DRAFT_ENDS)}
 class NgramRule:
     """A matching rule: a suffix of the context occurred before, and the draft copies what followed.
 
-    | field | meaning |
-    | --- | --- |
-    | name | of the engine |
-    | least, most | lengths of suffixes tried, longest first |
-    | match | the first or the last occurrence before the suffix itself |
-    | pads | a draft has K tokens always: missing ones repeat the context's last token |
-    | simple | llama.cpp's ngram-simple: one length, the last token is outside the searched text, |
-    |  | drafts below that length are dropped |
-    | draft_end | an end token in a draft is kept, is its last token, or is dropped with the rest |
-    | at_budget | a draft that the budget cuts has recorded depth K, as `simspec record` writes it |
-
     ValueError for other values than these, and lengths outside 1 <= least <= most <= MOST_NGRAM.
     """
 
-    name: str
+    name: str  # of the engine
+    # least, most: lengths of suffixes tried, longest first
     least: int = 1
     most: int = 3
-    match: str = "first"
-    pads: bool = False
+    match: str = "first"  # the first or the last occurrence before the suffix itself
+    pads: bool = False  # a draft has K tokens always: missing ones repeat the context's last token
+    # llama.cpp's ngram-simple: one length, the last token is outside the searched text, drafts
+    # below that length are dropped
     simple: bool = False
+    # an end token in a draft is kept, is its last token, or is dropped with the rest
     draft_end: str = "kept"
+    # a draft that the budget cuts has recorded depth K, as `simspec record` writes it
     at_budget: bool = False
 
     def __post_init__(self) -> None:

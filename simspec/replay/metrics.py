@@ -17,23 +17,17 @@ from simspec.trace.trace import Rounds, Trace
 class Totals(NamedTuple):
     """Sums over rounds by group of sequences; `add_rounds` adds to them in place.
 
-    | field    | dtype, shape    | meaning                                                        |
-    | -------- | --------------- | -------------------------------------------------------------- |
-    | counts   | int64[G, 8]     | sequences, tokens, rounds; tokens computed, drafted, paid for, |
-    |          |                 | accepted; rounds cut                                           |
-    | seconds  | float64[G]      | seconds, added in the order of the rounds                      |
-    | tried    | int64[G, K + 1] | rounds by the last depth that they tried                       |
-    | accepted | int64[G, K + 1] | rounds by accepted tokens                                      |
-
     Depth j is tried iff drafted >= j and accepted >= j - 1. Of a tree computed counts the levels,
     of which at most `computed` are tried, and a round pays for its nodes, or levels where these are
     more. Cut are rounds whose draft reached depth[row] while K and budget allowed more.
     """
 
+    # int64[G, 8]: sequences, tokens, rounds; tokens computed, drafted, paid for, accepted; rounds
+    # cut
     counts: np.ndarray
-    seconds: np.ndarray
-    tried: np.ndarray
-    accepted: np.ndarray
+    seconds: np.ndarray  # float64[G]: seconds, added in the order of the rounds
+    tried: np.ndarray  # int64[G, K + 1]: rounds by the last depth that they tried
+    accepted: np.ndarray  # int64[G, K + 1]: rounds by accepted tokens
 
     @classmethod
     def zero(cls, groups: int, K: int) -> "Totals":

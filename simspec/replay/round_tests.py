@@ -25,28 +25,18 @@ _POWER_REPLAYS, _POWER_STEPS = 16, 8
 
 @dataclass(frozen=True)
 class RoundTests:
-    """Tests of a run's rounds; together they raise a false alarm with probability `risk` at most.
+    """Tests of a run's rounds, whose false alarms together have probability `risk` at most."""
 
-    | field | meaning |
-    | --- | --- |
-    | rounds | R, of the run |
-    | replayed | mean R over replays of the run's own tokens |
-    | spread | standard deviation of R over these replays |
-    | replays | M, how many |
-    | p_values | ((test, p-value),) |
-    | risk, level | of a false alarm: of all tests together, and of each |
-    | detectable | share of accepted tokens that must be lost to be detected with probability \
-POWER, by the normal approximation; inf: no loss is |
-    | alarms | tests with p-value <= level |
-    """
-
-    rounds: int
-    replayed: float
-    spread: float
-    replays: int
-    p_values: tuple[tuple[str, float], ...]
+    rounds: int  # R, of the run
+    replayed: float  # mean R over replays of the run's own tokens
+    spread: float  # standard deviation of R over these replays
+    replays: int  # M, how many
+    p_values: tuple[tuple[str, float], ...]  # ((test, p-value),)
+    # risk, level: of a false alarm: of all tests together, and of each
     risk: float
     level: float
+    # share of accepted tokens that must be lost to be detected with probability POWER, by the
+    # normal approximation; inf: no loss is
     detectable: float
 
     @property

@@ -30,23 +30,18 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Batch sizes, contexts, policies and rules to replay on a recording.
+    """Batch sizes, contexts, policies and rules to replay on a recording."""
 
-    | field | meaning |
-    | --- | --- |
-    | batch | sizes; default those of a table that has several, else 1, 2, 4 .. 128 |
-    | context | cached tokens of every sequence; default those of a table that has several, else \
-each sequence's own prompt and output |
-    | policies | as `simspec.policies.parse` takes them; chains alone; BatchPolicy, or \
-shared:TEXT of a policy with one state and length for all requests |
-    | rules | BatchRules |
-    | replicates, seed, level | of policies that draw, of all draws, of the intervals |
-    """
-
+    # sizes; default those of a table that has several, else 1, 2, 4 .. 128
     batch: Sequence[int] = ()
+    # cached tokens of every sequence; default those of a table that has several, else each
+    # sequence's own prompt and output
     context: Sequence[float] = ()
+    # as `simspec.policies.parse` takes them; chains alone; BatchPolicy, or shared:TEXT of a policy
+    # with one state and length for all requests
     policies: Sequence[Any] = ()
     rules: BatchRules = field(default_factory=BatchRules)
+    # replicates, seed, level: of policies that draw, of all draws, of the intervals
     replicates: int = 4
     seed: int = 0
     level: float = 0.95
@@ -83,18 +78,11 @@ class BatchSpeedup:
 
 @dataclass(frozen=True)
 class Crossing:
-    """The batch size from which the best fixed draft length, 1 or more, no longer pays.
+    """The batch size from which the best fixed draft length, 1 or more, no longer pays."""
 
-    | field | meaning |
-    | --- | --- |
-    | context | as in BatchRow |
-    | last | BatchSpeedup of the largest size found to pay; None: none does |
-    | first | that of the smallest size from which on none of the sizes pays; None: the \
-largest pays |
-    """
-
-    context: float | None
-    last: BatchSpeedup | None
+    context: float | None  # as in BatchRow
+    last: BatchSpeedup | None  # of the largest size found to pay; None: none does
+    # that of the smallest size from which on none of the sizes pays; None: the largest pays
     first: BatchSpeedup | None
 
 

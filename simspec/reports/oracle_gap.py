@@ -18,7 +18,6 @@ from simspec.policies.oracles import oracle
 from simspec.policy.policy import Policy
 from simspec.replay.evaluation import Evaluation, evaluate, priced_recordings
 from simspec.replay.replay import prepare
-from simspec.reports.reachable import reachable
 from simspec.trace.acceptance import drawn_trace
 from simspec.trace.trace import Trace
 
@@ -42,9 +41,6 @@ def score(
     level: float = 0.95,
 ) -> list[dict[str, Any]]:
     """One dict per recording: {recording, cost, prompts, tokens, best_fixed, ..., policies: [...]}.
-
-    speedup_signals {hindsight, crossed} is what rules on the recorded signals reach, see
-    `simspec.reports.reachable`; hindsight is never below one of the policies.
 
     | key of a policy | meaning; T: modelled seconds summed over prompts, mean of replicates |
     | --- | --- |
@@ -77,8 +73,6 @@ costs, best fixed K held |
             speedup = {"policy": policy.name, "speedup": plain / float(columns.sum(axis=0)[1, 0])}
             limits = not found.unsettled
             rows.append(speedup | _gap(columns, limits, level, resamples, seed))
-        fitted = reachable(trace, cost, seed)
-        reached = max([fitted.hindsight, *(row["speedup"] for row in rows)])
         scores.append(
             {
                 "recording": name,
@@ -89,7 +83,6 @@ costs, best fixed K held |
                 "best_fixed": best,
                 "speedup_fixed": plain / found.total(best),
                 "speedup_oracle": plain / found.total("oracle"),
-                "speedup_signals": {"hindsight": reached, "crossed": fitted.crossed},
                 "policies": rows,
             }
         )
@@ -145,13 +138,12 @@ def share(seconds: Array) -> Array:
 
 
 def score_frame(scores: Sequence[dict[str, Any]], covered: str) -> Any:
-    """A row a policy, after the best fixed length, signals in hindsight and the oracle."""
+    """A row a policy, after the best fixed length and the oracle."""
     nothing = {"regret_fixed": None, "regret_oracle": None, "share": None}
     rows = []
     for of in scores:
         bounds = {
             f"{of['best_fixed']}, the best fixed length": of["speedup_fixed"],
-            "signals, in hindsight": of["speedup_signals"]["hindsight"],
             "oracle": of["speedup_oracle"],
         }
         found = [{"policy": name, "speedup": value} | nothing for name, value in bounds.items()]
@@ -166,8 +158,7 @@ def score_frame(scores: Sequence[dict[str, Any]], covered: str) -> Any:
     notes = [
         covered,
         "share: of the gap from the best fixed length, held at its choice on all prompts, to the "
-        "oracle. regret: time over theirs. Signals in hindsight: stopping rules on the recorded "
-        "signals, fitted to the recording.",
+        "oracle. regret: time over theirs.",
     ]
     return frame(
         rows, ("recording", "policy", "speedup", *nothing), names=2, notes=notes,

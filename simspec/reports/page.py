@@ -4,7 +4,7 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,6 @@ from simspec.replay.evaluation import covers_text, evaluate, priced_recordings, 
 from simspec.replay.replay import replay
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds, corrected
 from simspec.reports.oracle_gap import DEFAULT_POLICIES
-from simspec.reports.reachable import reachable
 from simspec.reports.speedup_curve import Point, point
 from simspec.trace.acceptance import depth_acceptance, drawn_trace
 from simspec.trace.recordings import measured_on
@@ -50,8 +49,6 @@ class RecordingFigures:
     curve: tuple[Point, ...]  # Points of fixed:0 .. fixed:K
     policies: tuple[Point, ...]  # Points of adaptive policies, fastest first
     oracle: Point  # Point of the clairvoyant schedule
-    signals: float  # speedup of rules on the recorded signals in hindsight; never below a policy
-    crossed: float  # the same, fitted on other prompts
     best_k: int  # the smallest K within 1% of the best throughput
     # policies against the best fixed K, before Holm's correction
     comparisons: tuple[Comparison, ...]
@@ -70,13 +67,6 @@ class RecordingFigures:
     def best(self) -> Point:
         """The point of the best fixed length."""
         return self.curve[self.best_k]
-
-    @property
-    def reach(self) -> float:
-        """Share of the gap from the best fixed length to the oracle that signals could close."""
-        gap = self.oracle.speedup.value - self.best.speedup.value
-        share = (self.signals - self.best.speedup.value) / gap if gap > 1e-9 else 0.0
-        return min(max(share, 0.0), 1.0)
 
     @property
     def unsettled(self) -> str:
@@ -145,8 +135,6 @@ def figures_of(
     planned = evaluate(draw, [ideal], cost, 1, question.seed)
     clairvoyant = point(planned, ideal.name, None, *options)
     best = best_length([1 / length.speedup.value for length in curve])
-    fitted = reachable(trace, cost, question.seed)
-    known = [fitted.hindsight, *(other.speedup.value for other in others)]
     rounds = replay(draw, fixed(best), question.seed)
     compared: list[Comparison] = []
     if trace.sequences >= MIN_PROMPTS:
@@ -166,8 +154,6 @@ def figures_of(
         curve,
         tuple(sorted(others, key=lambda point: -point.speedup.value)),
         clairvoyant,
-        max(known),
-        fitted.crossed,
         best,
         tuple(compared),
         depth_acceptance(trace)[1],
@@ -441,7 +427,6 @@ def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
     shown = [
         (f"fixed:{f.best_k}", f.best.speedup, "best"),
         *((point.policy, point.speedup, "policy") for point in f.policies[:SHOWN]),
-        ("signals, in hindsight", _exact(f.signals, f.best.speedup), "oracle"),
         ("oracle", f.oracle.speedup, "oracle"),
     ]
     charts = [
@@ -473,10 +458,6 @@ def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
 def _priced_on(cost: CostModel) -> str:
     given = not cost.device and cost.origin is None and cost.name.startswith("c=")
     return f"given ratio {cost.name[2:]}" if given else f"{cost.name} ({measured_on(cost)})"
-
-
-def _exact(value: float, like: Estimate) -> Estimate:
-    return replace(like, value=value, low=value, high=value)
 
 
 COLORS = {

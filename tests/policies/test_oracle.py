@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from strategies import costs, traces
 
 from simspec import CostModel, PolicyError, load_trace, replay, synthetic
-from simspec.policies import BUILTIN, CLAIRVOYANT, greedy_oracle, make, oracle
-from simspec.policy.policy import observe_nothing
+from simspec.policies import BUILTIN, greedy_oracle, make, oracle
 from simspec.replay.sweep import check_policy
-from simspec.reports.reachable import fitted_rule
 from simspec.trace.acceptance import drawn_trace
-from simspec.trace.recordings import comparable_costs, recordings
+from simspec.trace.recordings import recordings
 
 ARGUMENTS = {"fixed": ("0", "1", "3"), "confidence": ("0.5", "0.7,inclusive=false")}
 """Of names that take no defaults, or where one more form matters; all others by their name."""
@@ -134,46 +132,6 @@ def test_charges_for_features_are_paid_by_those_who_read():
     dear = replace(cost, feature=0.1)
     assert seconds(trace, reader, dear) > seconds(trace, reader, cost)
     assert seconds(trace, blind, dear) == seconds(trace, blind, cost)
-
-
-def bundled():
-    """(name, trace, cost): a third of each recording's prompts at measured costs; slow tests take
-    all of them, and cheap drafts too.
-    """
-    for name, path in recordings().items():
-        trace = load_trace(path)
-        (measured,) = comparable_costs({name: path}, None)[0].values()
-        if not SLOW:
-            yield name, trace.select(range(0, trace.sequences, 3)), measured
-            continue
-        for c in (0.1, 0.02):
-            yield f"{name} at {c}", trace, CostModel.from_ratio(c, trace.K)
-        yield name, trace, measured
-
-
-@pytest.mark.parametrize("case", [pytest.param(case, id=case[0]) for case in bundled()])
-def test_fitted_bound_is_between_the_best_policy_and_the_oracle(case):
-    _, trace, cost = case
-    cost = cost.truncate(trace.K)
-    least = seconds(trace, oracle.resolve(trace, cost), cost)
-    rule, fitted = fitted_rule(trace, cost)
-    others = [policy for policy in served(trace, cost) if policy.name not in CLAIRVOYANT]
-    times = {policy.name: seconds(trace, policy, cost) for policy in others}
-    best = min(times, key=times.get)
-    assert least <= fitted * (1 + 1e-9)
-    # what earlier rounds taught is no recorded signal: such a policy may know a little more
-    learns = {p.name for p in others if p.observe is not observe_nothing}
-    assert fitted <= times[best] * (1.005 if best in learns else 1 + 1e-9), (best, times[best])
-    assert fitted == pytest.approx(seconds(trace, rule, cost))
-
-
-def test_a_rule_fitted_to_other_prompts_is_no_such_bound():
-    """Control: what is learned from one half of the prompts loses on the other half."""
-    trace = load_trace(recordings()["tiny-model-greedy"])
-    (cost,) = comparable_costs({"m": recordings()["tiny-model-greedy"]}, None)[0].values()
-    half, other = (trace.select(range(i, trace.sequences, 2)) for i in (0, 1))
-    rule, _ = fitted_rule(half, cost)
-    assert seconds(other, rule, cost) > fitted_rule(other, cost)[1] * 1.005
 
 
 @settings(deadline=None, max_examples=60)

@@ -74,7 +74,7 @@ def test_no_gap_has_no_share(trace):
     assert result["speedup_oracle"] == pytest.approx(1)
     assert row["share"] is row["low"] is row["high"] is None
     assert row["regret_fixed"] > 0
-    assert score.score_frame([result], "")["share"].tolist() == [None] * 4
+    assert score.score_frame([result], "")["share"].tolist() == [None] * 3
 
 
 def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):

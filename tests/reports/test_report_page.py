@@ -105,9 +105,6 @@ def test_figures_agree_with_each_other():
     assert [point.K for point in found.curve] == list(range(7))
     assert found.best.speedup.value >= 0.99 * max(values)
     assert found.oracle.speedup.value >= max(values) - 1e-12
-    assert found.signals >= max(*values, *(point.speedup.value for point in found.policies)) - 1e-9
-    assert found.signals <= found.oracle.speedup.value + 1e-9
-    assert 0 <= found.reach <= 1
     assert sum(found.shares.values()) == pytest.approx(1)
     assert np.nanmean(found.acceptance) == pytest.approx(0.7, abs=0.1)
     assert found.calibration is None
