@@ -55,12 +55,6 @@ def test_recording_written_by_the_format_example_replays(tmp_path):
     assert simspec.load_trace(tmp_path / "again.parquet") == trace
 
 
-def test_pages_include_programs_that_exist():
-    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
-    included = sorted(re.findall(r"<!-- code: (\S+) -->", text))
-    assert included == ["echo_drafter.py", "write_recording.py"]
-
-
 def test_format_page_names_every_field():
     text = RECORDINGS.read_text(encoding="utf-8")
     fields = [*simspec.Trace.__dataclass_fields__, *simspec.TraceMeta.__dataclass_fields__]

@@ -7,49 +7,18 @@ from pathlib import Path
 
 import pytest
 from inputs import COSTS, PROMPT_LINE, RECORD_COMMAND, with_fields
-from shell import command, refused
+from shell import refused
 
-from simspec import TraceMeta, load_trace, synthetic
+from simspec import TraceMeta, load_trace
 from simspec.trace.file import TraceError
 
-VALID_COST = {
-    "draft": [0, 1], "verify": [1, 1], "catch_up": [0], "overhead": 0, "baseline": 1, "name": "x",
-    "device": "", "feature": 0,
-}  # fmt: skip
 
-
-INVALID_COSTS = {
-    "deep": "[" * 200_000, "a list": "[]",
-    "huge number": json.dumps(VALID_COST | {"draft": [0, 10**400]}), "many digits": "1" * 5000,
-    "NaN": json.dumps(VALID_COST | {"draft": [0, float("nan")]}),
-    "infinite": json.dumps(VALID_COST | {"baseline": float("inf")}),
-    "negative": json.dumps(VALID_COST | {"verify": [1, -1]}),
-    "nested": json.dumps(VALID_COST | {"verify": [[1], 1]}),
-    "text": json.dumps(VALID_COST | {"overhead": "0"}),
-    "lengths": json.dumps(VALID_COST | {"verify": [1]}),
-    "a start": json.dumps(VALID_COST | {"draft": [1, 1]}),
-    "no key": json.dumps({k: v for k, v in VALID_COST.items() if k != "verify"}),
-    "another key": json.dumps(VALID_COST | {"more": 1}), "not UTF-8": None,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", INVALID_COSTS)
-def test_invalid_cost_file_is_refused(tmp_path, kind):
-    synthetic.iid(0.7, 2, 10, 1).save(tmp_path / "t.parquet")
-    text = INVALID_COSTS[kind]
-    (tmp_path / "c.json").write_bytes(b'{"name": "caf\xe9"}' if text is None else text.encode())
-    refused(
-        tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1",
-        words="c.json: not a cost model"
-    )  # fmt: skip
-    refused(
-        tmp_path, "run", "t.parquet", "--cost", "c.json", "--policy", "fixed:1",
-        words="c.json: not a cost model"
-    )  # fmt: skip
-    (tmp_path / "c.json").write_text(json.dumps(VALID_COST))  # control: the good one is taken
-    assert (
-        command(tmp_path, "sweep", "t.parquet", "--cost", "c.json", "--policy", "fixed:1")[0] == 0
-    )
+@pytest.mark.parametrize("name", ["sweep", "run"])
+def test_invalid_cost_file_is_refused(input_folder, tmp_path, name):
+    """`test_cost_files` has the other kinds."""
+    (tmp_path / "x.json").write_bytes(b'{"name": "caf\xe9"}')
+    options = ("--policy", "fixed:1", "--cost", tmp_path / "x.json")
+    refused(input_folder, name, "t.parquet", *options, words="x.json: not a cost model")
 
 
 INVALID_PROMPTS = {

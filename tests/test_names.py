@@ -128,9 +128,9 @@ def test_page_shows_hostile_names_as_text():
     assert printable(name) in "".join(page.text)
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@cmd"])
-def test_what_a_spreadsheet_would_run_is_quoted(text):
-    assert csv_text(text) == "'" + text
+def test_what_a_spreadsheet_would_run_is_quoted():
+    for text in ("=1+1", "+1", "-1", "@cmd"):
+        assert csv_text(text) == "'" + text
 
 
 @settings(deadline=None)

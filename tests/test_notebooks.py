@@ -141,10 +141,7 @@ def test_notebooks_stay_small_together():
 
 
 def test_each_script_has_its_notebook():
-    assert [script.stem for script in SCRIPTS] == [
-        "1_reading_a_trace", "2_choosing_k", "3_thompson_sampling", "4_drafters",
-        "5_trees_and_cape", "6_claims_of_the_papers", "7_serving", "8_simulator_and_hardware",
-    ]  # fmt: skip
+    assert [script.stem[0] for script in SCRIPTS] == list("12345678")
     assert sorted(FOLDER.glob("*.ipynb")) == [script.with_suffix(".ipynb") for script in SCRIPTS]
 
 

@@ -59,7 +59,8 @@ REFUSED = {
     f"{SWEEP} --plot o.pdf": "--plot is o.pdf, expected a name that ends in .png",
     "engine compare a b --plot o.pdf": "--plot is o.pdf, expected a name that ends in .png",
     f"{SWEEP} --out c.json --cost c.json": "c.json would overwrite c.json",
-    f"{SWEEP} --out o --plot o": "o would overwrite o",
+    f"{SWEEP} --out o.png --plot o.png": "o.png would overwrite o.png",
+    f"{SWEEP} --cost 0.1 --plot c.jpg": "expected a name that ends in .png",
     "sweep absent.parquet": "no such file",
     "sweep tiny-modl-greedy": "did you mean tiny-model-greedy?",
     "tune oracle t.parquet": "policy 'oracle' has nothing to tune",
@@ -127,16 +128,6 @@ def test_every_policy_is_bounded():
             except (TypeError, ValueError):
                 continue
             assert getattr(state, "size", 0) < 100_000, (name, parameter)
-
-
-@pytest.mark.parametrize("field", ["verify", "draft", "overhead", "baseline", "feature"])
-def test_cost_beyond_all_times_is_refused(field):
-    cost = CostModel.from_ratio(0.1, 3).to_dict()
-    cost[field] = [0.0, *[1.1e9] * 3] if field in ("verify", "draft") else 1.1e9
-    with pytest.raises(ValueError, match=r"at most 1e\+09|<= 1000000000.0"):
-        CostModel.from_dict(cost)
-    with pytest.raises(ValueError, match="expected float >= 1e-15"):
-        replace(CostModel.from_ratio(0.1, 3), baseline=1e-300)
 
 
 def test_control_costs_at_the_limits_give_finite_tables(tmp_path):

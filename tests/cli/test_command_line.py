@@ -38,13 +38,6 @@ def test_json_csv_and_plot_hold_the_sweep(capsys, recording, tmp_path):
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_default_policies_are_those_that_the_recording_serves(capsys, recording):
-    code, out, _ = run(capsys, "sweep", recording, "--by", "task", "--cost", 0.1)
-    assert code == 0
-    for name, shown in (("oracle", True), ("fixed:6", True), ("fixed:8", False)):
-        assert (name in out) == shown
-
-
 def test_every_report_is_one_table_in_every_form(capsys, tmp_path):
     path, policy = tmp_path / "a.parquet", ("--policy", "fixed:1")
     ordered = ranked(synthetic.iid(0.6, 12, 20, 4, seed=3, confidence=True), 1)

@@ -200,7 +200,11 @@ REFUSED = [
         (put("draft", 7), "draft is 7"),
         (put("verify", [1, -1, 1]), "verify is not"),
         (put("verify", [1, 10**400, 1]), "out of range"),
-        (put("verify", [1, 1.1e9, 1]), "at most 1e"),
+        *((put(part, [0, 1.1e9, 1]), "at most 1e") for part in ("draft", "verify")),
+        *((put(part, 1.1e9), "<= 1000000000.0") for part in ("overhead", "baseline", "feature")),
+        (put("baseline", 1e-300), "expected float >= 1e-15"),
+        (put("baseline", float("inf")), "baseline is inf"),
+        (put("verify", [[1], 1, 1]), "verify is"),
         (put("catch_up", []), "catch_up is not"),
         (put("baseline", 0), "baseline is 0"),
         (put("baseline", True), "baseline is True"),
@@ -287,7 +291,7 @@ def test_damaged_files_are_one_line_with_the_path(cost, change, words, tmp_path)
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "3", "[" * 100_000, "\ud800", None])
+@pytest.mark.parametrize("text", ["", "[]", "3", "[" * 200_000, "1" * 5000, "\ud800", None])
 def test_files_without_costs_are_refused(tmp_path, text):
     path = tmp_path / "t.json"
     if text is not None:

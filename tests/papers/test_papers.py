@@ -21,7 +21,6 @@ from simspec.papers.recorded import (
     longer,
     read_card,
     repeated_8grams,
-    slower,
 )
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
@@ -370,12 +369,6 @@ def test_a_claim_holds_where_the_interval_lies_within_its_bounds():
     assert not claim(0.7, 0.8).holds(inside)
     assert not claim(0.6, 0.72).holds(inside)
     assert not claim(0.0, np.inf).holds(Estimate(0.7, np.nan, np.nan, 0.95, 20))
-
-
-def test_slower_is_a_ratio_of_times_less_one():
-    ours = recorded(np.full(S, 0.6))
-    seconds = np.linspace(1, 2, S)
-    assert slower("x", ours, 1.5 * seconds, seconds).interval.value == pytest.approx(0.5)
 
 
 MODELS = {"7b": (32, 4096, 32, 11008), "70b": (80, 8192, 8, 28672)}

@@ -10,7 +10,6 @@ from shell import run
 from strategies import costs, traces
 
 from simspec import CostModel, load_trace, replay, synthetic
-from simspec.check import recording_checks
 from simspec.output.frames import json_data, texts
 from simspec.policies import fixed
 from simspec.reports.drafters import ALL, compare_drafters, drafter_frame
@@ -253,8 +252,24 @@ def test_default_policies_run_everywhere_without_notes(mixed, capsys):
     assert shallow_policies < full_policies
 
 
-def test_checks_pass_on_a_shallow_recording(mixed):
-    for path in mixed:
-        checks = recording_checks("r", load_trace(path), 0)
-        assert checks
-        assert all(entry.ok for entry in checks)
+def short_and_long():
+    """Nine short prompts whose drafts fail, and one long one whose drafts are right."""
+    lengths = np.array([4] * 9 + [400])
+    trace = synthetic.iid(1.0, 1, int(lengths.sum()), 4)
+    offset = np.concatenate(([0], np.cumsum(lengths)))
+    left = np.repeat(offset[1:], lengths) - np.arange(trace.rows)
+    run = np.where(np.arange(trace.rows) < offset[9], 0, np.minimum(4, left)).astype(np.uint8)
+    tasks = ("hard",) * 9 + ("easy",)
+    meta = replace(trace.meta, tasks=tasks, ids=tuple(map(str, range(10))))
+    return replace(
+        trace, offset=offset, budget=lengths, run=run, meta=meta, sequence=np.arange(10),
+        prompt_offset=np.zeros(11, np.int64),
+    )  # fmt: skip
+
+
+def test_best_length_is_of_total_time_and_of_each_task():
+    trace, cost = short_and_long(), CostModel.from_ratio(0.3, 4)
+    rows = {row.task: row for row in compare_drafters({"x": trace}, cost, resamples=100)}
+    times = [cost.seconds(replay(trace, fixed(k), cost=cost)).sum() for k in range(5)]
+    assert rows[ALL].best_k == int(np.argmin(times)) == 4
+    assert {task: row.best_k for task, row in rows.items()} == {ALL: 4, "hard": 0, "easy": 4}

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shell import run
 
 from simspec import CostModel, policies, replay, summary, sweep, synthetic
 from simspec.numerics.stats import Estimate, ratio
@@ -76,24 +75,6 @@ def test_plot_has_a_panel_per_recording(tmp_path):
         tmp_path / "c.png",
     )
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_sweep_plots_curves(capsys, tmp_path):
-    path, picture = tmp_path / "a.parquet", tmp_path / "c.png"
-    synthetic.iid(0.7, 9, 20, 3).save(path)
-    code, out, _ = run(
-        capsys, "sweep", path, "--policy", "fixed:2", "--policy", "beta_ts", "--plot", picture,
-        "--json", "--cost", 0.1
-    )  # fmt: skip
-    assert code == 0
-    assert out.count("\n") == 1
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    outputs = ("--plot", path), ("--out", picture, "--plot", picture), ("--plot", tmp_path)
-    for other in (*outputs, ("--plot", tmp_path / "c.jpg"), ("--plot", tmp_path / "new.png")):
-        code, out, error = run(capsys, "sweep", path, *other)
-        assert code == 2, error
-        assert out == "", error
-        assert len(error.splitlines()) == 1, error
 
 
 def of_unequal_prompts(count):

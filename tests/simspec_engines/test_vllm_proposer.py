@@ -1,6 +1,5 @@
 """A policy inside vLLM: its rounds are those of its replay, whatever else is in the batch."""
 
-import json
 import struct
 import zlib
 from dataclasses import replace
@@ -297,11 +296,3 @@ def test_replay_and_engine_agree_on_the_default_costs():
     text = WrittenText("a", "", np.array([1, 2, 1], np.int32), np.array([2, 1, 2, 1], np.int32), 4)
     trace = record_texts([text], ngram_rule("vllm:1,2"), K)
     assert replay(trace, policy) == replay(trace, policy, cost=cost)
-
-
-def test_the_log_is_json(tmp_path):
-    log = tmp_path / "rounds.jsonl"
-    proposer = PolicyProposer(config(rounds=str(log)))
-    proposer.rounds.begin("a", 1)
-    proposer.finish("a")
-    assert json.loads(log.read_text()) == {"id": "a", "tokens": 1, "rounds": []}
