@@ -163,14 +163,6 @@ def test_a_planted_fault_that_is_not_found_fails(quick, monkeypatch, capsys, rec
     assert len(out.splitlines()) < 40
 
 
-@pytest.mark.parametrize("arguments", [["no-such-file.parquet"]])
-def test_invalid_input_is_one_line_and_exit_code_two(quick, capsys, arguments):
-    code, out, err = run(capsys, "check", *arguments)
-    assert (code, out) == (2, "")
-    assert err.startswith("simspec: ")
-    assert err.count("\n") == 1
-
-
 @settings(deadline=None, max_examples=60)
 @given(traces(optional=False))
 def test_valid_recordings_pass_every_check(trace):

@@ -1,12 +1,10 @@
 """Invalid cost files, prompts, recordings and folders: one line, exit code 2, nothing written."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from inputs import COSTS, PROMPT_LINE, RECORD_COMMAND, with_fields
+from inputs import COSTS, PROMPT_LINE, with_fields
 from shell import refused
 
 from simspec import TraceMeta, load_trace
@@ -103,28 +101,3 @@ def with_meta(**changes):
 def test_recording_that_cannot_run_is_refused(input_folder, tmp_path, parts, words):
     recording_with(input_folder, **parts).save(tmp_path / "x.parquet")
     refused(tmp_path, "run", "x.parquet", "--policy", "fixed:1", "--cost", COSTS, words=words)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_read_only_folder_is_refused(input_folder):
-    (input_folder / "folder").chmod(0o500)
-    try:
-        refused(input_folder, "sweep", "t.parquet", "--out", "folder/o.csv", words="read-only")
-        refused(input_folder, *RECORD_COMMAND, "--out", "folder/x.parquet", words="read-only")
-    finally:
-        (input_folder / "folder").chmod(0o700)
-
-
-def test_failed_write_leaves_the_old_file(input_folder, monkeypatch):
-    """A disk that fills while the table is written leaves no half of the new file."""
-    import pandas
-
-    def fails(self, path, **_):
-        Path(path).write_text("half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pandas.DataFrame, "to_csv", fails)
-    refused(
-        input_folder, "sweep", "t.parquet", "--policy", "fixed:1", "--out", "empty",
-        words="No space left"
-    )  # fmt: skip

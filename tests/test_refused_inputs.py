@@ -62,6 +62,7 @@ REFUSED = {
     f"{SWEEP} --out o.png --plot o.png": "o.png would overwrite o.png",
     f"{SWEEP} --cost 0.1 --plot c.jpg": "expected a name that ends in .png",
     "sweep absent.parquet": "no such file",
+    "check absent.parquet": "no such file",
     "sweep tiny-modl-greedy": "did you mean tiny-model-greedy?",
     "tune oracle t.parquet": "policy 'oracle' has nothing to tune",
     "tune fixed:2 t.parquet": "gives every argument that is tuned",

@@ -20,6 +20,7 @@ from real.measure.estimate import KEPT, faster_wider, faster_wider_warning
 from simspec import CostModel, synthetic
 from simspec.cost.provenance import IDENTITY, CostOrigin, CostPrecision
 from simspec.cost.table import CostTable, check_comparable, load_cost
+from simspec.trace.file import RULES
 from simspec.trace.recordings import cost_beside, recordings
 
 TRACES = ROOT / "traces"
@@ -148,18 +149,19 @@ def in_plain_steps(cost, j):
     return ratio, ratio * hypot(*widths)
 
 
-@pytest.mark.parametrize("rule", ["greedy", "coupled"])
-def test_verification_in_plain_steps_agrees_between_drafters(rule):
+SITTINGS = *("tiny-*-greedy", "tiny-*-coupled"), *(f"smollm2/{rule}/*" for rule in RULES[:3])
+
+
+@pytest.mark.parametrize("names", SITTINGS)
+def test_verification_in_plain_steps_agrees_between_drafters(names):
     """But for early exits, whose verification skips layers that their drafts have run."""
-    held = {
-        name: load_cost(cost_beside(path))
-        for name, path in recordings().items()
-        if cost_beside(path) and name.endswith(f"-{rule}") and "early_exit" not in name
-    }
-    for (name, a), (other, b) in combinations(held.items(), 2):
+    files = [path for path in FILES if path.match(f"{names}.cost.json")]
+    held = [load_cost(path) for path in files if "early_exit" not in path.name]
+    assert len(held) >= 5
+    for a, b in combinations(held, 2):
         for j in range(min(a.K, b.K) + 1):
             (ours, wide), (theirs, also_wide) = in_plain_steps(a, j), in_plain_steps(b, j)
-            assert abs(ours - theirs) <= hypot(wide, also_wide), (name, other, j)
+            assert abs(ours - theirs) <= hypot(wide, also_wide), (a.name, b.name, j)
 
 
 def test_bundled_costs_share_one_origin():

@@ -119,15 +119,6 @@ def test_row_follows_from_definitions():
     assert narrow.level == 0.5
 
 
-def test_equal_step_costs_give_the_papers_formula():
-    row = compare_drafters({"x": recording()}, 0.2)[0]
-    assert (row.c, row.marginal) == pytest.approx((0.2, 0.2))
-    alpha = [estimate.value for estimate in row.alpha[: row.best_k]]
-    assert row.expected.value == pytest.approx(
-        (1 + np.cumprod(alpha).sum()) / (0.2 * row.best_k + 1)
-    )
-
-
 def test_shorter_limit_equals_shallower_recording():
     trace = recording(rate=0.9)
     limited, cut = (
