@@ -1,5 +1,7 @@
-"""Fields and texts at every width are whole."""
+"""Fields, texts and tables at every width are whole; all forms of a table hold the same cells."""
 
+import json
+import math
 import os
 import pty
 import subprocess
@@ -13,6 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from simspec.numerics.stats import Estimate
+from simspec.output.frames import frame, show
 from simspec.output.terminal import print_fields, print_text
 
 WIDTHS = (60, 80, 120, 200, None)
@@ -76,3 +80,67 @@ def test_width_is_the_terminals(width):
     os.close(controller)
     piped = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert piped.stdout.split() == [b"None"]
+
+
+@st.composite
+def tables(draw):
+    named, measured = draw(st.integers(1, 3)), draw(st.integers(1, 12))
+    headings = draw(
+        st.lists(words, min_size=named + measured, max_size=named + measured, unique=True)
+    )
+    row = st.tuples(*[names] * named, *[cells] * measured)
+    optional = draw(st.lists(st.sampled_from(headings[named:]), unique=True))
+    return frame(
+        draw(st.lists(row, min_size=1, max_size=9)), headings, names=named, optional=optional
+    )
+
+
+def shown(table, width=None, **options):
+    return printed(width, show, table, **options)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, None])
+@settings(deadline=None, max_examples=30)
+@given(table=tables())
+def test_figures_are_whole_and_no_line_is_too_long(width, table):
+    out = shown(table, width)
+    for heading in table.columns[table.attrs["names"] :]:
+        if heading not in table.attrs["optional"]:
+            assert all(cell in out for cell in table[heading])
+    if width is None:
+        assert all(cell in out for row in table.itertuples(index=False) for cell in row)
+    else:
+        assert max(map(cell_len, out.splitlines())) <= width
+
+
+def test_all_forms_show_the_same_cells():
+    interval = Estimate(1.5, 1.25, 1.75, 0.95, 20)
+    table = frame(
+        [("a|*b*", 3, 0.25, interval), ("[red]", None, math.nan, interval)],
+        ("policy", "K", "share", "speedup"),
+        title="gains", notes=["a note"], formats={"share": ".0%"},
+    )  # fmt: skip
+    data = json.loads(shown(table, as_json=True, seed=1))
+    assert data.pop("seed") == 1
+    assert json.loads(shown([table], as_json=True)) == {"tables": [data]}
+    assert (data["rows"][0]["K"], data["rows"][1]["share"]) == (3, None)
+    assert data["rows"][0]["speedup"] == {"value": 1.5, "low": 1.25, "high": 1.75}
+    assert (data["title"], data["notes"]) == ("gains", ["a note"])
+    markdown = shown(table, as_markdown=True)
+    assert r"| a\|\*b\* | 3 | 25% | 1.50 [1.25, 1.75] |" in markdown
+    text = shown(table)
+    for cell in ("a|*b*", "[red]", "25%", "1.50 [1.25, 1.75]", "gains", "a note"):
+        assert cell in text
+
+
+def test_optional_columns_are_named_where_they_are_left_out():
+    table = frame([("p" * 8, "1.234", "0.833")], ("policy", "speedup", "v_d"), optional=["v_d"])
+    out = shown(table, 26)
+    assert "left out: v_d" in out
+    assert "1.234" in out
+
+
+def test_control_characters_are_escaped():
+    table = frame([("a\nb", "1"), ("a\tb\x1b[1m", "2")], ("name", "x"), title="e\x1b[1m")
+    for width in (None, 40):
+        assert not set(shown(table, width)) & {"\x1b", "\t"}
