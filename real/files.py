@@ -1,6 +1,8 @@
 """Files written whole or not at all; JSON read with a remedy, and compared with a request."""
 
 import errno
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -44,6 +46,21 @@ def replacing(path: Path) -> Iterator[Path]:
             yield temporary
         except SafetensorError as error:  # safetensors has no separate error type for a full disk
             raise OSError(errno.EIO, " ".join(str(error).split())[:200], str(path)) from error
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """A folder that becomes `out`, missing or empty until then, at the end or not at all."""
+    part = out.with_name(f".{out.name}.part")  # a killed job leaves it; the next one starts anew
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        if out.is_dir():
+            out.rmdir()  # it is empty
+        os.replace(part, out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def replace_json(path: Path, value: object) -> None:

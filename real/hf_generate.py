@@ -42,7 +42,9 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
             if len(values) > 1:
                 options["num_assistant_tokens"] = _positive(values[1])
             if len(values) > 2:
-                options["assistant_confidence_threshold"] = _share(values[2])
+                options["assistant_confidence_threshold"] = threshold = float(values[2])
+                if not 0 <= threshold <= 1:
+                    raise ValueError
             return kind, options
     except (ValueError, IndexError):
         pass
@@ -56,12 +58,6 @@ def _positive(text: str) -> int:
     if int(text) < 1:
         raise ValueError
     return int(text)
-
-
-def _share(text: str) -> float:
-    if not 0 <= float(text) <= 1:
-        raise ValueError
-    return float(text)
 
 
 def load_hf_model(path: str | Path, dtype: str, device: str):

@@ -13,8 +13,6 @@ from simspec.settings import Settings, option
 from simspec.trace.recordings import costs_of, locate
 
 if TYPE_CHECKING:  # commands declare these options without importing torch
-    import torch
-
     from real.pair import Pair
     from real.sampling import Rule
 
@@ -156,17 +154,9 @@ class RuleSettings(Settings):
         return Rule(self.rule, self.temperature, self.seed, self.top_k, self.top_p)
 
 
-def dtype_of(name: str) -> "torch.dtype":
-    """The dtype of that name; ValueError where it is none of `DTYPES`."""
-    from real.pair import DTYPES
-
-    if name not in DTYPES:
-        raise ValueError(f"dtype {name!r} is unknown; expected one of {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
 def check_models(settings: ModelSettings) -> None:
     """ValueError for a device that is not here, or an unknown dtype."""
+    from real.pair import dtype_of
     from real.provenance import check_device
 
     check_device(settings.device)

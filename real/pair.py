@@ -29,26 +29,15 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and its drafter, with the tokenizer.
-
-    | field | meaning |
-    | --- | --- |
-    | target, drafter | ready for `decode` |
-    | name | the target's: folder name and the first 12 digits of its weights' hash, or its hub \
-name |
-    | tokenizer | the target's |
-    | tokenizer_sha256 | hash of its canonical JSON |
-    | end_tokens | tokens that end a sequence |
-    | drafter_sha256 | hash of the drafter's weights, unpacked; '' without a folder of weights |
-    """
+    """A target and its drafter, ready for `decode`, with the target's tokenizer."""
 
     target: Target
     drafter: Drafter
-    name: str
+    name: str  # the target's folder and 12 digits of its weights' hash, or its hub name
     tokenizer: Any
-    tokenizer_sha256: str
+    tokenizer_sha256: str  # of its canonical JSON
     end_tokens: tuple[int, ...]
-    drafter_sha256: str = ""
+    drafter_sha256: str = ""  # of the drafter's weights, unpacked; "": no folder of weights
 
     def check_length(self, tokens: int) -> None:
         """ValueError for a sequence of `tokens` tokens beyond the window of one of the models."""
@@ -91,11 +80,10 @@ def load_pairs(
     """
     for drafter in drafters:
         _check_drafter(drafter)
-    if dtype not in DTYPES:
-        raise WeightsError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
+    in_dtype = dtype_of(dtype)
     check_device(device)
     path = target or models / "target"
-    decoder = load_decoder(path, DTYPES[dtype], device)
+    decoder = load_decoder(path, in_dtype, device)
     tokenizer = load_tokenizer(path)
     hashes = made_for(path, decoder, tokenizer)
     name = hashes["weights"]
@@ -121,6 +109,13 @@ def load_pairs(
             )
         )
     return pairs
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The dtype of that name; WeightsError where it is none of `DTYPES`."""
+    if name not in DTYPES:
+        raise WeightsError(f"dtype {name!r} is unknown; expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
 
 
 def _check_drafter(drafter: str) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -275,10 +275,6 @@ class LeftOut:
         if not reasons:
             return ""
         return f"left out {self.count} of {self.read} prompts: {', '.join(reasons)}"
-
-    def to_json(self) -> dict[str, int]:
-        """The fields, for a data card."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from real.sampling import Rule, clear_noise_cache
 from real.seconds import doubt, source_of
 from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies, replay
 from simspec.cost.gate import Claim
-from simspec.numerics.stats import Estimate, estimate, stacked
+from simspec.numerics.stats import estimate, stacked
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.replay import prepare
 from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_rounds
@@ -124,14 +124,64 @@ def ratio_of_rates(totals: np.ndarray) -> np.ndarray:
     return tokens / seconds * plain_seconds / plain_tokens
 
 
-def _speedups(
+@dataclass(frozen=True)
+class RunSeconds:
+    """A policy run for real, in seconds and tokens."""
+
+    policy: str
+    # speedup over plain decoding: modelled (None for a drafter that was not recorded), wall-clock
+    simulated: float | None
+    measured: float
+    device: str  # that of the costs
+    committed: float  # output tokens a round
+    results: tuple  # runs of all sequences
+    engines: Mapping[str, str]  # that the target and the drafter ran on
+    prices: str  # the costs that predict, in words
+    doubt: str  # why the seconds are not settled; "": they are
+
+    @property
+    def texts(self) -> tuple:
+        """The tokens of all sequences."""
+        return tuple(result.token for result in self.results)
+
+    @property
+    def told_seconds(self) -> str:
+        """What `simspec run` says of the seconds."""
+        if self.doubt:
+            return self.doubt
+        told = f"speedup {self.measured:.3f} measured, "
+        if self.simulated is None:
+            return told + "no replay of this drafter"
+        return told + f"{self.simulated:.3f} simulated {self.prices}"
+
+    def summary(self) -> dict:
+        """The object that `simspec run --json` prints."""
+        return {
+            "policy": self.policy,
+            "speedup_simulated": None if self.simulated is None else round(self.simulated, 4),
+            "speedup_measured": round(self.measured, 4),
+            "committed_per_round": round(self.committed, 4),
+            "device": self.device,
+            "doubt": self.doubt,
+            "engines": dict(self.engines),
+        }
+
+
+def _seconds(
+    pair: Pair,
+    trace: Trace,
+    policy: str,
+    cost: CostModel,
     ran: Sequence[DecodeResult],
     plain: Sequence[DecodeResult],
-    predicted: tuple[np.ndarray, np.ndarray],
-) -> tuple[float, Estimate]:
-    """(measured speedup without prefill, the prediction over it - 1 with its interval).
+    simulated: float | None,
+    spent: np.ndarray,
+    replayed: float | None = None,
+) -> RunSeconds:
+    """What the runs took, beside what predicts it.
 
-    predicted: seconds of every sequence, of plain decoding and of the policy.
+    spent: predicted seconds of every sequence; replayed: predicted tokens a round, those of the
+    run where the rounds are equal.
     """
     parts = [
         np.array([value(r) for r in results], float)
@@ -143,7 +193,16 @@ def _speedups(
         return totals[..., 0] / totals[..., 1] / ratio_of_rates(totals[..., 2:]) - 1
 
     measured = float(ratio_of_rates(np.array([part.sum() for part in parts])))
-    return measured, estimate(stacked(*predicted, *parts), error, method="percentile")
+    predicted = np.diff(trace.offset) * cost.baseline, spent
+    over = estimate(stacked(*predicted, *parts), error, method="percentile")
+    committed = sum(len(r.token) for r in ran) / sum(len(r.position) for r in ran)
+    here = device_name(pair.target.decoder.device)
+    said = Claim(
+        policy, simulated or np.nan, np.nan if simulated is None else replayed or committed
+    )
+    why = doubt(said, Claim(policy, measured, committed), over, cost, here)
+    told = engines_of(pair.target, pair.drafter), source_of(cost, here), why
+    return RunSeconds(policy, simulated, measured, cost.device, committed, tuple(ran), *told)
 
 
 NEAR_TIE = 1e-4
@@ -166,19 +225,11 @@ class Flip:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The outcome of a comparison.
+    """The outcome of a comparison."""
 
-    | field | meaning |
-    | --- | --- |
-    | rounds | rounds compared: all up to and including each sequence's first difference |
-    | exceptions | differences with a recorded margin, or a gap in a tree of the run, under \
-NEAR_TIE |
-    | failures | all other differences |
-    """
-
-    rounds: int
-    exceptions: tuple[Flip, ...]
-    failures: tuple[Flip, ...]
+    rounds: int  # all up to and including each sequence's first difference
+    exceptions: tuple[Flip, ...]  # a recorded margin, or a gap in a run's tree, is under NEAR_TIE
+    failures: tuple[Flip, ...]  # all other differences
 
     @property
     def equal(self) -> bool:
@@ -296,59 +347,27 @@ REPLAYS = 32
 
 
 @dataclass(frozen=True)
-class SampledOutcome:
-    """A policy run for real under the rejection rule, with tests of its rounds.
+class SampledOutcome(RunSeconds):
+    """A run under the rejection rule; `simulated` is the mean over replays of the recording."""
 
-    | field | meaning |
-    | --- | --- |
-    | tests | of the rounds, against replays of the run's own tokens and of the recording |
-    | simulated, measured | speedup over plain decoding: modelled, the mean over replays of the \
-recording (None for a drafter that was not recorded), and in wall-clock time |
-    | committed, replayed | output tokens a round: of the run, and over replays of the recording |
-    | results, texts | runs of all sequences, and their tokens |
-    | engines | engine that the target and the drafter ran on |
-    | prices, doubt | the costs that predict, in words; why the seconds are not settled, or "" |
-    """
-
-    policy: str
-    tests: RoundTests
-    simulated: float | None
-    measured: float
-    device: str
-    committed: float
-    replayed: float | None
-    results: tuple
-    engines: Mapping[str, str] = field(default_factory=dict)
-    prices: str = ""
-    doubt: str = ""
+    tests: RoundTests  # of the rounds, against replays of the run's own tokens and the recording
+    replayed: float | None  # output tokens a round over replays of the recording
 
     @property
     def equal(self) -> bool:
         """Whether no test raises an alarm."""
         return self.tests.equal
 
-    @property
-    def texts(self) -> tuple:
-        return tuple(result.token for result in self.results)
-
     def summary(self) -> dict:
-        """The object that `simspec run --json` prints for a recording of the rejection rule."""
         tests = asdict(self.tests) | {"p_values": dict(self.tests.p_values), "power": POWER}
         if self.tests.detectable == float("inf"):
             tests["detectable"] = None
-        return {
-            "policy": self.policy,
+        return super().summary() | {
             "rule": "rejection",
             "replay_equal": self.equal,
             "alarms": self.tests.alarms,
             "tests": tests,
-            "speedup_simulated": None if self.simulated is None else round(self.simulated, 4),
-            "speedup_measured": round(self.measured, 4),
-            "committed_per_round": round(self.committed, 4),
             "committed_per_round_replayed": self.replayed and round(self.replayed, 4),
-            "device": self.device,
-            "doubt": self.doubt,
-            "engines": dict(self.engines),
         }
 
     def describe(self) -> str:
@@ -366,7 +385,7 @@ recording (None for a drafter that was not recorded), and in wall-clock time |
             f"{outcome}; a false alarm has probability {tests.risk:g} at most (each test "
             f"{tests.level:.2g}); a loss of {tests.detectable:.2%} of accepted tokens is detected "
             f"with probability {POWER}\n"
-            f"{_told_seconds(self)}"
+            f"{self.told_seconds}"
         )
 
 
@@ -403,38 +422,13 @@ def run_sampled(
         spent = np.mean([_by_sequence(r, cost.seconds(r)) for r in replays], 0)
         simulated = float(trace.rows * cost.baseline / spent.sum())
         replayed = float(trace.rows / np.mean([len(r) for r in replays]))
-    committed = sum(len(r.token) for r in ran) / len(rounds)
-    here = device_name(pair.target.decoder.device)
-    measured, error = _speedups(ran, plain, (np.diff(trace.offset) * cost.baseline, spent))
-    predicted = Claim(chosen.name, simulated or np.nan, replayed or np.nan)
-    return SampledOutcome(
-        policy=chosen.name,
-        tests=tests,
-        simulated=simulated,
-        measured=measured,
-        device=cost.device,
-        committed=committed,
-        replayed=replayed,
-        results=tuple(ran),
-        engines=engines_of(pair.target, pair.drafter),
-        prices=source_of(cost, here),
-        doubt=doubt(predicted, Claim(chosen.name, measured, committed), error, cost, here),
-    )
+    told = _seconds(pair, trace, chosen.name, cost, ran, plain, simulated, spent, replayed)
+    return SampledOutcome(**vars(told), tests=tests, replayed=replayed)
 
 
 def _by_sequence(rounds: Rounds, seconds: np.ndarray) -> np.ndarray:
     """Seconds of rounds, summed over each sequence."""
     return np.diff(np.concatenate(([0.0], np.cumsum(seconds)))[rounds.offset])
-
-
-def _told_seconds(outcome: "Outcome | SampledOutcome") -> str:
-    """What `simspec run` says of the seconds."""
-    if outcome.doubt:
-        return outcome.doubt
-    told = f"speedup {outcome.measured:.3f} measured, "
-    if outcome.simulated is None:
-        return told + "no replay of this drafter"
-    return told + f"{outcome.simulated:.3f} simulated {outcome.prices}"
 
 
 def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
@@ -450,31 +444,13 @@ def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A policy run for real on a recording, compared with its replay.
-
-    | field | meaning |
-    | --- | --- |
-    | simulated, measured | speedup over plain decoding: modelled (None for a drafter that was not \
-recorded), and in wall-clock time |
-    | committed | output tokens per round |
-    | engines | engine that the target and the drafter ran on |
-    | prices, doubt | the costs that predict, in words; why the seconds are not settled, or "" |
+class Outcome(RunSeconds):
+    """A run on a recording, compared with its replay.
 
     Beams have no replay: their output is compared, and their own rounds are priced.
     """
 
-    policy: str
     comparison: Comparison
-    simulated: float | None
-    measured: float
-    device: str
-    texts: tuple
-    committed: float
-    results: tuple = ()
-    engines: Mapping[str, str] = field(default_factory=dict)
-    prices: str = ""
-    doubt: str = ""
 
     @property
     def equal(self) -> bool:
@@ -488,26 +464,18 @@ recorded), and in wall-clock time |
         return (
             f"{self.policy}: {compared.rounds} rounds compared, "
             f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures: {equal}; "
-            f"{_told_seconds(self)}"
+            f"{self.told_seconds}"
         )
 
     def summary(self) -> dict:
-        """The object that `simspec run --json` prints."""
         found = self.comparison
-        return {
-            "policy": self.policy,
+        return super().summary() | {
             "replay_equal": found.equal,
             "lossless": found.lossless,
             "rounds_compared": found.rounds,
             "exceptions": [asdict(f) for f in found.exceptions],
             "failures": [asdict(f) for f in found.failures],
             "text_flips": len(found.text_flips),
-            "speedup_simulated": None if self.simulated is None else round(self.simulated, 4),
-            "speedup_measured": round(self.measured, 4),
-            "committed_per_round": round(self.committed, 4),
-            "device": self.device,
-            "doubt": self.doubt,
-            "engines": dict(self.engines),
         }
 
 
@@ -544,24 +512,10 @@ def run_on(
         replayed, seconds = _replayed(trace, policy, seed, cost, ran)
         spent = _by_sequence(replayed, seconds)
         simulated = float(trace.rows * cost.baseline / spent.sum())
-    committed = sum(len(r.token) for r in ran) / sum(len(r.position) for r in ran)
-    here = device_name(pair.target.decoder.device)
-    measured, error = _speedups(ran, plain, (np.diff(trace.offset) * cost.baseline, spent))
-    predicted = Claim(policy.name, simulated or np.nan, np.nan if foreign else committed)
-    return Outcome(
-        policy.name,
-        # the recording's draft margins are no evidence for another drafter
-        compare(trace, policies.BUILTIN["fixed"](0) if foreign else policy, replayed, ran),
-        simulated,
-        measured,
-        cost.device,
-        tuple(r.token for r in ran),
-        committed,
-        tuple(ran),
-        engines_of(pair.target, pair.drafter),
-        source_of(cost, here),
-        doubt(predicted, Claim(policy.name, measured, committed), error, cost, here),
-    )
+    told = _seconds(pair, trace, policy.name, cost, ran, plain, simulated, spent)
+    # the recording's draft margins are no evidence for another drafter
+    compared = compare(trace, policies.BUILTIN["fixed"](0) if foreign else policy, replayed, ran)
+    return Outcome(**vars(told), comparison=compared)
 
 
 def _replayed(

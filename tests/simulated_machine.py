@@ -14,11 +14,8 @@ class Machine:
     """A clock that advances only while a layer passes rows.
 
     Layers take `slowness()` times as long as they should. Where they do not, all plain steps are
-    alike, and one measures the machine's pace.
-
-    | option | meaning |
-    | --- | --- |
-    | computes | layers compute; where only the clock is read, `stand_in` is as good |
+    alike, and one measures the machine's pace. computes: where only the clock is read, `stand_in`
+    is as good as layers that compute.
     """
 
     def __init__(self, monkeypatch, slowness=None, computes=True):

@@ -21,12 +21,9 @@ from toy_lm import NEW
 from transformers import AutoModelForCausalLM
 
 from real.drafters import BUILTIN
-from real.engines import RELEASED, EngineSettings, ModelDraft, Request
+from real.engines import RELEASED, EngineSettings, ModelDraft
 from real.engines.adapter import WORKERS, served_form
-from real.engines.compare import accepted_by_position
 from real.engines.export_drafter import SERVED, UNSERVED, drafter_of, export_drafter
-from real.engines.rows import Row
-from real.engines.worker import Finished
 from real.model.draft_head import DraftVocabularyHead
 
 CASES = {
@@ -314,51 +311,3 @@ def module_of(name):
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
     return module
-
-
-def engine_row(trace, s, k, budget):
-    """A row of vLLM's passes over a recorded text, by the definition: K drafts from row 1 on."""
-    run = trace.run[trace.offset[s] : trace.offset[s + 1]].tolist()
-    prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]].tolist()
-    tokens = trace.token[trace.offset[s] : trace.offset[s + 1]].tolist()[:budget]
-    passes, at = [(1, 0, 0)], 1
-    while at < budget:
-        accepted = min(run[at], k)
-        passes.append((accepted + 1, k, accepted))
-        at += accepted + 1
-    done = Finished(
-        trace.meta.ids[s], tuple(tokens), tuple(passes), (0.0,) * len(passes), 0, 0, "length"
-    )
-    return Row(0, 0, k, None, Request(trace.meta.ids[s], tuple(prompt), budget), done)
-
-
-def test_acceptance_by_position_counts_drafts_within_the_text(world, written):
-    name, folder, _ = written["model"]
-    trace, past = world.record(name, folder, random_prompts(6), 3, 20), 0
-    about = {"engine": "vllm", "draft": {"method": "model", "model": "d"}}
-    for budget in range(9, 18):
-        rows = [engine_row(trace, s, k, budget) for k in (2, 3) for s in range(6)]
-        counted = accepted_by_position(about, rows, trace)
-        for k in (2, 3):
-            drafts, held = 0, [0] * k
-            for row in (row for row in rows if row.k == k):
-                at = 1
-                for emitted, _, accepted in row.finished.passes[1:]:
-                    drafts, within = drafts + 1, min(accepted, budget - at)
-                    past += within < accepted
-                    held = [count + (j < within) for j, count in enumerate(held)]
-                    at += emitted
-            assert counted[k] == [(drafts, count, count) for count in held]
-            assert 0 < held[0] < drafts
-    assert past
-    row, place = next(
-        (number, place)
-        for number, row in enumerate(rows)
-        for place, (_, _, accepted) in enumerate(row.finished.passes)
-        if row.k == accepted == 2
-    )
-    passes = list(rows[row].finished.passes)
-    passes[place] = (3, 2, 1)  # control: the engine accepts one less than the replay
-    rows[row] = replace(rows[row], finished=replace(rows[row].finished, passes=tuple(passes)))
-    drafts, engine, predicted = accepted_by_position(about, rows, trace)[2][1]
-    assert engine == predicted - 1

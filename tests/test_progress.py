@@ -12,7 +12,7 @@ JOBS = (
     "audit.forced_decoding.decode_forced", "audit.auditor.audit", "contest.contest",
     "record.recorder.record_to",
     "audit.forced_decoding.decode_forced_sampled", "rerun.run_sampled",
-    "rerun.run_on", "measure.price.measure", "measure.price.measure_table",
+    "rerun.run_on", "measure.price.measure", "measure.price.measure_several",
     "rerun.rerun", "record.recorder.record",
     "train.train.train_drafter", "train.skip_search.find",
     "train.train.train_weights", "train.loop.fit",

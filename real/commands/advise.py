@@ -316,7 +316,7 @@ def _record_model(
 ) -> "Trace":
     """The recording of a draft model along texts, from its checkpoint."""
     from real.drafters.model import ModelDrafter
-    from real.model_settings import dtype_of
+    from real.pair import dtype_of
     from real.record.texts import record_texts_by_model
 
     drafter = ModelDrafter.load_alone(folders[str(draft.model)], dtype_of(dtype), "cpu")

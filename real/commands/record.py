@@ -142,7 +142,8 @@ def record(settings: RecordSettings) -> None:
 
 
 def _record_text(settings: RecordSettings) -> None:
-    from real.model_settings import check_models, dtype_of
+    from real.model_settings import check_models
+    from real.pair import dtype_of
     from real.record.texts import text_recorder, written_texts
 
     path, models = settings.from_text, settings.models

@@ -8,7 +8,6 @@ from real.engines.adapter import (
     NgramDraft,
     PolicyDraft,
     find_environment,
-    is_installed,
 )
 from real.engines.worker import EngineError, Finished, Patience, Ready, Request, Worker
 
@@ -26,5 +25,4 @@ __all__ = [
     "Request",
     "Worker",
     "find_environment",
-    "is_installed",
 ]

@@ -327,14 +327,6 @@ def _first_words(python: Path, arguments: Sequence[str]) -> bytes:
     return answer
 
 
-def is_installed(engine: Engine) -> bool:
-    """Whether the engine's environment is there and in the tested range."""
-    try:
-        return engine.was_tested(find_environment(engine).version)
-    except ValueError:
-        return False
-
-
 def llamacpp_options(settings: EngineSettings) -> dict[str, Any]:
     """The "start" object; ValueError for folders, and n-grams that ngram-simple cannot match."""
     for model in (settings.model, getattr(settings.draft, "model", None)):

@@ -169,31 +169,6 @@ def compare_rows(
     return RunCheck(compared, passes, counters, tuple(differences), left_out, exact)
 
 
-def accepted_by_position(
-    about: Mapping[str, Any], rows: Sequence[Row], recording: Trace
-) -> dict[int, list[tuple[int, int, int]]]:
-    """{k: [(drafts, accepted, predicted), ..]}: drafts whose first j tokens are accepted, j = 1 ...
-
-    Of a model's or a head's drafts of k tokens, within the text, over requests that the recording
-    covers and that have its text.
-    """
-    rules, apart = convention_of(about), text_differences(rows, recording)
-    differing = {(d.id, d.k, d.block) for d in apart}
-    found = {}
-    for k in sorted({row.k for row in rows if row.k and not row.policy and row.force is None}):
-        own = [row for row in rows if row.arm == (k, "")]
-        own = [row for row in own if (row.request.id, k, row.block) not in differing]
-        kept, predicted = predicted_passes(own, k, rules, None, recording)
-        both = [
-            (clipped(row.finished.passes, len(row.finished.tokens)), predicted.sequence(s))
-            for s, row in enumerate(kept)
-        ]
-        columns = [[a for pair in both for _, d, a in pair[side] if d] for side in (0, 1)]
-        engine, expected = ([sum(a >= j for a in c) for j in range(1, k + 1)] for c in columns)
-        found[k] = [(len(columns[0]), *counts) for counts in zip(engine, expected)]
-    return found
-
-
 def _count(passes: Sequence[tuple[int, int, int]], counter: str) -> int:
     return {
         "passes": len(passes),

@@ -1,34 +1,15 @@
 """Trained drafters in the form that a released engine loads."""
 
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from real.drafters import BUILTIN, eagle, medusa, model
 from real.engines.adapter import served_form
+from real.files import whole_folder
 from real.model.checkpoint import end_tokens
 from real.model.draft_head import load_vocabulary
 from real.model.stored_weights import sha256
 from real.pair import load_pair
-
-
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """A folder that becomes `out`, missing or empty until then, at the end or not at all."""
-    part = out.with_name(f".{out.name}.part")  # a killed job leaves it; the next one starts anew
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    try:
-        yield part
-        if out.is_dir():
-            out.rmdir()  # it is empty
-        os.replace(part, out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
 
 SERVED = {"model": ("vllm", "transformers"), "eagle": ("vllm",), "medusa": ("vllm",)}
 """Engines that load a drafter of ours as it drafts, by the drafter's name."""
@@ -60,11 +41,7 @@ def drafter_of(folder: Path) -> str:
 def export_drafter(folder: Path, target: Path, engine: str, out: Path) -> dict:
     """Writes a trained drafter in the form that an engine loads, and returns what it wrote.
 
-    | drafter | engine | written |
-    | --- | --- | --- |
-    | model | vllm, transformers | `out`: a Llama checkpoint |
-    | eagle, medusa | vllm | `out`: config.json and model.safetensors |
-
+    `out` gets config.json and model.safetensors; a draft model's are a Llama checkpoint.
     ValueError for a drafter that the engine does not load, by name, an `out` that holds files, and
     as loading the drafter raises it.
     """
@@ -83,7 +60,7 @@ def export_drafter(folder: Path, target: Path, engine: str, out: Path) -> dict:
         raise ValueError(f"{target} is no folder; expected the target's transformers checkpoint")
     pair = load_pair(folder, name, target=target, weights=folder)
     decoder, drafter = pair.target.decoder, cast(Any, pair.drafter)
-    with _whole_folder(out) as part:
+    with whole_folder(out) as part:
         if name == "model":
             token = load_vocabulary(folder, decoder.config.vocab)
             ends = end_tokens(folder, decoder.config.vocab)

@@ -247,15 +247,9 @@ def _parts(K: int, verify: list, empty: Any) -> dict[str, Any]:
 
 
 def _replicates(K: int, verify: list[list[float]]) -> dict[str, Any]:
-    zeros = [0.0] * len(verify)
-    return {
-        "draft": [[0.0] * (K + 1)] * len(verify),
-        "verify": np.round(verify, DIGITS).tolist(),
-        "catch_up": [[0.0]] * len(verify),
-        "overhead": zeros,
-        "feature": zeros,
-        "node": zeros,
-    }
+    zeros = {part: [one] * len(verify) for part, one in _parts(K, [], 0.0).items()}
+    del zeros["baseline"]  # the unit of the others
+    return zeros | {"verify": np.round(verify, DIGITS).tolist()}
 
 
 def steps(passes: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -347,24 +341,16 @@ def _between(sizes: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarra
 
 @dataclass(frozen=True)
 class Speedup:
-    """Predicted and measured speedup of a draft length over plain decoding after the prompt.
-
-    | field | meaning |
-    | --- | --- |
-    | predicted_interval, measured_interval | None for under MIN_PROMPTS prompts, or waves of them |
-    | tokens | a pass after the prompt emits, which bounds the speedup: see `simspec.cost.gate` |
-    | halves | measured over predicted, of the prompts timed first and last; None: one prompt |
-
-    Costs with few timing blocks, or without spread, give predictions without an interval.
-    """
+    """Predicted and measured speedup of a draft length over plain decoding after the prompt."""
 
     k: int
     predicted: float
-    predicted_interval: stats.Estimate | None
+    predicted_interval: stats.Estimate | None  # None for few prompts or waves, or doubtful costs
     measured: float
-    measured_interval: stats.Estimate | None
+    measured_interval: stats.Estimate | None  # None for under MIN_PROMPTS prompts or waves
     policy: str = ""
-    tokens: float = float("inf")
+    tokens: float = float("inf")  # that a pass after the prompt emits: the speedup's bound
+    # measured over predicted, of the prompts timed first and last; None: one prompt
     halves: tuple[float, float] | None = None
 
     @property

@@ -66,12 +66,10 @@ Text = Annotated[str, Meta(max_length=1000)]
 class StepCell:
     """Steps of one batch size, context and draft length."""
 
-    # batch, context: sequences that decode together, and their tokens before the first step
-    batch: Size
-    context: Size
+    batch: Size  # sequences that decode together
+    context: Size  # their tokens before the first step
     k: Length  # drafts of each sequence in a step; 0: a plain step
-    # share of drafts that the engine accepts where it accepted the one before
-    rate: Annotated[float, Meta(ge=0, le=1)]
+    rate: Annotated[float, Meta(ge=0, le=1)]  # of drafts accepted after an accepted one
     tokens: Annotated[float, Meta(ge=1, le=65)]  # emitted in a step, of each sequence
     # mean seconds of a step, of each block of consecutive steps
     seconds: Annotated[tuple[Second, ...], Meta(min_length=1, max_length=1000)]

@@ -79,14 +79,12 @@ class Finished:
     """One request's output and its passes of the target, plain passes included."""
 
     id: Text
-    tokens: tuple[Token, ...]  # the output, its end token included where the engine keeps it
-    # (emitted, drafted, accepted) of each pass, the prompt's pass first; not trimmed
-    passes: tuple[Pass, ...]
-    pass_seconds: tuple[float, ...]  # seconds of each pass
-    # first_seconds, seconds: from the start of this request to its first token, and its last
-    first_seconds: float
-    seconds: float
-    stopped: Literal["end", "length"]  # "end": an end token; "length": max_tokens
+    tokens: tuple[Token, ...]  # its end token included where the engine keeps it
+    passes: tuple[Pass, ...]  # the prompt's pass first; not trimmed
+    pass_seconds: tuple[float, ...]
+    first_seconds: float  # from the start of this request to its first token
+    seconds: float  # to its last
+    stopped: Literal["end", "length"]  # by an end token, or max_tokens
 
     def check(self, request: Request) -> None:
         """ValueError unless it can be the answer to this request.

@@ -262,13 +262,8 @@ Run = Callable[[], list[float]]
 class BatchedPasses:
     """Times single passes of `batch` sequences after `context` cached rows of random numbers.
 
-    | job | passes |
-    | --- | --- |
-    | verify j | the target and its head over j + 1 rows; the first j have passed `shared` layers |
-    | steps | the drafter and its head, K steps of one row each |
-    | backlog b | the first step, over b + 1 rows |
-
-    Picking tokens, verification and a batched engine's own work are not included.
+    The target's over j + 1 rows, and the drafter's: K steps of a row, and the first after a backlog
+    of b, over b + 1. Picking tokens, verification and a batched engine's own work are not included.
     """
 
     def __init__(
@@ -306,10 +301,7 @@ class BatchedPasses:
     @torch.inference_mode()
     def run(self, job: Job, times: int, counted: bool = True) -> None:
         """Allocates the job's cache, runs it once unmeasured, then `times` times."""
-        if job.kind == STEPS:
-            once = self._steps()
-        else:
-            once = {VERIFY: self._verify, BACKLOG: self._catch_up}[job.kind](job.size)
+        once = self._passes(job)
         once()
         for _ in range(times):
             seconds = once()
@@ -352,63 +344,33 @@ class BatchedPasses:
             device=self.decoder.device,
         )
 
-    def _verify(self, drafted: int) -> Run:
-        decoder, start = self.decoder, self.context
-        cache, token = self._random_cache(decoder), self._tokens(drafted + 1)
-        done = drafted if self.shared else 0
-        hidden = decoder.embed(token[:, :done])
+    def _passes(self, job: Job) -> Run:
+        """The job's passes; the first rows have passed the shared layers, in the target's pass."""
+        lm, rows = (self.decoder if job.kind == VERIFY else self.lm), job.size + 1
+        kept, starts = (rows if job.kind == VERIFY else 1), [self.context]
+        if job.kind == STEPS:
+            starts = [self.context + i for i in range(self.K)]
+        elif job.kind == BACKLOG:
+            starts = [self.context - job.size]
+        cache, token = self._random_cache(lm), self._tokens(rows)
+        hidden = lm.embed(token[:, : job.size if self.shared else 0])
+        return lambda: [self._pass(lm, cache, token, hidden, kept, start) for start in starts]
 
-        def once():
-            begin = self._now()
-            rotation, mask = _positions(decoder, start, drafted + 1)
-            x, layers = decoder.embed(token[:, done:]), range(len(decoder.layers))
-            if done:  # as Target._pass: the last draft catches up through the shared layers
-                last = tuple(t[done:] for t in rotation)
-                x = decoder.run(x, layers[: self.shared], last, mask[done:], cache, start + done)
-                x, layers = torch.cat((hidden, x), 1), layers[self.shared :]
-            decoder.logits(decoder.run(x, layers, rotation, mask, cache, start))
-            return [self._now() - begin]
-
-        return once
-
-    def _steps(self) -> Run:
-        cache, token = self._random_cache(self.lm), self._tokens(1)
-
-        def once():
-            seconds = []
-            for i in range(self.K):
-                begin = self._now()
-                self._step(cache, token, self.context + i, None)
-                seconds.append(self._now() - begin)
-            return seconds
-
-        return once
-
-    def _catch_up(self, rows: int) -> Run:
-        cache, token = self._random_cache(self.lm), self._tokens(rows + 1)
-        hidden = self.lm.embed(token[:, :rows])
-
-        def once():
-            begin = self._now()
-            self._step(cache, token, self.context - rows, hidden)
-            return [self._now() - begin]
-
-        return once
-
-    def _step(self, cache: KVCache, token: Tensor, start: int, hidden: Tensor | None) -> None:
-        """A draft step; the target's pass has taken the backlog through shared layers."""
-        lm, rows = self.lm, token.shape[1]
-        skipped = rows - 1 if self.shared else 0
-        rotation, mask = _positions(lm, start, rows)
-        x = lm.embed(token[:, skipped:])
+    def _pass(
+        self, lm: Decoder, cache: KVCache, token: Tensor, hidden: Tensor, kept: int, start: int
+    ) -> float:
+        """Seconds of a pass over these rows, with the logits of the last `kept` ones."""
+        begin, done = self._now(), hidden.shape[1]
+        rotation, mask = _positions(lm, start, token.shape[1])
+        x = lm.embed(token[:, done:])
         if self.shared:
-            last = tuple(t[skipped:] for t in rotation)
-            last_mask = None if mask is None else mask[skipped:]
-            x = lm.run(x, range(self.shared), last, last_mask, cache, start + skipped)
-            if skipped and hidden is not None:
-                x = torch.cat((hidden, x), 1)
-        layers = range(self.shared, len(lm.layers))
-        lm.logits(lm.run(x, layers, rotation, mask, cache, start)[:, -1])
+            last = tuple(t[done:] for t in rotation)
+            last_mask = None if mask is None else mask[done:]
+            x = lm.run(x, range(self.shared), last, last_mask, cache, start + done)
+            x = torch.cat((hidden, x), 1) if done else x
+        x = lm.run(x, range(self.shared, len(lm.layers)), rotation, mask, cache, start)
+        lm.logits(x[:, -kept:])
+        return self._now() - begin
 
     def _now(self) -> float:
         self.wait()

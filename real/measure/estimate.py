@@ -206,12 +206,9 @@ class Priced:
     """Properties of a drafter on which the assembly of its costs depends."""
 
     K: int
-    nodes: int
-    """Largest tree; 0: chains alone."""
-    resumes: bool
-    """Verification skips layers that its drafts have run: its passes are its own."""
-    computes: bool
-    """It runs a model, so that a draft can slow the pass after it."""
+    nodes: int  # largest tree; 0: chains alone
+    resumes: bool  # verification skips layers that its drafts have run: its passes are its own
+    computes: bool  # it runs a model, so that a draft can slow the pass after it
 
 
 def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:

@@ -70,12 +70,9 @@ class BestLength:
     acceptance: str
     K: int
     speedup: float
-    row: int
-    """Rows of the pass that decides,"""
-    half_width: float
-    """and its relative half-width."""
-    loss: float
-    """Share that K loses to the best length, 95% quantile over replicates."""
+    row: int  # rows of the pass that decides,
+    half_width: float  # and its relative half-width
+    loss: float  # share that K loses to the best length, 95% quantile over replicates
 
     @property
     def settled(self) -> bool:
@@ -327,27 +324,7 @@ def measure(
     that a lookup finds up to context / 2 tokens. A sequence's first round counts only for a length
     that no later round drafted. ValueError where the drafter never offers some length.
     """
-    return measure_table(target, drafter, rule, K, settings, progress).at()
-
-
-def measure_table(
-    target: Target,
-    drafter: Drafter,
-    rule: Rule,
-    K: int,
-    settings: MeasureSettings,
-    progress: Progress = quiet,
-    timer: Callable[[], float] = perf_counter,
-) -> CostTable:
-    """`measure` at every batch size B and context C, in seconds of a round of the whole batch.
-
-    cell(B, C) = batched(B, C) + max(loop(C) - batched(1, C), 0), entry by entry, for draft, verify
-    and baseline. catch_up adds the difference of batched passes and is at least 0. overhead and
-    feature stay those of one sequence. A cell beyond the device's memory is None.
-    """
-    entry = Entry(target, drafter, rule, K)
-    (table,) = measure_several([entry], settings, None, progress, timer=timer)
-    return table
+    return measure_several([Entry(target, drafter, rule, K)], settings, None, progress)[0].at()
 
 
 def measure_several(
@@ -357,7 +334,12 @@ def measure_several(
     progress: Progress = quiet,
     timer: Callable[[], float] = perf_counter,
 ) -> list[CostTable]:
-    """The costs of every entry; plain decoding and verification are timed once a rule.
+    """`measure` of every entry; plain decoding and verification are timed once a rule.
+
+    At batch size B and context C, in seconds of a round of the whole batch, cell(B, C) =
+    batched(B, C) + max(loop(C) - batched(1, C), 0), entry by entry, for draft, verify and baseline.
+    catch_up adds the difference of batched passes and is at least 0. overhead and feature stay
+    those of one sequence. A cell beyond the device's memory is None.
 
     Every repeat runs all jobs of all cells in one new random order; the warm-up is not counted. All
     entries' targets share their weights. `unfinished` keeps the rounds until all are done: a killed

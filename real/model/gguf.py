@@ -1,6 +1,5 @@
 """GGUF files: sizes and options are checked, then transformers converts them into a checkpoint."""
 
-import shutil
 import struct
 from contextlib import redirect_stderr
 from importlib.util import find_spec
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from real.files import read_card, replace_json
+from real.files import read_card, replace_json, whole_folder
 from real.model.checkpoint import (
     ATTENTION,
     FAMILIES,
@@ -54,9 +53,7 @@ def import_gguf(path: Path, out: Path, dtype: torch.dtype = torch.float32) -> di
     if missing := [name for name in ("gguf", "accelerate") if find_spec(name) is None]:
         raise ValueError(f"GGUF files need {' and '.join(missing)}: pip install 'simspec[gguf]'")
     ends = check_gguf(path)
-    part = out.with_name(f".{out.name}.part")  # a killed import leaves it; the next starts anew
-    shutil.rmtree(part, ignore_errors=True)
-    try:
+    with whole_folder(out) as part:
         _convert(path, part, dtype, ends)
         card = {
             "source": path.name,
@@ -66,11 +63,6 @@ def import_gguf(path: Path, out: Path, dtype: torch.dtype = torch.float32) -> di
             "tokenizer_sha256": tokenizer_sha256(load_tokenizer(part)),
         }
         replace_json(part / "card.json", card)
-        if out.is_dir():
-            out.rmdir()  # it is empty
-        part.rename(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return card
 
 

@@ -479,7 +479,7 @@ def write_card(out: Path, trace: Trace, origin: PromptOrigin, recorded: int) -> 
     """Writes the data card of a recording of `recorded` prompts next to it, and returns it."""
     described = card(out, trace)
     if origin.left_out is not None:
-        described["prompts"] = origin.left_out.to_json() | {"recorded": recorded}
+        described["prompts"] = asdict(origin.left_out) | {"recorded": recorded}
     replace_json(out.with_suffix(".json"), described)
     return described
 

@@ -4,7 +4,7 @@ import hashlib
 import lzma
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -182,7 +182,7 @@ def read_prompt_set(
     prompts = [prompt.token for part, _ in parts for prompt in part]
     prompts += list(text_windows(form, text, min(WINDOW, longest)))
     left_out = sum((left for _, left in parts), LeftOut())
-    found = split_prompts(prompts, given | {"left_out": left_out.to_json()}, settings.seed)
+    found = split_prompts(prompts, given | {"left_out": asdict(left_out)}, settings.seed)
     _save(found, work)
     note = f"{len(found.training)} prompts, {len(found.heldout)} held out"
     progress("prompts", 1, 1, ", ".join(part for part in (note, left_out.describe()) if part))

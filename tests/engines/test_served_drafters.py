@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from served_drafters import DRAFT_TOKENS, make_world, random_prompts
 
 from real.engines import RELEASED, EngineSettings, ModelDraft, Worker, find_environment
-from real.engines.compare import accepted_by_position, compare_rows
+from real.engines.compare import compare_rows
 from real.engines.export_drafter import export_drafter
 from real.engines.rows import read_rows
 from real.engines.run import Plan, choose_prompts, run_on_engine
@@ -82,12 +82,7 @@ def test_every_pass_is_that_of_the_replay(world, tmp_path, case):
     result = compare_rows(about, rows, recording)
     assert result.requests == len(ks) * PROMPTS
     assert not result.differences, result.differences[0]
-    positions = accepted_by_position(about, rows, recording)
-    for k in ks[1:]:
-        assert len(positions[k]) == k
-        assert all(engine == predicted for _, engine, predicted in positions[k])
-        passes, first, _ = positions[k][0]
-        assert 0 < first < passes
+    assert all(result.counters[k]["num_accepted_tokens"][0] > 0 for k in ks[1:])
     other = recording.select(list(reversed(range(PROMPTS))))
     moved = type(recording)(**{**vars(recording), "run": other.run, "rank": None})
     assert compare_rows(about, rows, moved).exceptions  # control: other drafts, other passes

@@ -1,6 +1,7 @@
 """Measured costs on a simulated clock that only layers advance; and on the real clock."""
 
 from dataclasses import replace
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -9,11 +10,10 @@ from simulated_machine import LAUNCH, ROW, SHARED, TARGET, Machine, layers
 from toy_lm import DRAFTERS, PREFIX, RULES, toy_pair
 
 from real.decode.features import AcceptancePredictor
-from real.draft import Silent
 from real.drafters.prompt_lookup import PromptLookupDrafter
 from real.measure import MeasureSettings, blocks, price
-from real.measure.price import measure, measure_table
-from real.measure.timing import MAX_BACKLOG, VERIFY, Job
+from real.measure.price import Entry, measure, measure_several
+from real.measure.timing import MAX_BACKLOG
 from real.progress import quiet
 from simspec import CostModel, sweep, synthetic
 from simspec.cost.table import load_cost
@@ -40,6 +40,10 @@ def expected(name, batch):
     return draft, verify, catch_up, layers(TARGET, 1, batch)
 
 
+def measure_table(*entry, settings, progress=quiet, timer):
+    return measure_several([Entry(*entry)], settings, None, progress, timer)[0]
+
+
 def figures(cost):
     return cost.draft.tolist(), cost.verify.tolist(), cost.catch_up.tolist(), cost.baseline
 
@@ -48,7 +52,8 @@ def table_of(name, machine, rule="greedy", progress=quiet, **sizes):
     target, drafter = toy_pair(name)
     sizes = {"batch": (1, 2, 5), "context": (6, 12), "repeats": 1, "seconds": 0.0} | sizes
     settings = MeasureSettings(**sizes)
-    return measure_table(target, drafter, RULES[rule], K, settings, progress, machine.now)
+    entry = target, drafter, RULES[rule], K
+    return measure_table(*entry, settings=settings, progress=progress, timer=machine.now)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -106,9 +111,10 @@ def steps_of(monkeypatch, paced):
             patched.setattr("real.measure.timing.Pace.typical", 0.0)
             patched.setattr("real.measure.price.LoopPrices.settle", lambda self: None)
         changing = Machine(patched, lambda: 2.0 + np.sin(changing.time / 3000), False)
-        target, drafter = toy_pair("model")
         settings = MeasureSettings((1, 4), (24,), 0.0, repeats=6)
-        table = measure_table(target, drafter, RULES["greedy"], K, settings, timer=changing.now)
+        table = measure_table(
+            *toy_pair("model"), RULES["greedy"], K, settings=settings, timer=changing.now
+        )
     costs = {batch: table.at(batch, 24) for batch in table.batch}
     return {b: np.concatenate((c.draft, c.verify)) / c.baseline for b, c in costs.items()}
 
@@ -173,7 +179,7 @@ def test_trees_are_priced_by_rows(name, sublayers, machine):
     assert cost.node == pytest.approx(sublayers * ROW, abs=1e-9)
 
 
-@pytest.mark.parametrize("name, K", [("medusa", 5), ("hydra", 5), ("prompt_lookup", 30)])
+@pytest.mark.parametrize("name, K", [("medusa", 5), ("prompt_lookup", 30)])
 def test_depth_never_drafted_is_refused(name, K, machine):
     with pytest.raises(
         ValueError,
@@ -231,25 +237,6 @@ def test_overhead_features_and_predictors_count_readings(monkeypatch):
     assert cost.catch_up.tolist() == [0] * (MAX_BACKLOG + 1)
 
 
-def test_first_pass_is_not_counted(machine):
-    seconds = iter([100, 1, 5, 2, 3, 100, 7, 9, 8, 7])
-    now = [0.0]
-
-    def timer():
-        timer.calls += 1
-        if timer.calls % 2 == 0:
-            now[0] += next(seconds)
-        return now[0]
-
-    timer.calls = 0
-    target, drafter = toy_pair("model")
-    bare = blocks.BatchedPasses(target.decoder, drafter.lm, 0, 1, 2, 4, timer=timer)
-    bare.run(Job(VERIFY, 0), 4)
-    bare.run(Job(VERIFY, 1), 4, counted=False)
-    assert bare.times == {Job(VERIFY, 0): [[1], [5], [2], [3]]}
-    assert float(np.median(bare.times[Job(VERIFY, 0)])) == 2.5
-
-
 def test_batch_costs_at_least_its_bare_passes():
     one = CostModel([0, 1], [4, 5], [0, 1, 1, 1, 1], 0.5, 4, feature=0.25)
 
@@ -287,17 +274,6 @@ def test_cell_beyond_memory_is_none(machine, monkeypatch):
             table_of("model", machine, batch=(1, 2), context=contexts)
 
 
-def test_drafters_without_a_model_are_measured_alone(machine):
-    target, _ = toy_pair("model")
-    for batch, words in (
-        ((1, 2), "'none' is no separate language model"),
-        ((1,), "never drafted 1"),
-    ):
-        settings = MeasureSettings(batch, (6,), 0.0)
-        with pytest.raises(ValueError, match=words):
-            measure_table(target, Silent(), RULES["greedy"], K, settings, timer=machine.now)
-
-
 def test_backlog_is_limited_by_the_context(machine):
     table = table_of("model", machine, batch=(2,), context=(2,))
     # what the loop finds, and of the batch's own part two rows at most
@@ -309,7 +285,7 @@ def test_backlog_is_limited_by_the_context(machine):
 def test_real_clock_table_is_positive_and_prices_a_sweep(name, tmp_path):
     target, drafter = toy_pair(name)
     sizes = MeasureSettings((1, 3), (4, 8), 0.0)
-    table = measure_table(target, drafter, RULES["greedy"], 2, sizes)
+    table = measure_table(target, drafter, RULES["greedy"], 2, settings=sizes, timer=perf_counter)
     for row in table.cells:
         for cell in row:
             assert (cell.verify > 0).all()

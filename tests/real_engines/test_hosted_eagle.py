@@ -189,6 +189,3 @@ def test_a_head_of_another_target_is_refused(tmp_path):
     with pytest.raises(WeightsError, match="eagle.json") as error:
         make(config)
     assert "\n" not in str(error.value)
-    config.additional_config = {"simspec": {}}
-    with pytest.raises(ValueError, match='expected a folder in "eagle"'):
-        make(config)

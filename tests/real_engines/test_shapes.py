@@ -292,12 +292,10 @@ class FakeEngine:
 
 
 @pytest.mark.parametrize("sets_k", [True, False])
-def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, monkeypatch, sets_k):
+def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, fake_vllm, sets_k):
     """Engines that set K in place run all lengths in turns; others start one each, plain twice."""
     log = []
-    environment = SimpleNamespace(version="0.33.0", python=Path("python"), package="vllm")
-    monkeypatch.setattr("real.engines.find_environment", lambda *_: environment)
-    monkeypatch.setattr("real.engines.Worker", lambda engine, *_: FakeEngine(engine, log, sets_k))
+    fake_vllm(log, sets_k)
     given = ("engine", "measure", "vllm", "--model", "llama-3.1-8b", "--drafter", "eagle3",
              "--recording", "random:1024,4096", "--concurrent", 1, "--concurrent", 64,
              "--depth", 7, "--out", "c.json")  # fmt: skip
@@ -326,13 +324,22 @@ def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, monkeypatch, sets_k):
     assert step_table(read_steps(tmp_path / "c.json.steps.json")).to_dict() == table.to_dict()
 
 
-def test_an_engine_that_dies_is_one_line(tmp_path, monkeypatch):
+@pytest.fixture
+def fake_vllm(monkeypatch):
+    """vLLM replaced by a FakeEngine with these options, called before a command."""
+    environment = SimpleNamespace(version="0.33.0", python=Path("python"), package="vllm")
+    monkeypatch.setattr("real.engines.find_environment", lambda *_: environment)
+
+    def use(*options):
+        monkeypatch.setattr("real.engines.Worker", lambda e, *_: FakeEngine(e, *options))
+
+    return use
+
+
+def test_an_engine_that_dies_is_one_line(tmp_path, fake_vllm):
     config(tmp_path)
     said = "vllm 0.33.0 was ended by signal 9"
-    monkeypatch.setattr(
-        "real.engines.find_environment", lambda *_: SimpleNamespace(version="0.33.0")
-    )
-    monkeypatch.setattr("real.engines.Worker", lambda e, *_: FakeEngine(e, [], False, said))
+    fake_vllm([], False, said)
     _, error = simspec(*MEASURE, cwd=tmp_path, code=2)
     assert error.splitlines()[-1] == f"simspec: {said}"
     assert not (tmp_path / "c.json").exists()
@@ -356,12 +363,9 @@ SHAPES_REFUSED = [
 
 
 @pytest.mark.parametrize("changed,options,reason", SHAPES_REFUSED, ids=range(len(SHAPES_REFUSED)))
-def test_shapes_that_cannot_be_timed_are_one_line(tmp_path, monkeypatch, changed, options, reason):
+def test_shapes_that_cannot_be_timed_are_one_line(tmp_path, fake_vllm, changed, options, reason):
     config(tmp_path, **changed)
-    monkeypatch.setattr(
-        "real.engines.find_environment", lambda *_: SimpleNamespace(version="0.32.0")
-    )
-    monkeypatch.setattr("real.engines.Worker", lambda e, *_: FakeEngine(e, [], True))
+    fake_vllm([], True)
     _, error = simspec(*MEASURE, *options, cwd=tmp_path, code=2)
     assert reason in error
     assert error.count("\n") == 1

@@ -278,8 +278,9 @@ def test_seconds_are_medians():
 
 def test_first_run_is_not_counted():
     bare, ran = passes(), []
-    bare._verify = lambda size: lambda: [ran.append(size)] and [float(len(ran))]
+    bare._passes = lambda job: lambda: [ran.append(job)] and [float(len(ran))]
     bare.run(Job(VERIFY, 0), 3)
+    bare.run(Job(VERIFY, 1), 4, counted=False)
     assert bare.times == {Job(VERIFY, 0): [[2.0], [3.0], [4.0]]}
 
 

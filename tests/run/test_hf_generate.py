@@ -1,7 +1,6 @@
 """Contestants write the recorded sequences, transformers too; sampled, it draws from the rule."""
 
 import json
-import logging
 from dataclasses import replace
 from functools import cache
 
@@ -129,18 +128,6 @@ def test_what_transformers_cannot_run_is_refused(models, tmp_path):
         "assistant_confidence_threshold": 0.0,
     }
     assert parse_method("assisted:heuristic,5,0") == ("assisted", options)
-
-
-def test_only_one_transformers_warning_is_filtered(models):
-    load_hf_model(models / "model", "float64", "cpu")
-    log = logging.getLogger("transformers.generation.utils")
-
-    def shown(message):
-        record = logging.LogRecord(log.name, logging.WARNING, "", 0, message, (), None)
-        return log.filter(record)
-
-    assert shown("another warning")
-    assert not shown("Passing `generation_config` together with generation-related arguments")
 
 
 def test_coupled_policies_write_the_recorded_sequences_and_transformers_its_own(models):
