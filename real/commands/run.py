@@ -147,24 +147,20 @@ def run(settings: Run) -> None:
         if settings.compare:
             table, about = compare_recording(settings, progress)
         elif settings.teacher_force:
-            forced = force_recording(settings, progress)
+            said, summary, sound = force_recording(settings, progress)
         else:
-            outcome, _, _ = run_recording(settings, progress)
+            outcome = run_recording(settings, progress)
+            said, summary = outcome.describe(), outcome.summary()
+            sound = outcome.equal and not outcome.doubt
     if settings.compare:
         show(table, settings.as_json, **(about if settings.as_json else {}))
         if "remark" in table and table.remark.notna().any():
             raise typer.Exit(1)
         return
-    if settings.teacher_force:
-        said, sound = forced.describe(), forced.comparison.sound
-        summary, engines = forced.summary(), dict(forced.engines)
-    else:
-        said, sound = outcome.describe(), outcome.equal and not outcome.doubt
-        summary, engines = outcome.summary(), dict(outcome.engines)
     if settings.as_json:
         print(json.dumps(summary))
     else:
-        print_text(f"{said}; {describe_engines(engines)}")
+        print_text(f"{said}; {describe_engines(summary['engines'])}")
     if not sound:
         raise typer.Exit(1)
 
@@ -197,10 +193,8 @@ def _measured_rows(trace: Trace, submitted: int) -> int:
     return _timing(submitted).context[-1] + max_new_tokens(max(trace.K, submitted))
 
 
-def run_recording(
-    settings: Run, progress: Progress = quiet
-) -> "tuple[Outcome | SampledOutcome, Trace, Pair]":
-    """Runs the policy: (outcome, the prompts that ran, models)."""
+def run_recording(settings: Run, progress: Progress = quiet) -> "Outcome | SampledOutcome":
+    """Runs the policy on the recording's prompts."""
     from real.audit.runs import emitted_sequences, run_header, save_run
     from real.rerun import (
         chain_policy,
@@ -235,7 +229,7 @@ def run_recording(
         drawn = rerun_rule(trace, settings.seed)
         header = run_header(drawn, pair, outcome.policy, trace.meta.end_tokens)
         save_run(settings.save, header, emitted_sequences(trace, outcome.results))
-    return outcome, trace, pair
+    return outcome
 
 
 def compare_recording(
@@ -298,28 +292,10 @@ def compare_recording(
     return table, kept.saved.settings | {"git": ", ".join(kept.saved.revisions)}
 
 
-@dataclass(frozen=True)
-class ForcedRun:
-    """A policy on forced sequences: its comparison with the recording, and the engines that ran."""
+def force_recording(settings: Run, progress: Progress = quiet) -> tuple[str, dict[str, Any], bool]:
+    """(the printed line, the object of --json, whether all is sound).
 
-    policy: str
-    dtype: str
-    comparison: "ForcedComparison | SampledForcedComparison"
-    engines: dict[str, str]
-
-    def summary(self) -> dict[str, Any]:
-        """The object that `simspec run --teacher-force --json` prints."""
-        about = {"policy": self.policy, "dtype": self.dtype, "engines": self.engines}
-        return about | self.comparison.summary()
-
-    def describe(self) -> str:
-        """The line that it prints else."""
-        return f"{self.policy} in {self.dtype}: {self.comparison.describe()}"
-
-
-def force_recording(settings: Run, progress: Progress = quiet) -> ForcedRun:
-    """Runs the policy on the recorded sequences, and compares its rounds with them.
-
+    Runs the policy on the recorded sequences, and compares its rounds with them.
     Under the rejection rule a drafted token is accepted with its probability given the recorded
     tokens, by the replay's own draws.
     """
@@ -342,15 +318,16 @@ def force_recording(settings: Run, progress: Progress = quiet) -> ForcedRun:
     replayed = replay(trace, chosen, seed=seed, cost=cost)  # which refuses trees
     pair = settings.models.load_for(trace, settings.recording)
     check_predictors(pair.drafter, trace, [chosen])
-    models = pair.target, pair.drafter
+    models, dtype = (pair.target, pair.drafter), settings.models.dtype
     plan = chain_plan(chosen, trace.K, seed, cost)
     forcing = relabel(progress, f"forcing {chosen.name}")
     comparison: ForcedComparison | SampledForcedComparison
     if sampled:
         ran, tested = decode_forced_sampled(*models, plan, trace, seed, forcing)
-        dtype = settings.models.dtype
         comparison = compare_forced_sampled(trace, replayed, ran, tested, dtype, seed)
     else:
         ran, divergences = decode_forced(*models, plan, trace, forcing)
         comparison = compare_forced(trace, replayed, ran, divergences)
-    return ForcedRun(chosen.name, settings.models.dtype, comparison, engines_of(*models))
+    about = {"policy": chosen.name, "dtype": dtype, "engines": engines_of(*models)}
+    said = f"{chosen.name} in {dtype}: {comparison.describe()}"
+    return said, about | comparison.summary(), comparison.sound

@@ -462,7 +462,7 @@ class Samples:
         computed: int,
         seconds: Sequence[float],
         first: bool,
-        passes: Sequence[tuple[int, float]] = (),
+        passes: Sequence[tuple[int, float]],
     ) -> None:
         """Files a draft that was not verified, between two one-row passes."""
         timed = TimedRound(first, computed, 0, 0, np.array(seconds), *_beside(passes, 0))
