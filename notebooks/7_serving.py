@@ -29,8 +29,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec.cost.batch import parse_terms
 from simspec.cost.roofline import DEVICES, SHAPES, roofline_table
+from simspec.cost.table import load_cost
 from simspec.engines import Export, Import
 from simspec.engines.exports import lengths_by_batch, read_vllm, write_export
 from simspec.engines.import_report import depth_counts, depth_curve, length_at, not_concluded
@@ -321,33 +321,28 @@ axes[0].legend(fontsize=6)
 # ## The batch
 #
 # Sequences run in lock step: a pass verifies the tokens of all, and a step waits for the longest
-# draft in it. The costs are of others: SpecDecode-Bench's terms for a model of 8 billion weights
-# and EAGLE on an H100, for each pass, token and cached token. They answer a question: what if this
-# acceptance were theirs? Left at 128 cached tokens a sequence, right at 4096.
+# draft in it. The costs are of others: vLLM 0.26 measured on an H200, with Llama-3.1-8B's shape, an
+# EAGLE-3 head and 1,024 tokens of context (docs/gpu.md). They answer a question: what if this
+# acceptance were theirs?
 #
-# **Look for:** the best K falling as the batch grows, until no draft pays. With a long context a
-# step is mostly the reading of caches, drafted or not, and drafting pays in larger batches.
+# **Look for:** the gain falling as the batch grows, and the longest draft falling first.
 
 # %%
-TERMS = "pass=5.886,token=0.02101,kv=3.926e-5,draft_round=2.135,draft_row=0.00084,overhead=1.207"
-stated = parse_terms(TERMS).cost(8, 1024, name="EAGLE on an H100, stated")
-sizes = (1, 8, 64, 512) if FAST else (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-for axis, context in zip(axes, (128.0, 4096.0)):
-    plan = BatchPlan(batch=sizes, context=(context,))
-    found = batch_rows(trace, stated, plan)
-    for colour, K in zip(COLOURS, (1, 2, 4, 8)):
-        curve = [row.fixed(K).value for row in found]
-        axis.plot(sizes, curve, "o-", ms=3, color=colour, label=f"K = {K}")
-    best = ", ".join(f"{row.batch}: {row.best}" for row in found)
-    (crossing,) = crossings(trace, stated, plan, found)
-    ends = f"up to batch {crossing.last.batch}" if crossing.last else "in no batch"
-    print(f"context {context:g}: best K by batch {best}; drafting pays {ends} of those asked")
-    axis.axhline(1, color="grey", lw=0.8)
-    axis.set_xscale("log", base=2)
-    axis.set(xlabel="batch", title=f"{context:g} cached tokens")
-axes[0].set_ylabel("modeled speedup")
-axes[0].legend(fontsize=8)
+measured = load_cost("h200-vllm-0.26")
+plan = BatchPlan(batch=measured.batch, context=measured.context)
+found = batch_rows(trace, measured, plan)
+figure, axis = plt.subplots(figsize=(5, 3.2))
+for colour, K in zip(COLOURS, (1, 3, 5, 7)):
+    curve = [row.fixed(K).value for row in found]
+    axis.plot(measured.batch, curve, "o-", ms=3, color=colour, label=f"K = {K}")
+best = ", ".join(f"{row.batch}: {row.best}" for row in found)
+(crossing,) = crossings(trace, measured, plan, found)
+ends = f"up to batch {crossing.last.batch}" if crossing.last else "in no batch"
+print(f"best K by batch {best}; drafting pays {ends} of those asked")
+axis.axhline(1, color="grey", lw=0.8)
+axis.set_xscale("log", base=2)
+axis.set(xlabel="batch", ylabel="modeled speedup")
+axis.legend(fontsize=8)
 
 # %% [markdown]
 # ## The line that an engine reads

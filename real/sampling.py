@@ -28,14 +28,6 @@ MIN_TEMPERATURE = 1e-6
 class Rule:
     """How a token is picked from logits; the same for target and drafter.
 
-    | field | meaning |
-    | --- | --- |
-    | name | see below |
-    | temperature | divides the logits first; 1.0 where greedy |
-    | seed | of the noise, or of the draws |
-    | top_k | only the k best tokens are candidates; 0: all |
-    | top_p | then only the fewest best tokens with this share of the probability left, in (0, 1] |
-
     | name | pick |
     | --- | --- |
     | greedy | argmax of the logits |
@@ -48,10 +40,10 @@ distributed as `probs` |
     """
 
     name: str = "greedy"
-    temperature: float = 1.0
-    seed: int = 0
-    top_k: int = 0
-    top_p: float = 1.0
+    temperature: float = 1.0  # divides the logits first; 1.0 where greedy
+    seed: int = 0  # of the noise, or of the draws
+    top_k: int = 0  # only the k best tokens are candidates; 0: all
+    top_p: float = 1.0  # then the fewest best with this share of the probability left, in (0, 1]
 
     def __post_init__(self):
         if self.name not in ("greedy", "coupled", "rejection"):

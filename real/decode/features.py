@@ -294,21 +294,6 @@ def encode_features(names: tuple[str, ...], values: np.ndarray) -> tuple[np.ndar
     return code, edge
 
 
-def read_features(
-    names: tuple[str, ...],
-    logits: Tensor | None,
-    temperature: float,
-    log_odds: Mapping[str, Tensor] = {},
-    token: Tensor | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """`encode_features` of `feature_values`."""
-    if not names:
-        assert logits is not None
-        return np.empty((len(logits), 0), np.uint8), np.empty((len(logits), 0))
-    values = feature_values(names, logits, temperature, log_odds, token)
-    return encode_features(names, values.cpu().numpy())
-
-
 class FeatureReader:
     """Reads the features `names` of drafted steps: `begin` a sequence, `read` each step, `learn`
     after each pass.

@@ -19,29 +19,19 @@ from simspec.trace.trace import Rounds, Trace, committed
 
 @dataclass(frozen=True)
 class Convention:
-    """The rules by which an engine drafts and counts.
+    """The rules by which an engine drafts and counts."""
 
-    | field | meaning |
-    | --- | --- |
-    | name | of the engine, and of its drafting method where that decides |
-    | first_draft | first row with a draft; 1: the pass over the prompt emits one token alone |
-    | cap | most draft tokens with L tokens left: tokens_left L - 1; none K; one_left K, 0 at |
-    |  | L = 1 |
-    | end_token | an accepted end token is counted: accepted; last_only: only as the last token of |
-    |  | its draft; bonus: never, since the text's last token is the target's own, also at its |
-    |  | limit |
-    | drafts_end | whether a draft may hold an end token |
-    | past_end | whether accepted tokens after the end of the text are counted |
-    | fill | drafts: every pass submits K draft tokens, or what the cap leaves, past an end token |
-    |  | too |
-    """
-
-    name: str
+    name: str  # of the engine, and of its drafting method where that decides
+    # the first row with a draft; 1: the pass over the prompt emits one token alone
     first_draft: Literal[0, 1] = 1
+    # most draft tokens with L tokens left: L - 1, K, or K and 0 at L = 1
     cap: Literal["tokens_left", "none", "one_left"] = "tokens_left"
+    # an accepted end token is counted always, only as the last token of its draft, or never, since
+    # the last token of an output is the target's own
     end_token: Literal["accepted", "last_only", "bonus"] = "accepted"
-    drafts_end: bool = True
-    past_end: bool = False
+    drafts_end: bool = True  # a draft may hold an end token
+    past_end: bool = False  # accepted tokens after the end of the output are counted
+    # drafts: every pass submits K draft tokens, or what the cap leaves, past an end token too
     fill: Literal["none", "drafts"] = "none"
 
 

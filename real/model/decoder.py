@@ -104,16 +104,11 @@ class KVCache:
 
 
 class StaticKVCache:
-    """A window of fixed tensors over a cache's first rows, with the rows that a pass writes.
-
-    | field | meaning |
-    | --- | --- |
-    | key, value | the window; attention covers all of it, and a mask says which rows are valid |
-    | row `[n]` | int64 tensor: the cache rows that the pass writes |
-    | layer_forward | runs the layers of the pass in place of `DecoderLayer.forward`; None: eager |
+    """A window of fixed tensors over a cache's first rows, and the rows int64 `[n]` that a pass
+    writes. Attention covers the whole window, and a mask says which rows are valid.
 
     Nothing in it depends on the sequence's length, as a captured pass requires
-    (`real.model.captured_passes`).
+    (`real.model.captured_passes`). layer_forward: in place of `DecoderLayer.forward`.
     """
 
     def __init__(
@@ -331,18 +326,13 @@ def initialize(model: nn.Module, seed: int) -> None:
 class Decoder(nn.Module):
     """Embedding, layers, final norm and head.
 
-    | attribute | meaning |
-    | --- | --- |
-    | frequency `[head_dim / 2]`, scaling | in place of the default rotary frequencies |
-    | context | most tokens of a sequence; None: not known |
-    | window | tokens that sliding-window attention sees; None: all |
-
-    Attention is computed in full: sequences longer than the window are refused (`check_length`).
+    frequency `[head_dim / 2]` and scaling replace the default rotary frequencies. Attention is
+    computed in full: sequences longer than the window are refused (`check_length`).
     """
 
     head: Any  # nn.Linear; of a drafter, maybe a `DraftVocabularyHead`
-    context: int | None = None
-    window: int | None = None
+    context: int | None = None  # most tokens of a sequence; None: not known
+    window: int | None = None  # tokens that sliding-window attention sees; None: all
 
     def __init__(
         self, config: DecoderConfig, frequency: Tensor | None = None, scaling: float = 1.0

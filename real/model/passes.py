@@ -199,13 +199,8 @@ def full_pass(lm: Decoder, token: Tensor) -> tuple[Tensor, KVCache]:
 class TargetPass:
     """A recorded sequence as its target reads it, computed in one pass on first use.
 
-    | attribute | meaning |
-    | --- | --- |
-    | target | the decoder |
-    | prompt_length | tokens of the prompt |
-    | token int64 `[m]` | the prompt and all new tokens but the last |
-    | hidden `[m, width]` | the target's last hidden states |
-    | cache | the target's KV cache of these rows |
+    Its rows are the prompt and all new tokens but the last, `token` int64 `[m]`; `hidden`
+    `[m, width]` and `cache` are the target's of these rows.
     """
 
     def __init__(self, target: Decoder, prompt: list[int], new_tokens: list[int]):
@@ -301,13 +296,8 @@ class BranchCache:
 
 
 class RaggedKVCache:
-    """A `KVCache` to the layers: one sequence a slot, each with its own number of cached rows.
-
-    | field | meaning |
-    | --- | --- |
-    | key, value | `[layers, slots, kv_heads, capacity, head_dim]` |
-    | length | cached rows of each sequence; the first `len(length)` slots are in use |
-    """
+    """A `KVCache` to the layers, `[layers, slots, kv_heads, capacity, head_dim]`: one sequence a
+    slot, each with its own number of cached rows; the first `len(length)` slots are in use."""
 
     def __init__(self, decoder: Decoder, slots: int, capacity: int):
         whole = decoder.cache(batch=slots, capacity=capacity)

@@ -1,86 +1,13 @@
-"""Costs of sequences decoded together: BatchCost of a step, TokenCost by tokens."""
+"""Costs of sequences decoded together in a step."""
 
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
-from simspec.cost.provenance import convert_fields
 from simspec.cost.table import CostTable
-
-ROWS = 64
-"""Rows of a pass that a stated cost lists; more are on the same line."""
-Time = Annotated[float, Meta(ge=0, le=1e6)]
-
-
-@dataclass(frozen=True)
-class TokenCost:
-    """Seconds of the parts of a round; all >= 0, `fixed` + `token` > 0."""
-
-    # fixed ("pass" in a text), token, kv: pass of the target, its rows, cached tokens it reads
-    fixed: Time
-    token: Time = 0.0
-    kv: Time = 0.0
-    step: Time = 0.0  # pass in which a sequence has several rows: another kernel
-    # draft, draft_row, draft_kv: draft step, its further rows, cached tokens it reads
-    draft: Time = 0.0
-    # draft_round, overhead: round that drafts; round, and plain step
-    draft_round: Time = 0.0
-    draft_row: Time = 0.0
-    draft_kv: Time = 0.0
-    overhead: Time = 0.0
-
-    def __post_init__(self) -> None:
-        convert_fields(self, "terms of a cost")
-        if not self.fixed + self.token > 0:
-            raise ValueError("pass and token are 0, expected a pass to take time")
-
-    def cost(self, K: int, context: float = 0.0, name: str = "cost") -> CostModel:
-        """The CostModel of one sequence with `context` cached tokens, for drafts of up to K."""
-        drafts, rows = np.arange(K + 1), np.arange(max(K, ROWS) + 1)
-        steps = (self.draft + self.draft_kv * context) * drafts
-        return CostModel(
-            draft=steps + self.draft_round * (drafts > 0),
-            verify=self.fixed
-            + self.token * (rows + 1)
-            + self.kv * context
-            + self.step * (rows > 0),
-            catch_up=np.zeros(1),
-            overhead=self.overhead,
-            baseline=self.overhead + self.fixed + self.token + self.kv * context,
-            name=name,
-            node=self.draft_row,
-            kv_verify=self.kv,
-            kv_draft=self.draft_kv,
-            step=self.step,
-            context=context,
-        )
-
-
-def parse_terms(text: str) -> TokenCost:
-    """The costs of a text such as 'pass=5.9,token=0.02,draft=0.4', in milliseconds.
-
-    ValueError for unknown, repeated or missing names, and for values that are no times.
-    """
-    known = {"pass": "fixed"} | {each.name: each.name for each in fields(TokenCost)[1:]}
-    terms: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        if name not in known:
-            raise ValueError(f"{name[:40]!r} is no term, expected some of {', '.join(known)}")
-        if known[name] in terms:
-            raise ValueError(f"{name} is given twice, expected once")
-        try:
-            terms[known[name]] = float(value) / 1000
-        except ValueError:
-            raise ValueError(f"{name} is {value[:40]!r}, expected milliseconds") from None
-    if "fixed" not in terms:
-        raise ValueError("pass is missing, expected the milliseconds of a pass of the target")
-    return TokenCost(**terms)
-
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]

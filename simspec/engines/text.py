@@ -186,18 +186,6 @@ def record_texts(
     )
 
 
-def texts_of(trace: Trace) -> list[WrittenText]:
-    """The prompts and outputs of a recording."""
-    parts = zip(trace.prompt_offset, trace.prompt_offset[1:], trace.offset, trace.offset[1:])
-    return [
-        WrittenText(
-            trace.meta.ids[s], trace.meta.tasks[s], trace.prompt[a:b], trace.token[c:d],
-            int(trace.budget[s]), trace.meta.temperature,
-        )
-        for s, (a, b, c, d) in enumerate(parts)
-    ]  # fmt: skip
-
-
 def _budget(text: WrittenText, end_tokens: Sequence[int]) -> int:
     """New tokens allowed; the text's length where it does not end with an end token."""
     ends = np.flatnonzero(np.isin(text.output, end_tokens))

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs
+from token_cost import TokenCost
 
 from simspec import CostModel, Rounds, Stepper, policies, sweep, synthetic
-from simspec.cost.batch import BatchCost, StepLoad, TokenCost, parse_terms
+from simspec.cost.batch import BatchCost, StepLoad
 from simspec.cost.rounds import next_backlog, round_seconds
 
 ROUND = st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 6)).map(
@@ -117,21 +118,3 @@ def test_a_batch_takes_its_pass_by_rows(drafted, seconds):
     if drafted == 3:
         seconds = np.interp(1.5, [0, 1, 2], [1, 1.4, 2])
     assert BatchCost(cost, 2).seconds(load)[0] == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("token=1", "pass is missing"),
-        ("pass=1,pass=2", "pass is given twice"),
-        ("pass=1,x=2", "'x' is no term"),
-        ("pass=one", "pass is 'one', expected milliseconds"),
-        ("pass=-1", "fixed is -0.001, expected float >= 0.0"),
-        ("pass=nan", "fixed is nan, expected float"),
-        ("pass=0", "expected a pass to take time"),
-        ("", "'' is no term"),
-    ],
-)
-def test_terms_that_are_none(text, words):
-    with pytest.raises(ValueError, match=words):
-        parse_terms(text)

@@ -397,8 +397,7 @@ def test_recordings_of_the_rejection_rule_hold_orders(tmp_path):
     table = sweep(
         trace, ["dynamic_tree:8", "dynamic_tree:beams"], 0.1, replicates=2, progress=False
     )
-    assert table.policy.tolist() == ["dynamic_tree:8"] * 2 + ["dynamic_tree:beams"] * 2
-    assert (table.groupby("policy").committed_per_round.nunique() == 1).all()
+    assert table.policy.tolist() == ["dynamic_tree:8", "dynamic_tree:beams"]  # which draw nothing
     assert (table.committed_per_round > 1).all()
     with pytest.raises(TraceError, match="whose nodes are not drawn"):
         sweep(trace, ["static:2x1"], CostModel.from_ratio(0.1, 6, 63), progress=False)

@@ -297,7 +297,7 @@ BROKEN = {
     "train it again": lambda f: (f / "theta.safetensors").unlink(),
     "not a predictor: Expecting": lambda f: (f / "theta.json").write_text("{"),
     "not a predictor": lambda f: (f / "theta.json").write_text("[1]"),
-    "not a predictor: maximum recursion": lambda f: (f / "theta.json").write_text("[" * 100_000),
+    "predictor: it is nested too deeply": lambda f: (f / "theta.json").write_text("[" * 100_000),
 }
 
 

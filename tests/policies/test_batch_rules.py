@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from token_cost import TokenCost
 
-from simspec.cost.batch import BatchCost, StepLoad, StepSeconds, TokenCost
+from simspec.cost.batch import BatchCost, StepLoad, StepSeconds
 from simspec.cost.table import CostTable
 from simspec.policies import parse_batch
 from simspec.policies.adaptive_verification import AcceptanceEstimator

@@ -30,6 +30,7 @@ from simspec.cost.model import CostModel
 WORLD, MEMO = prompts(40, budget=32), dict()
 TASKS = {request.id: "task" for request, _ in WORLD}
 DEPTH = 6
+SLOW = os.environ.get("SIMSPEC_SLOW")  # 200 machines, else 8
 KINDS = "idle", "noisy", "co-tenant", "one sample"
 
 
@@ -94,26 +95,16 @@ def advised(folder, seed):
     return machine.kind, "setting", 1 - own / best
 
 
-def advise_all(folder, monkeypatch, machines):
-    """Counts by kind and outcome; no setting loses."""
+def test_no_setting_loses(tmp_path, monkeypatch):
+    """And most of the idle machines get an answer."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
-    came = [advised(folder / str(seed), seed) for seed in range(machines)]
+    came = [advised(tmp_path / str(seed), seed) for seed in range(200 if SLOW else 8)]
     assert max(loss for _, _, loss in came) <= MOST_LOSS
     counts = Counter((kind, said) for kind, said, _ in came)
-    print(dict(sorted(counts.items())), f"most lost {max(loss for _, _, loss in came):.3f}")
-    return counts
-
-
-def test_no_setting_loses(tmp_path, monkeypatch):
-    counts = advise_all(tmp_path, monkeypatch, 8)
     assert {said for _, said in counts} >= {"setting", "not settled"}
-
-
-def test_no_setting_of_many_machines_loses(tmp_path, monkeypatch):
-    """And most of the idle ones get an answer."""
-    counts = advise_all(tmp_path, monkeypatch, 200)
-    answers = counts["idle", "setting"] + counts["idle", "do not draft"]
-    assert answers > 25 > counts["co-tenant", "setting"]
+    if SLOW:
+        answers = counts["idle", "setting"] + counts["idle", "do not draft"]
+        assert answers > 25 > counts["co-tenant", "setting"]
 
 
 def test_control_without_doubts_settings_lose(tmp_path, monkeypatch):

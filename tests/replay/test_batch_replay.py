@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs, traces
+from token_cost import TokenCost
 
 from simspec import CostModel, PolicyError, TraceError, policies, replay, synthetic
-from simspec.cost.batch import TokenCost, captured_rows
+from simspec.cost.batch import captured_rows
 from simspec.policies import BATCH_KINDS, parse, parse_batch
 from simspec.policy.batch import BatchPolicy, BatchRule, shared
 from simspec.replay import batches as loop

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs, traces
+from token_cost import TokenCost
 
 from simspec import CostModel, policies, replay, synthetic
-from simspec.cost.batch import BatchCost, TokenCost, batch_cost
+from simspec.cost.batch import BatchCost, batch_cost
 from simspec.cost.table import CostTable
 from simspec.replay import metrics
 from simspec.replay.batches import ENDS, BatchRules, plain_steps, policy_steps

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from shell import refused, simspec
+from token_cost import TokenCost
 
 from simspec import CostModel, policies, replay, synthetic
-from simspec.cost.batch import TokenCost
 from simspec.cost.table import CostTable
 from simspec.numerics.stats import ratio
 from simspec.replay.batches import BatchRules, batch_replay, plain_steps, policy_steps

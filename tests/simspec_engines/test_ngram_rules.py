@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from simspec import load_trace
 from simspec.engines.ngram import MOST_NGRAM, RULES, NgramRule, drafted_text, drafts, ngram_rule
-from simspec.engines.text import record_texts, texts_of
+from simspec.engines.text import WrittenText, record_texts
 
 ROOT = Path(__file__).parents[2]
 K, END = 5, 3
@@ -47,6 +47,18 @@ def test_one_pass_equals_a_search_at_every_position(prompt, output, rule, more):
         pairs = list(zip(shown, output[row:]))
         agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
         assert (held.depth[row], held.run[row]) == (depth, agreed), row
+
+
+def texts_of(trace):
+    """The prompts and outputs of a recording."""
+    parts = zip(trace.prompt_offset, trace.prompt_offset[1:], trace.offset, trace.offset[1:])
+    return [
+        WrittenText(
+            trace.meta.ids[s], trace.meta.tasks[s], trace.prompt[a:b], trace.token[c:d],
+            int(trace.budget[s]), trace.meta.temperature,
+        )
+        for s, (a, b, c, d) in enumerate(parts)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["greedy", "coupled"])
