@@ -49,8 +49,8 @@ def test_features_equal_their_definition(logits, temperature):
         assert abs(FEATURES[name](logprob).item() - wanted) < 1e-12
 
 
-def read_features(names, logits, temperature):
-    return encode_features(names, feature_values(names, logits, temperature, {}, None).numpy())
+def read_features(names, *given, **named):
+    return encode_features(names, feature_values(names, *given, **named).numpy())
 
 
 @HELD
