@@ -307,7 +307,12 @@ def pretrained(path: str | Path, config: Any, **options: Any) -> Any:
 
 def no_reports() -> None:
     """transformers prints no table of the names in a file: what is wrong with them is an error."""
-    logging.getLogger("transformers.modeling_utils").setLevel(logging.ERROR)
+    logging.getLogger("transformers.modeling_utils").addFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    """At a level of ERROR transformers would check a plan of tensor parallelism, and report it."""
+    return record.levelno >= logging.ERROR
 
 
 def _check_weights(folder: Path, config: DecoderConfig) -> None:

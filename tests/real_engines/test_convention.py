@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import traces, world, written
+from test_ngram_rules import texts_of
 
 from real.engines.convention import CONVENTIONS, clipped, engine_passes
 from simspec import CostModel, load_trace, replay
 from simspec.engines.ngram import ngram_rule
-from simspec.engines.text import record_texts, texts_of
+from simspec.engines.text import record_texts
 from simspec.policies import make
 from simspec.policies.fixed import fixed
 

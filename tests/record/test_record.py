@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shell import refused
+from test_features import read_features
 from toy_lm import DRAFTERS, END, PREFIX, RULES, ToyPairs, toy_pair, toy_prompts, toy_recording
 
-from real.decode.features import drafter_features, read_features
+from real.decode.features import drafter_features
 from real.draft import Silent
 from real.drafters import BUILTIN
 from real.measure import MeasureSettings

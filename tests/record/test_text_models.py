@@ -11,6 +11,7 @@ from fake_engine import FakeRunner, do_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shell import command, contents, refused, simspec
+from test_ngram_rules import texts_of
 from toy_lm import END, RULES, VOCAB, toy_decoder, toy_prompts, toy_recording, toy_target
 
 import real.record.texts
@@ -29,7 +30,7 @@ from real.record.rows import assemble
 from real.record.settings import describe
 from real.record.texts import record_texts_by_model
 from simspec import load_trace, replay
-from simspec.engines.text import WrittenText, texts_of
+from simspec.engines.text import WrittenText
 from simspec.policies.fixed import fixed
 from simspec.trace import quantization as grid
 from simspec.trace.file import ARRAYS
