@@ -9,8 +9,8 @@ FEW = 8
 AT_ONCE = 2
 """Most tokens of an answer that leaves nothing to draft."""
 NEARLY_ALL, MOST, MANY = 7 / 8, 1 / 2, 1 / 4
-"""Shares of answers that end at once and stop the command, that end at once and are told, and that
-repeat themselves and are told."""
+"""Shares of answers: that end at once and stop the command, that end at once and cause a remark,
+and that repeat themselves and cause a remark."""
 REPEATS, LONGEST_LOOP, LEAST_LOOP = 3, 64, 9
 """A loop is an n-gram of at most LONGEST_LOOP tokens, REPEATS times and over LEAST_LOOP tokens."""
 

@@ -265,7 +265,7 @@ class Shape:
         return int(layers * (attention * wide + mlp) + tables * wide)
 
     def cache_bytes(self, dtype: str, tokens: int) -> int:
-        """Bytes of the keys and values of so many tokens."""
+        """Bytes of the keys and values of `tokens` tokens."""
         layers = self.sizes["num_hidden_layers"] + 1  # a head has one more
         values = 2 * layers * self.sizes["num_key_value_heads"] * self.head
         return values * tokens * (4 if dtype == "float32" else 2)
@@ -343,7 +343,7 @@ class ShapePlan:
     threads: int = 1
 
     def prompt(self, context: int, lengths: int) -> int:
-        """Tokens of a prompt whose timed steps of so many lengths have the context in their middle.
+        """Prompt tokens at which the timed steps of all lengths have the context in their middle.
 
         As the worker has it, a batch begins anew once it has grown by a quarter.
         """

@@ -324,7 +324,7 @@ def _check_weights(folder: Path, config: DecoderConfig) -> None:
             f"{folder} holds an adapter (adapter_config.json), expected a whole model: "
             "merge it into its base model"
         )
-    packed = folder / "model.safetensors.xz"  # what stands beside it is no part of the model
+    packed = folder / "model.safetensors.xz"  # other files of the folder are no part of it
     held = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     if packed.exists() and not packed.with_suffix("").exists():
         held = MAX_RATIO * packed.stat().st_size

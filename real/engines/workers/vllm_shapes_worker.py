@@ -260,7 +260,7 @@ class ShapeEngine:
             self.engine.add_request(id, {"prompt_token_ids": turned}, sampling)
 
     def _steps(self, length, concurrent, block):
-        """Seconds of a block of steps in which every sequence has so many drafts, all rejected.
+        """Seconds of a block of steps in which every sequence has `length` drafts, all rejected.
 
         The first one is left out: it may verify drafts of the length before.
         """
