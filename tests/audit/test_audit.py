@@ -288,7 +288,7 @@ def test_a_margin_of_the_tolerance_itself_is_not_excused():
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, any_seconds):
     """A saved run of two bundled prompts."""
     directory = tmp_path_factory.mktemp("audit")
     cost = TRACES / "tiny-model-greedy.cost.json"
