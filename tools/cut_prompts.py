@@ -1,10 +1,10 @@
-"""Cuts the prompts of traces/smollm2 out of public sets, and the training prompts beside them.
+"""Cuts the prompts of traces/MODEL out of public sets, and the training prompts beside them.
 
-Usage: python tools/cut_prompts.py DATA/eval EXHIBIT.jsonl TRAINING.jsonl
+Usage: python tools/cut_prompts.py DATA/eval MODEL EXHIBIT.jsonl TRAINING.jsonl
 
-The first file has up to 20 prompts of each of five sets. The second has the other prompts of these
-sets and of four more, for drafters to learn from. No training prompt shares 13 words in a row with
-a prompt of the first file.
+The first file has as many prompts of each of the model's sets. The second has the other prompts of
+all sets, for drafters to learn from. No training prompt shares 13 words in a row with a prompt of
+the first file.
 """
 
 import json
@@ -17,19 +17,29 @@ from pathlib import Path
 import numpy as np
 
 TASKS = {
-    "mt_bench": "chat",
-    "gsm8k_test": "math",
-    "humaneval": "code",
-    "mts_dialog_test": "summary",
-    "tatqa_dev": "reading",
+    "smollm2": {
+        "mt_bench": "chat",
+        "gsm8k_test": "math",
+        "humaneval": "code",
+        "mts_dialog_test": "summary",
+        "tatqa_dev": "reading",
+    },
+    "coder": {
+        "humaneval": "humaneval",
+        "mbpp_sanitized": "mbpp",
+        "gsm8k_test": "gsm8k",
+        "mt_bench": "mt_bench",
+        "qmsum_test": "qmsum",
+        "spider_dev": "spider",
+    },
 }
-"""Files of the exhibit, and what their tasks are called there."""
-MORE = "mbpp_sanitized", "codesearchnet_queries", "qmsum_test", "spider_dev"
-"""Sets of training prompts alone. Spider's questions share their schemas: none of them is new to a
-drafter that learned from others."""
+"""Files of each model's recordings, and what their tasks are called there."""
+SETS = tuple(sorted(set().union(*TASKS.values()) | {"codesearchnet_queries"}))
+"""All sets. Spider's questions share their schemas: none of them is new to a drafter that learned
+from others of the same schema."""
 LOOPING = "mts-test2-58", "tatqa-dev-085", "tatqa-dev-163"
 """SmolLM2's greedy output repeats more than half of its 8-grams there."""
-PROMPTS = 20
+PROMPTS = {"smollm2": 20, "coder": 22}
 CHARACTERS = 80, 2400
 """Of a prompt of the exhibit: about 600 tokens at most."""
 
@@ -89,9 +99,10 @@ def leaks(turns: Iterable[str], taken: set[Run], instruction: int = 0) -> bool:
     return not taken.isdisjoint(word_runs(turns, instruction))
 
 
-def main(data: Path, exhibit: Path, training: Path) -> None:
+def main(data: Path, model: str, exhibit: Path, training: Path) -> None:
     shown, learned = [], []
-    for name in (*TASKS, *MORE):
+    tasks, count = TASKS[model], PROMPTS[model]
+    for name in (*tasks, *(other for other in SETS if other not in tasks)):
         with (data / f"{name}.jsonl").open(encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
         instruction = set_instruction([row["turns"][0] for row in rows])
@@ -101,13 +112,13 @@ def main(data: Path, exhibit: Path, training: Path) -> None:
             for i, row in enumerate(rows)
             if CHARACTERS[0] <= len(row["turns"][0]) <= CHARACTERS[1]
         ]
-        chosen = {fit[j * len(fit) // PROMPTS] for j in range(PROMPTS)} if name in TASKS else set()
+        chosen = {fit[j * len(fit) // count] for j in range(count)} if name in tasks else set()
         for i, row in enumerate(rows):
             prompt = {key: row[key] for key in ("id", "task", "source", "turns")}
             if i not in chosen:
                 learned.append((prompt, instruction))
             elif row["id"] not in LOOPING:
-                shown.append((prompt | {"task": TASKS[name]}, instruction))
+                shown.append((prompt | {"task": tasks[name]}, instruction))
     taken = set().union(*(word_runs(row["turns"], words) for row, words in shown))
     kept = [row for row, words in learned if not leaks(row["turns"], taken, words)]
     for path, prompts in ((exhibit, [row for row, _ in shown]), (training, kept)):
@@ -119,4 +130,5 @@ def main(data: Path, exhibit: Path, training: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    data, model, *files = sys.argv[1:]
+    main(Path(data), model, *map(Path, files))

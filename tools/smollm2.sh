@@ -9,7 +9,7 @@ text=(--target $M/target --prompts $M/prompts.jsonl --longest 700 --out $M --dty
 small=(--draft-vocab 8192)
 record=("$S" record $T/prompts.jsonl --models $M --budget 128)
 [ -e $M/prompts.jsonl ] || [ "$1" = costs ] || [ "$1" = engines ] ||
-  "$BIN/python" tools/cut_prompts.py "$DATA/eval" $T/prompts.jsonl $M/prompts.jsonl
+  "$BIN/python" tools/cut_prompts.py "$DATA/eval" smollm2 $T/prompts.jsonl $M/prompts.jsonl
 learn() { # fixed chats, code and prose
   [ -e $M/learn/text.jsonl ] || "$BIN/python" tools/cut_text.py "$DATA" $T/prompts.jsonl $M/learn
   chat=(--prompts $M/learn/chat.jsonl)
