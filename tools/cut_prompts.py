@@ -25,12 +25,12 @@ TASKS = {
         "tatqa_dev": "reading",
     },
     "coder": {
-        "humaneval": "humaneval",
-        "mbpp_sanitized": "mbpp",
-        "gsm8k_test": "gsm8k",
-        "mt_bench": "mt_bench",
-        "qmsum_test": "qmsum",
-        "spider_dev": "spider",
+        "humaneval": "code",
+        "mbpp_sanitized": "functions",
+        "gsm8k_test": "math",
+        "mt_bench": "chat",
+        "qmsum_test": "summary",
+        "spider_dev": "sql",
     },
 }
 """Files of each model's recordings, and what their tasks are called there."""
