@@ -16,7 +16,6 @@ COPIES = {
     "README.md": "index.md",
     "NOTATION.md": "notation.md",
     "CONTRIBUTING.md": "contributing.md",
-    "SCOPE.md": "scope.md",
     "CHANGELOG.md": "changelog.md",
     "traces/README.md": "bundled_recordings.md",
     "real/tiny/README.md": "embedded_models.md",
