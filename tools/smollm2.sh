@@ -2,14 +2,17 @@
 # How traces/smollm2 was made: BIN=.venv/bin DATA=FOLDER tools/smollm2.sh STEP, or `make smollm2-STEP`.
 #
 # Steps: eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines; rejection. Killed,
-# each command goes on where it was. DATA holds the public prompts that traces/README.md names.
+# each command goes on where it was. DATA holds the public prompts that traces/README.md names. Steps from recordings on
+# serve another pair too: MODELS TRACES (folders), DRAFTERS RULES BUDGET DEPTH (recordings), THREADS SECONDS_EACH (costs),
+# NAMES POLICIES PROMPTS TOKENS (compare).
 set -euo pipefail
-S=$BIN/simspec M=models/smollm2 T=traces/smollm2
+S=$BIN/simspec M=${MODELS:-models/smollm2} T=${TRACES:-traces/smollm2} THREADS=${THREADS:-2}
+shopt -s nullglob
 text=(--target $M/target --prompts $M/prompts.jsonl --longest 700 --out $M --dtype "${DTYPE:-bfloat16}" --threads 2)
 small=(--draft-vocab 8192)
-record=("$S" record $T/prompts.jsonl --models $M --budget 128)
+record=("$S" record $T/prompts.jsonl --models $M --budget "${BUDGET:-128}")
 [ -e $M/prompts.jsonl ] || [ "$1" = costs ] || [ "$1" = engines ] ||
-  "$BIN/python" tools/cut_prompts.py "$DATA/eval" smollm2 $T/prompts.jsonl $M/prompts.jsonl
+  "$BIN/python" tools/cut_prompts.py "$DATA/eval" "$(basename "$M")" $T/prompts.jsonl $M/prompts.jsonl
 learn() { # fixed chats, code and prose
   [ -e $M/learn/text.jsonl ] || "$BIN/python" tools/cut_text.py "$DATA" $T/prompts.jsonl $M/learn
   chat=(--prompts $M/learn/chat.jsonl)
@@ -45,24 +48,28 @@ case $1 in
     "$S" train early_exit "${fixed[@]}" 300000 "${early[@]}" --draft-vocab 4096 --set soft=true --rows 8 --set depth=3 --set own_head=true --steps 1500
     "$S" train predictors "${early[@]}" --set texts=60 ;;
   recordings)
-    all=(--drafter prompt_lookup --drafter early_exit --drafter eagle --drafter glide --drafter medusa --drafter model)
-    mkdir -p $T/greedy $T/coupled $T/rejection
-    "${record[@]}" "${all[@]}" --depth 16 --rule greedy --out $T/greedy
-    "${record[@]}" "${all[@]}" --depth 8 --rule coupled --temperature 0.8 --out $T/coupled
-    "${record[@]}" "${all[@]}" --depth 8 --rule rejection --temperature 1 --out $T/rejection ;;
+    all=$(printf -- '--drafter %s ' ${DRAFTERS:-prompt_lookup early_exit eagle glide medusa model})
+    for rule in ${RULES:-greedy coupled rejection}; do
+      case $rule in greedy) drawn=(16) ;; coupled) drawn=(8 --temperature 0.8) ;; *) drawn=(8 --temperature 1) ;; esac
+      mkdir -p $T/$rule
+      "${record[@]}" $all --depth "${DEPTH:-${drawn[0]}}" --rule $rule "${drawn[@]:1}" --out $T/$rule
+    done ;;
   costs) # weights that are not at hand are drawn at random in their sizes: seconds do not depend on values
-    "$BIN/python" tools/untrained.py sizes $M $T/drafters/{eagle,glide,medusa,early_exit,model}.json
-    "$S" measure $(printf -- '--for %s ' $T/{greedy,coupled,rejection}/*.parquet) --models $M --threads 2 --seconds 20 ;;
+    [ -n "${DRAFTERS:-}" ] ||
+      "$BIN/python" tools/untrained.py sizes $M $T/drafters/{eagle,glide,medusa,early_exit,model}.json
+    "$S" measure $(printf -- '--for %s ' $T/{greedy,coupled,rejection}/*.parquet) --models $M --threads $THREADS \
+      --seconds "${SECONDS_EACH:-20}" ;;
   untrained) # n-grams of a suffix tree, and the target without layers 12 to 19
     mkdir -p $M/untrained
     "${record[@]}" --drafter suffix --drafter self_skip --depth 8 --rule greedy --out $M/untrained ;;
   compare) # speedups predicted and measured, a quarter of an hour each, alone
-    for name in greedy/eagle coupled/eagle greedy/prompt_lookup; do
-      "$S" run $T/$name.parquet --compare --cost $T/$name.cost.json --models $M --threads 2 --prompts 20 --budget 32 \
-        --policy fixed:2 --policy beta_ts --policy cost_ts --save $T/measured/compare-${name/\//-}.json
+    for name in ${NAMES:-greedy/eagle coupled/eagle greedy/prompt_lookup}; do
+      "$S" run $T/$name.parquet --compare --cost $T/$name.cost.json --models $M --threads $THREADS \
+        --prompts "${PROMPTS:-20}" --budget "${TOKENS:-32}" --save $T/measured/compare-${name/\//-}.json \
+        $(printf -- '--policy %s ' ${POLICIES:-fixed:2 beta_ts cost_ts})
     done ;;
   engines) # costs and speedups on the released engines, with n-grams and the target without eight of its layers
-    [ -e $M/draft/model.safetensors ] || "$BIN/python" tools/untrained.py layers $M/target $M/draft 12 19
+    [ -e $M/draft/model.safetensors ] || "$BIN/python" tools/untrained.py skip $M/target $M/draft 12 19
     tools/engines.sh "$BIN" $M $T/engines ;;
   rejection) # small recordings of the embedded drafters, for tests: 8 prompts of each task, K = 5
     "$S" record "$DATA"/eval/{gsm8k_test,humaneval,mbpp_sanitized,mt_bench,qmsum_test,mts_dialog_test,tatqa_dev,spider_dev}.jsonl \
