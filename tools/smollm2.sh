@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # How traces/smollm2 was made: BIN=.venv/bin DATA=FOLDER tools/smollm2.sh STEP, or `make smollm2-STEP`.
 #
-# Steps: eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines; rejection. Killed,
-# each command goes on where it was. DATA holds the public prompts that traces/README.md names. Steps from recordings on
-# serve another pair too: MODELS TRACES (folders), DRAFTERS RULES BUDGET DEPTH (recordings), THREADS SECONDS_EACH (costs),
-# NAMES POLICIES PROMPTS TOKENS (compare).
+# Steps: run (README's figures); eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines;
+# rejection. Killed, each command goes on where it was. DATA holds the public prompts that traces/README.md names.
+# Steps from recordings on serve another pair too: MODELS TRACES (folders), DRAFTERS RULES BUDGET DEPTH (recordings),
+# THREADS SECONDS_EACH (costs), NAMES POLICIES PROMPTS TOKENS (compare).
 set -euo pipefail
 S=$BIN/simspec M=${MODELS:-models/smollm2} T=${TRACES:-traces/smollm2} THREADS=${THREADS:-2}
 shopt -s nullglob
 text=(--target $M/target --prompts $M/prompts.jsonl --longest 700 --out $M --dtype "${DTYPE:-bfloat16}" --threads 2)
 small=(--draft-vocab 8192)
 record=("$S" record $T/prompts.jsonl --models $M --budget "${BUDGET:-128}")
-[ -e $M/prompts.jsonl ] || [ "$1" = costs ] || [ "$1" = engines ] ||
+[ -e $M/prompts.jsonl ] || [[ $1 = run || $1 = costs || $1 = engines ]] ||
   "$BIN/python" tools/cut_prompts.py "$DATA/eval" "$(basename "$M")" $T/prompts.jsonl $M/prompts.jsonl
 learn() { # fixed chats, code and prose
   [ -e $M/learn/text.jsonl ] || "$BIN/python" tools/cut_text.py "$DATA" $T/prompts.jsonl $M/learn
@@ -19,6 +19,7 @@ learn() { # fixed chats, code and prose
   fixed=($M/learn/text.jsonl --learn-text)
 }
 case $1 in
+  run) "$S" run $T/greedy/eagle.parquet --cost $T/greedy/eagle.cost.json --models $M --policy fixed:2 --prompts 20 --threads 2 ;;
   eagle) # without a GPU, in the form that vLLM loads, then with unrolled draft steps; four hours of two cores
     learn
     eagle=("${text[@]}" "${chat[@]}" "${small[@]}" --set bias=false)
