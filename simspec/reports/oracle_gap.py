@@ -42,6 +42,9 @@ def score(
 ) -> list[dict[str, Any]]:
     """One dict per recording: {recording, cost, prompts, tokens, best_fixed, ..., policies: [...]}.
 
+    speedup_fixed, _by_task, _by_prompt and _oracle bound what adapting can gain, in hindsight: by
+    the best length of all prompts, of each task and of each prompt, and by the best of each round.
+
     | key of a policy | meaning; T: modelled seconds summed over prompts, mean of replicates |
     | --- | --- |
     | speedup | tokens x plain step / T |
@@ -67,6 +70,9 @@ costs, best fixed K held |
         lengths = [fixed(k) for k in range(trace.K + 1)]
         found = _evaluated(trace, [*lengths, *resolved], cost, replicates, seed)
         plain, best = float(found.plain.sum()), found.fastest(policy.name for policy in lengths)
+        of_length = np.array([found.seconds[policy.name][:, 0] for policy in lengths])  # [K + 1, S]
+        tasks, task = np.unique(trace.task, return_inverse=True)
+        by_task = [of_length[:, task == i].sum(1).min() for i in range(len(tasks))]
         rows: list[dict[str, Any]] = []
         for policy in resolved:
             columns = stacked(*(found.seconds[name] for name in (best, policy.name, "oracle")))
@@ -82,6 +88,8 @@ costs, best fixed K held |
                 "tokens": int(found.tokens.sum()),
                 "best_fixed": best,
                 "speedup_fixed": plain / found.total(best),
+                "speedup_by_task": plain / float(sum(by_task)),
+                "speedup_by_prompt": plain / float(of_length.min(0).sum()),
                 "speedup_oracle": plain / found.total("oracle"),
                 "policies": rows,
             }
@@ -144,6 +152,8 @@ def score_frame(scores: Sequence[dict[str, Any]], covered: str) -> Any:
     for of in scores:
         bounds = {
             f"{of['best_fixed']}, the best fixed length": of["speedup_fixed"],
+            "the best length of each task": of["speedup_by_task"],
+            "the best length of each prompt": of["speedup_by_prompt"],
             "oracle": of["speedup_oracle"],
         }
         found = [{"policy": name, "speedup": value} | nothing for name, value in bounds.items()]

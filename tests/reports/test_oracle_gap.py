@@ -15,7 +15,8 @@ COST = CostModel.from_ratio(0.2, 4)
 
 @pytest.fixture(scope="module")
 def trace():
-    return synthetic.switching((0.2, 0.9), (0.1, 0.1), 12, 40, 4, seed=5)
+    made = synthetic.switching((0.2, 0.9), (0.1, 0.1), 12, 40, 4, seed=5)
+    return replace(made, meta=replace(made.meta, tasks=("a", "b", "a") * 4))
 
 
 def seconds(trace, policy, cost, seed=0):
@@ -31,8 +32,15 @@ def test_figures_follow_from_definitions(trace):
     (result,) = score.score(
         {"t": trace}, COST, ["beta_ts", "fixed:2", "oracle"], replicates=2, seed=3
     )
-    times = [seconds(trace, fixed(k), COST).sum() for k in range(5)]
+    each = [seconds(trace, fixed(k), COST) for k in range(5)]
+    times = [of.sum() for of in each]
     best = int(np.argmin(times))
+    of_tasks = [[i for i, name in enumerate(trace.task) if name == task] for task in {*trace.task}]
+    assert len(of_tasks) > 1
+    by_task = sum(min(sum(of[i] for i in task) for of in each) for task in of_tasks)
+    assert result["speedup_by_task"] == pytest.approx(480 / by_task)
+    by_prompt = sum(min(of[i] for of in each) for i in range(12))
+    assert result["speedup_by_prompt"] == pytest.approx(480 / by_prompt)
     least = seconds(trace, oracle(trace, COST), COST).sum()
     assert result["best_fixed"] == f"fixed:{best}"
     assert result["prompts"] == 12
@@ -74,7 +82,7 @@ def test_no_gap_has_no_share(trace):
     assert result["speedup_oracle"] == pytest.approx(1)
     assert row["share"] is row["low"] is row["high"] is None
     assert row["regret_fixed"] > 0
-    assert score.score_frame([result], "")["share"].tolist() == [None] * 3
+    assert score.score_frame([result], "")["share"].tolist() == [None] * 5
 
 
 def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
