@@ -28,7 +28,6 @@ import numpy as np
 
 import simspec
 from simspec import CostModel, replay
-from simspec.cost.roofline import DEVICES, SHAPES, roofline_cost
 from simspec.policies import cape, dynamic_tree, fixed, optimal_tree
 from simspec.policies.trees import static
 from simspec.policy.predictor import split_by_task
@@ -220,22 +219,14 @@ axes[0, 0].legend(fontsize=7)
 #
 # A tree asks the target to verify more rows, and the drafter to read several nodes in each pass.
 # Left: the target's pass over n nodes, in plain steps. Right: the speedup of the best chain
-# (dashed) and of the optimal tree of n nodes, at three prices: measured on this machine, every pass
-# at the price of a plain step, and a roofline of a large model on a GPU.
+# (dashed) and of the optimal tree of n nodes, at two prices: measured on this machine, and every pass
+# at the price of a plain step.
 #
 # **Look for:** whether a tree ever rises above the dashed line of its own colour. Where rows are
 # dear, it loses; where a pass costs the same for one row and for forty, nodes are free.
 
 # %%
-card, drafter = DEVICES["h100"], 0.05
-planned = roofline_cost(
-    SHAPES["llama-3-8b"], drafter, card, trace.K, batch=1, context=1024, nodes=MAX_NODES
-)
-prices = {
-    "measured": cost,
-    "c = 0.05, flat": CostModel.from_ratio(0.05, trace.K, MAX_NODES),
-    planned.device: planned,
-}
+prices = {"measured": cost, "c = 0.05, flat": CostModel.from_ratio(0.05, trace.K, MAX_NODES)}
 held = trace.select(second)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4))
 for colour, (label, price) in zip(COLOURS, prices.items()):

@@ -29,7 +29,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec.cost.roofline import DEVICES, SHAPES, roofline_table
 from simspec.cost.table import load_cost
 from simspec.engines import Export, Import
 from simspec.engines.exports import lengths_by_batch, read_vllm, write_export
@@ -348,27 +347,22 @@ axis.legend(fontsize=8)
 # ## The line that an engine reads
 #
 # An export chooses the length by replay at each batch size, writes the engine's own form, and reads
-# it again by the engine's own rules. The costs are a roofline of a large model, by batch. vLLM
-# captures graphs for a number of rows, 512 unless told otherwise: batch x (K + 1) has to fit, or
-# the batch runs without a graph.
+# it again by the engine's own rules. The costs are the H200's, by batch. vLLM captures graphs for a
+# number of rows, 512 unless told otherwise: batch x (K + 1) has to fit, or the batch runs without a
+# graph.
 #
 # **Look for:** where the captured rows, and not the best speedup, decide the length.
 
 # %%
-planned = roofline_table(
-    SHAPES["llama-3-8b"], 0.03, DEVICES["h100"], 8, (1, 16, 64, 128, 256), (256,)
-)
-planned.to_json(place / "planned.json")
 sources = (str(paths[name]),)
-planned_cost = str(place / "planned.json")
 figure, axis = plt.subplots(figsize=(6.4, 3))
-for colour, captured in zip(COLOURS, (0, 512)):
+for colour, captured in zip(COLOURS, (0, 128)):
     write_export(
         Export(
             "vllm",
             sources,
             place / "vllm.json",
-            planned_cost,
+            "h200-vllm-0.26",
             captured=captured,
             method="eagle3",
             draft_model="DRAFT",
@@ -376,10 +370,10 @@ for colour, captured in zip(COLOURS, (0, 512)):
     )
     text = (place / "vllm.json").read_text()
     config = read_vllm(text)
-    batches = np.arange(1, 257)
+    batches = np.arange(1, 65)
     ranges = config["num_speculative_tokens_per_batch_size"]
     label = f"{captured} captured rows" if captured else "any number of rows"
-    drafted = lengths_by_batch(ranges, config["num_speculative_tokens"], 256)[1:]
+    drafted = lengths_by_batch(ranges, config["num_speculative_tokens"], 64)[1:]
     axis.step(
         batches, drafted, where="post", color=colour, lw=4 - 2.5 * bool(captured), label=label
     )
@@ -405,7 +399,7 @@ exports = {
 origins = {}
 for form, given in exports.items():
     out = place / f"{form}.txt"
-    settings = Export(form, sources, out, planned_cost, draft_model="DRAFT", **given)
+    settings = Export(form, sources, out, "h200-vllm-0.26", draft_model="DRAFT", **given)
     origins[form], _ = write_export(settings)
     print(f"{form}:", " / ".join(out.read_text().split("\n")).strip(" /"))
 for predicted in origins["sglang"]["predicted"]:

@@ -14,7 +14,7 @@ from simspec.settings import Settings, argument, command, option
 if TYPE_CHECKING:
     from real.engines import Engine, EngineSettings, Request
     from real.engines.run import Plan
-    from real.engines.shapes import Shape, StepRun
+    from real.engines.shapes import Shape
     from simspec import CostModel
     from simspec.cost.table import CostTable
 
@@ -80,7 +80,12 @@ class EngineOptions(Settings):
     threads: Annotated[int, option("Threads of the engine.", ge=1, le=MOST_THREADS)] = 1
     dtype: Annotated[Literal["float32", "bfloat16", "float16"], option("Of weights.")] = "float32"
     fast: Annotated[
-        bool, option("The engine's fast settings, where its texts depend on K or not.", "--fast")
+        bool,
+        option(
+            "The engine's fast settings, where its texts depend on K or not; of a shape in vLLM "
+            "asynchronous scheduling.",
+            "--fast",
+        ),
     ] = False
     as_json: Json = False
 
@@ -108,7 +113,7 @@ class Measure(Settings):
         Path,
         option(
             "The cost file; its rows stay in OUT.rows.jsonl, or OUT.bB.rows.jsonl, steps of a "
-            "config.json in OUT.steps.json."
+            "config.json in OUT.steps.json: killed, it continues there."
         ),
     ]
     recording: Annotated[
@@ -290,7 +295,7 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
     import msgspec
 
     import real.engines
-    from real.engines.shapes import ShapePlan, contexts_of, measure_shape, step_table
+    from real.engines.shapes import ShapePlan, contexts_of, measure_shape, read_steps, step_table
     from simspec.output.files import write_json
 
     if settings.engine != "vllm":
@@ -300,6 +305,7 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
     plan = ShapePlan(
         shape, settings.drafter, settings.depth, sizes, contexts_of(settings.recording),
         BLOCKS_A_REPEAT * settings.repeats, given.dtype if stated else "", given.threads,
+        given.fast,
     )  # fmt: skip
 
     def make(adapter: "Engine") -> Any:
@@ -308,13 +314,13 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
         # a cell of a long context on a CPU says nothing for minutes
         return real.engines.Worker(adapter, environment, real.engines.Patience(1800.0, 1800.0))
 
-    def keep(run: "StepRun") -> None:
-        write_json(
-            settings.out.with_name(f"{settings.out.name}.steps.json"), msgspec.to_builtins(run)
-        )
-
+    kept = settings.out.with_name(f"{settings.out.name}.steps.json")
+    held = read_steps(kept) if kept.exists() and not settings.out.exists() else None
     with show_progress() as progress:
-        return step_table(measure_shape(plan, make, progress, keep))
+        run = measure_shape(
+            plan, make, progress, lambda run: write_json(kept, msgspec.to_builtins(run)), held
+        )
+        return step_table(run)
 
 
 def _show_cost(cost: "CostModel | CostTable", out: Path, as_json: bool) -> None:

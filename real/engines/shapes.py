@@ -8,6 +8,7 @@ draft is rejected, so that a step of K drafts makes one token. A file of steps h
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from os import PathLike
@@ -44,6 +45,8 @@ BLOCK, CONTEXT = 4, 1024
 """Steps of a block, and tokens before the first one where nothing is said."""
 LADDER = 0, 1, 2, 3, 5, 8
 """Draft lengths that are timed where each one needs an engine of its own; and the longest."""
+TOGETHER = "engines together"
+"""Setting of `Ready`: engines of this shape that fit next to each other."""
 RANDOM = "random:"
 DRAFT_ROWS = 32_000
 """Logits of a trained EAGLE-3 head."""
@@ -341,6 +344,7 @@ class ShapePlan:
     blocks: int
     dtype: str = ""
     threads: int = 1
+    fast: bool = False  # asynchronous scheduling
 
     def prompt(self, context: int, lengths: int) -> int:
         """Prompt tokens at which the timed steps of all lengths have the context in their middle.
@@ -378,7 +382,8 @@ class ShapePlan:
             longest_draft=64, options=options,
         )  # fmt: skip
         batch = max(self.sizes)
-        return engine, EngineSettings(model, draft, self.threads, dtype, longest, batch)
+        exact = not self.fast
+        return engine, EngineSettings(model, draft, self.threads, dtype, longest, batch, exact)
 
     def _draft(self, folder: Path, k: int) -> tuple[Draft | None, str, int]:
         """(the draft of k tokens, vLLM's name of the method, logits); None, "" and 0: plain."""
@@ -424,35 +429,59 @@ def measure_shape(
     make: Callable[[Engine], Worker],
     progress: Callable[[str, int, int], None] = lambda *_: None,
     keep: Callable[[StepRun], None] = lambda _: None,
+    held: StepRun | None = None,
 ) -> StepRun:
     """The steps of a plan: blocks of all lengths in turns in one engine, where K can be set in it.
 
     Otherwise each length of LADDER has an engine, the plain one runs first and last, and its two
-    halves tell whether the machine changed meanwhile. `keep` gets what is there after each engine.
-    EngineError where an engine fails.
+    halves tell whether the machine changed meanwhile. Those that fit next to each other start
+    together, and each is timed once all are up. `keep` gets what is there after each engine; held:
+    what an earlier call kept, which is continued. EngineError where an engine fails.
     """
+    asked = plan.shape.name, plan.drafter, plan.dtype or plan.shape.dtype, plan.threads
+    if held and (found := (held.shape, held.drafter, held.dtype, held.threads)) != asked:
+        raise ValueError(f"the kept steps are of {found}, expected {asked}: remove them")
     cells = defaultdict[tuple[int, int, int], list[float]](list)
-    answers = dict[int, Ready]()
+    for cell in held.cells if held else ():
+        cells[cell.batch, cell.context, cell.k] += cell.seconds
     grid = [(size, context) for size in plan.sizes for context in plan.contexts]
+    K, run, together = 0 if plan.drafter == "none" else plan.K, held, 1
+    ladder = [K, 0, *(length for length in LADDER[1:] if length < K), 0] if K else [0]
+    order = _left(ladder, plan, grid, cells) if held and not held.alternating else [K]
     with TemporaryDirectory(prefix="shape-") as name:
-        K = 0 if plan.drafter == "none" else plan.K
-        order = [K]
         while order:
-            k = order.pop(0)
-            engine, settings = plan.settings(Path(name), k)
-            with make(engine) as worker:
-                ready = worker.start(settings)
-                if not answers and not ready.sets_k and K:
-                    order = [0, *(length for length in LADDER[1:] if length < K), 0]
-                answers[k] = ready
-                for done, (size, context) in enumerate(grid, 1):
-                    ks = range(K + 1) if ready.sets_k else (k,)
-                    for length, seconds in _blocks(plan, worker, ks, size, context).items():
-                        cells[size, context, length] += seconds
-                    progress(f"K = {k}", done, len(grid))
-            run = _step_run(plan, answers[K], answers.get(0, answers[K]), cells)
-            keep(run)
+            ks, order = order[:together], order[together:]
+            engines = [plan.settings(Path(name), k) for k in ks]
+            with ExitStack() as stack:
+                workers = [stack.enter_context(make(engine)) for engine, _ in engines]
+                for worker, (_, settings) in zip(workers, engines):
+                    worker.launch(settings)
+                for k, worker, ready in zip(ks, workers, [each.ready() for each in workers]):
+                    together = int(ready.settings.get(TOGETHER, together))
+                    if run is None and not ready.sets_k:
+                        order = ladder[1:]
+                    for done, (size, context) in enumerate(grid, 1):
+                        lengths = range(K + 1) if ready.sets_k else (k,)
+                        for length, seconds in _blocks(
+                            plan, worker, lengths, size, context
+                        ).items():
+                            cells[size, context, length] += seconds
+                        progress(f"K = {k}", done, len(grid))
+                    run = _step_run(plan, run, ready, cells)
+                    keep(run)
+    assert run is not None
     return run
+
+
+def _left(
+    ladder: Sequence[int],
+    plan: ShapePlan,
+    grid: Sequence[tuple[int, int]],
+    cells: Mapping[Any, Any],
+) -> list[int]:
+    """The draft lengths whose engines have not timed the whole grid."""
+    timed = {k: min(len(cells[(*at, k)]) for at in grid) // plan.blocks for k in ladder}
+    return [k for place, k in enumerate(ladder) if ladder[:place].count(k) >= timed[k]]
 
 
 def _blocks(
@@ -474,13 +503,23 @@ def _blocks(
 
 
 def _step_run(
-    plan: ShapePlan, ready: Ready, plain: Ready, cells: Mapping[Any, list[float]]
+    plan: ShapePlan, held: StepRun | None, ready: Ready, cells: Mapping[Any, list[float]]
 ) -> StepRun:
-    settings, runner = dict(ready.settings), plain.settings.get("runner", "unknown")
-    own = settings.pop("runner", "unknown")
-    warnings = () if own == runner else (f"plain steps ran on the {runner} runner, not on {own}",)
+    """The steps so far, this engine's included; the first engine says how they were timed."""
+    settings = dict(ready.settings)
+    settings.pop(TOGETHER, None)
+    own, warnings = settings.pop("runner", "unknown"), tuple[str, ...]()
+    if held is not None:
+        if (ready.version, ready.device) != (held.version, held.device):
+            raise ValueError(
+                f"the kept steps are of {held.engine} {held.version} on {held.device}, this is "
+                f"{ready.version} on {ready.device}: remove them"
+            )
+        settings, warnings = dict(held.settings), held.warnings
+        if own != held.runner and not warnings:
+            warnings = (f"plain steps ran on the {own} runner, not on {held.runner}",)
     return StepRun(
-        engine=ready.engine, version=ready.version, runner=own,
+        engine=ready.engine, version=ready.version, runner=held.runner if held else own,
         device=ready.device, threads=plan.threads, dtype=plan.dtype or plan.shape.dtype,
         shape=plan.shape.name, drafter=plan.drafter, block=BLOCK, alternating=ready.sets_k,
         created=datetime.now(UTC).isoformat(timespec="seconds"), settings=settings,
@@ -488,6 +527,7 @@ def _step_run(
         cells=tuple(
             StepCell(size, context, k, 0.0, 1.0, tuple(seconds))
             for (size, context, k), seconds in sorted(cells.items())
+            if seconds
         ),
     )  # fmt: skip
 

@@ -184,6 +184,11 @@ class Worker:
 
         ValueError for settings that the engine cannot have; EngineError where it does not start.
         """
+        self.launch(settings)
+        return self.ready()
+
+    def launch(self, settings: EngineSettings) -> None:
+        """Starts the process, which loads its models until `ready` has an answer."""
         options = self.engine.start(settings)
         self.close()
         self._received, self._last_words = bytearray(), bytearray()
@@ -206,6 +211,9 @@ class Worker:
         )
         self._stderr.start()
         self._send({"start": options}, self.patience.start)
+
+    def ready(self) -> Ready:
+        """The answer of a process that was launched."""
         line = self._receive(self.patience.start)
         with self._checked():
             if set(line) != {"ready"}:

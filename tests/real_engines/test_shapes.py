@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -269,12 +270,15 @@ class FakeEngine:
     def __exit__(self, *_):
         self.log.append("closed")
 
-    def start(self, settings):
+    def launch(self, settings):
         options = self.engine.start(settings)
         target = json.loads((Path(options["model"]) / "config.json").read_text())
         self.k = options["draft"]["k"] if options["draft"] else 0
         self.log.append((self.k, options, target))
+
+    def ready(self):
         runner = {"runner": "V2" if self.k or self.sets_k else "V1", "graphs": "FULL"}
+        runner |= {} if self.sets_k else {"engines together": "4"}
         return Ready("vllm", "0.33.0", "fake GPU", 1.0, self.sets_k, False, runner)
 
     def run(self, requests, keep, concurrent=1):
@@ -293,7 +297,8 @@ class FakeEngine:
 
 @pytest.mark.parametrize("sets_k", [True, False])
 def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, fake_vllm, sets_k):
-    """Engines that set K in place run all lengths in turns; others start one each, plain twice."""
+    """Engines that set K in place run all lengths in turns; others start one each, plain twice,
+    and those that fit start together, before one of them is timed."""
     log = []
     fake_vllm(log, sets_k)
     given = ("engine", "measure", "vllm", "--model", "llama-3.1-8b", "--drafter", "eagle3",
@@ -305,6 +310,12 @@ def test_a_name_of_a_model_becomes_a_cost_table(tmp_path, fake_vllm, sets_k):
     assert ("plain steps ran on the V1 runner, not on V2" in error) == (not sets_k)
     starts = [entry for entry in log if len(entry) == 3 and isinstance(entry[1], dict)]
     assert [k for k, _, _ in starts] == ([7] if sets_k else [7, 0, 1, 2, 3, 5, 0])
+    done = [i for i, entry in enumerate(log) if entry == "closed"]
+    waves = [1] if sets_k else [1, 4, 2]
+    assert [
+        len(list(group)) for closed, group in groupby(log, lambda e: e == "closed") if closed
+    ] == waves
+    assert sets_k or all(entry in starts for entry in log[done[0] + 1 : done[0] + 5])
     _, options, target = starts[0]
     assert target == named_shapes()["llama-3.1-8b"].config
     assert (options["dummy"], options["dtype"], options["batch"]) == (True, "bfloat16", 64)
@@ -345,6 +356,13 @@ def test_an_engine_that_dies_is_one_line(tmp_path, fake_vllm):
     assert not (tmp_path / "c.json").exists()
     kept = read_steps(tmp_path / "c.json.steps.json")
     assert {cell.k for cell in kept.cells} == {8}  # the engine before it
+    fake_vllm(log := [], False)
+    simspec(*MEASURE, cwd=tmp_path)  # goes on after it
+    assert [entry[0] for entry in log if isinstance(entry[1], dict)] == [0, 1, 2, 3, 5, 0]
+    assert load_cost(tmp_path / "c.json").K == 8
+    (tmp_path / "c.json").unlink()
+    _, error = simspec(*MEASURE, "--drafter", "none", cwd=tmp_path, code=2)
+    assert "are of ('shape', 'ngram:1,3'," in error
 
 
 SHAPES_REFUSED = [
