@@ -5,7 +5,7 @@
     python tools/gpu.py --toy --minutes 5           # all of it on a CPU, with small things
 
 Give the same command again until all are done. What the minutes or a signal end is stopped by
-SIGINT, which all commands keep their work at, and goes on in the next call; a step that fails is
+SIGTERM, which all commands keep their work at, and goes on in the next call; a step that fails is
 tried once more there. After each step all results, logs and states go to --out in pieces that a
 transfer takes; on the next machine `cat results.tar.gz.* | tar xz -C WORK` puts them back.
 
@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from argparse import ArgumentParser, RawTextHelpFormatter
 from contextlib import suppress
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PIECE = 15_900_000  # bytes
+STOP = threading.Event()  # a signal ends the call
 GRACE = 20.0  # seconds that a stopped command has to keep its work
 
 # NAME | PREDICTED MINUTES | NEEDED FILES | [VARIABLE=VALUE] COMMAND | FILES of --work
@@ -131,20 +133,19 @@ def read_steps(text: str, toy: bool, work: Path) -> list[Step]:
 
 
 def run(step: Step, work: Path, deadline: float) -> int | None:
-    """The command's exit code; None where it was stopped at the deadline. Output goes to a log."""
+    """The command's exit code; None where the deadline or a signal stopped it. It has a log."""
     variables = os.environ | dict(word.split("=", 1) for word in step.variables)
     command = [sys.executable, "-m", "simspec.cli", *step.command]
     with open(work / "logs" / f"{step.name}.txt", "ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=variables)
-        try:
-            return process.wait(max(deadline - time.monotonic(), 0.0))
-        except subprocess.TimeoutExpired:
-            return None
-        finally:  # at the deadline, and where a signal ends this program
-            process.send_signal(signal.SIGINT)  # nothing, where it has ended
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
-            process.kill()
+    while (code := process.poll()) is None and time.monotonic() < deadline and not STOP.is_set():
+        STOP.wait(0.1)
+    if code is None:
+        process.terminate()  # unlike SIGINT, never ignored by what a shell starts in the background
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        process.kill()
+    return code
 
 
 def take_home(steps: list[Step], work: Path, out: Path) -> float:
@@ -170,10 +171,10 @@ def run_all(steps: list[Step], work: Path, out: Path, minutes: float, wait: bool
         (work / name).mkdir(parents=True, exist_ok=True)
     again = "to do", "failed"  # not failed twice
     left = [step for step in steps if step.state(work) in again and (wait or not step.missing)]
-    while left and time.monotonic() < deadline:
+    while left and time.monotonic() < deadline and not STOP.is_set():
         step = next((step for step in left if not step.missing), None)
         if step is None:
-            time.sleep(1)
+            STOP.wait(1)
             continue
         left.remove(step)
         begin, before = time.monotonic(), step.state(work)
@@ -211,7 +212,7 @@ def main(arguments: list[str] | None = None) -> int:
         for step in steps:
             print(f"{step.name} | {step.state(work)} | {step.minutes:g} min | {step.words}")
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, lambda *_: STOP.set())  # raising could lose a started step
     return run_all(steps, work, given.out or work / "home", given.minutes, given.wait)
 
 

@@ -62,7 +62,7 @@ def test_waiting_takes_steps_as_their_files_arrive(tmp_path, monkeypatch):
     steps = gpu.read_steps("a | 1 | {work}/weights | x |\nb | 1 | | y |", False, tmp_path)
     ran = []
     monkeypatch.setattr(gpu, "run", lambda step, *_: ran.append(step.name) or 0)
-    monkeypatch.setattr(gpu.time, "sleep", lambda _: (tmp_path / "weights").touch())
+    monkeypatch.setattr(gpu.STOP, "wait", lambda _: (tmp_path / "weights").touch())
     assert gpu.run_all(steps, tmp_path, tmp_path / "home", 9, wait=True) == 0
     assert ran == ["b", "a"]
 
@@ -75,11 +75,13 @@ def test_a_call_that_is_killed_stops_its_step_and_leaves_it_to_do(tmp_path):
         cwd=Path(gpu.__file__).parent, stdout=subprocess.PIPE,
     )  # fmt: skip
     while not (tmp_path / "w" / "logs" / "slow.txt").exists():
-        time.sleep(0.05)
+        time.sleep(0.01)
     call.send_signal(signal.SIGTERM)
-    call.communicate()
-    assert call.returncode == 143
+    out, _ = call.communicate()
+    assert b"slow: stopped, goes on in the next call" in out
+    assert call.returncode == 3
     assert not (tmp_path / "w" / "states" / "slow").exists()
+    assert "logs/slow.txt" in unpacked(tmp_path / "w" / "home")
 
 
 @pytest.mark.parametrize("toy", [False, True])
