@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from real.draft import Drafter, DrafterKind, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
@@ -19,7 +20,7 @@ from real.model.draft_head import (
     check_vocabulary,
     load_vocabulary,
 )
-from real.model.passes import EAGER, ForwardContext, Span
+from real.model.passes import EAGER, ForwardContext, RaggedKVCache, Span
 
 
 class ModelDrafter(Drafter):
@@ -120,6 +121,59 @@ class ModelDrafter(Drafter):
 
         passes = self.passes if head else EAGER  # a prompt's pass has its own number of rows
         return passes.run(f"{self.name} {head}", lm, body, [tokens], span, self.cache)
+
+
+class BatchDrafter:
+    """A decoder that reads several sequences, known by their ids, in one pass.
+
+    Rows in the cache are valid for the tokens that a sequence shares with its call before.
+    """
+
+    padded = 8  # most unread tokens of a sequence that shares a pass; a longer one has its own
+
+    def __init__(self, lm: Decoder, capacity: int = 512):
+        self.lm, self.cache = lm, cast(Any, RaggedKVCache(lm, 1, capacity))
+        # of the sequence in each slot of the cache: its id, and the tokens whose rows are there
+        self.ids, self.read = list[str](), list[np.ndarray]()
+
+    @torch.inference_mode()
+    def logits(self, texts: Mapping[str, np.ndarray]) -> Tensor:
+        """Logits `[n, vocab]` after each of n sequences of tokens int32 `[m]`, in their order."""
+        length, unread = self.cache.length, dict[int, np.ndarray]()
+        for id, text in texts.items():
+            if id not in self.ids:
+                self.ids.append(id)
+                self.read.append(text[:0])
+                length.append(0)
+            slot = self.ids.index(id)
+            held = min(len(self.read[slot]), len(text) - 1)
+            other = np.flatnonzero(self.read[slot][:held] != text[:held])
+            length[slot] = int(other[0]) if len(other) else held
+            unread[slot], self.read[slot] = text[length[slot] :], text
+        self.cache.fit(len(self.ids), max(map(len, texts.values())) + self.padded)
+        alone = {slot for slot, tokens in unread.items() if len(tokens) > self.padded}
+        found = dict[int, Tensor]()
+        for slots in filter(None, (*([slot] for slot in alone), sorted(unread.keys() - alone))):
+            found |= zip(slots, self._pass(slots, [unread[slot] for slot in slots]))
+        return torch.stack([found[slot] for slot in unread])
+
+    @torch.inference_mode()
+    def forget(self, id: str) -> None:
+        """Frees the rows of a sequence; nothing for an unknown one."""
+        if id in self.ids:
+            slot = self.ids.index(id)
+            self.cache.drop(slot)
+            self.ids[slot], self.read[slot] = self.ids[-1], self.read[-1]
+            del self.ids[-1], self.read[-1]
+
+    def _pass(self, slots: list[int], unread: list[np.ndarray]) -> Tensor:
+        """Reads tokens after the rows of some slots, ascending: logits after the last of each."""
+        lm, rows = self.lm, [len(tokens) for tokens in unread]
+        token = nn.utils.rnn.pad_sequence([torch.from_numpy(tokens) for tokens in unread], True)
+        rotation, mask = self.cache.step(lm, slots, rows)
+        x = lm.embed(token.to(lm.device))
+        x = lm.run(x, range(len(lm.layers)), rotation, mask, self.cache)
+        return lm.logits(x[range(len(rows)), [n - 1 for n in rows]])
 
 
 def publish(drafter: ModelDrafter, context: int, end: int | None, folder: Path) -> None:

@@ -1,10 +1,11 @@
 """vLLM's custom proposer over a drafter of ours in the same process, its length by a policy.
 
-It needs this package in vLLM's environment. Each request has its own cache; requests are drafted
-for one after another.
+It needs this package in vLLM's environment. A draft model drafts for the requests of a pass
+together, an EAGLE head for one after another.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -12,26 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from real.decode.features import FeatureReader, feature_grids
+from real.decode import features
 from real.draft import Drafter
 from real.drafters.eagle import EagleDrafter
-from real.drafters.model import ModelDrafter
+from real.drafters.model import BatchDrafter, ModelDrafter
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer
 from real.model.stored_weights import made_for
 from real.model.target import Target, TargetOutput
-from simspec.engines.vllm_proposer import SETTINGS, PolicyProposer, Step
-
-NONE = cast(Any, None)
-"""The target and its passes: a draft model reads tokens alone."""
+from simspec.engines.vllm_proposer import SETTINGS, Going, PolicyProposer, Step
 
 
 class HostedProposer(PolicyProposer):
-    """Greedy drafts of a drafter with weights; they end with an end token of the request.
+    """Greedy drafts of a drafter with weights; they end with an end token of the request."""
 
-    `setting` names the folder; `held` has a drafter for each request whose prompt was read.
-    """
-
-    setting: ClassVar[str]
+    setting: ClassVar[str]  # that names its folder
 
     def __init__(self, vllm_config: Any):
         super().__init__(vllm_config)
@@ -43,28 +38,9 @@ class HostedProposer(PolicyProposer):
             )
         self.folder = Path(folder)
 
-    def use(self, policy: str) -> None:
-        super().use(policy)
-        self.held: dict[str, Drafter] = {}
-
     def features(self) -> tuple[tuple[str, str], ...]:
-        return feature_grids(self.policy.reads)
-
-    def steps(self, id: str, tokens: np.ndarray, ends: Collection[int]) -> Iterator[Step]:
-        drafter = self.held.get(id)
-        if drafter is None:
-            return
-        reader = FeatureReader(self.policy.reads, 1.0, drafter)
-        for slot in range(self.K):
-            step = drafter.next()
-            if step is None:
-                return
-            yield step.token, reader.read(step, slot)[0] if reader.names else None
-            if step.token in ends:
-                return
-
-    def forget(self, id: str) -> None:
-        self.held.pop(id, None)
+        features.required_predictors(self.policy.reads, Drafter())  # none is loaded here
+        return features.feature_grids(self.policy.reads)
 
 
 class ModelProposer(HostedProposer):
@@ -78,28 +54,42 @@ class ModelProposer(HostedProposer):
 
     def __init__(self, vllm_config: Any):
         super().__init__(vllm_config)
-        self.lm = ModelDrafter.load_alone(self.folder, vllm_config.model_config.dtype, "cpu").lm
+        lm = ModelDrafter.load_alone(self.folder, vllm_config.model_config.dtype, "cpu").lm
         vocab = vllm_config.model_config.get_vocab_size()
-        if self.lm.config.vocab != vocab:
+        if lm.config.vocab != vocab:
             raise WeightsError(
-                f"{self.folder} has {self.lm.config.vocab} tokens, the target {vocab}: take a "
+                f"{self.folder} has {lm.config.vocab} tokens, the target {vocab}: take a "
                 "model with the same tokenizer"
             )
+        lm.pack()
+        self.batch = BatchDrafter(lm)
 
-    def learn(self, id: str, prompt: np.ndarray, accepted: int, tokens: Sequence[int]) -> None:
-        if id not in self.held:
-            drafter = self.held[id] = ModelDrafter(self.lm)
-            drafter.begin(cast(Target, NONE), prompt.tolist(), cast(TargetOutput, NONE), _greedy)
-        self.held[id].rollback(accepted)
-        self.held[id].catch_up(list(tokens), NONE, NONE)
+    def draft_all(self, requests: Sequence[Going]) -> list[list[int]]:
+        going, texts = list(requests), {id: tokens.copy() for id, tokens, _ in requests}
+        while going := [
+            asked for asked in going
+            if self.rounds.asks(id := asked[0]) and texts[id][-1] not in asked[2]
+        ]:  # fmt: skip
+            logits = self.batch.logits({id: texts[id] for id, _, _ in going})
+            token, reads, codes = logits.argmax(-1), self.policy.reads, cast(Any, repeat(None))
+            if reads:
+                values = features.feature_values(reads, logits, 1.0, token=token)
+                codes = features.encode_features(reads, values.numpy())[0]
+            for (id, *_), drafted, code in zip(going, token.tolist(), codes):
+                self.rounds.take(id, (drafted, code))
+                texts[id] = np.append(texts[id], np.int32(drafted))
+        return [self.rounds.submit(id) for id, _, _ in requests]
+
+    def forget(self, id: str) -> None:
+        self.batch.forget(id)
 
 
 class EagleProposer(HostedProposer):
     """Drafts of an EAGLE head, whose folder is the setting "eagle", by the target's features.
 
-    vLLM's passes give the features: `rows` holds, for a request, (position of the first, rows). A
-    request that is met after its prompt's pass is not drafted for. WeightsError for a head that was
-    made for another target.
+    vLLM's passes give the features: `rows` holds, for a request, (position of the first, rows), and
+    `held` a drafter for each one whose prompt was read. A request that is met after its prompt's
+    pass is not drafted for. WeightsError for a head that was made for another target.
     """
 
     setting = "eagle"
@@ -116,6 +106,7 @@ class EagleProposer(HostedProposer):
 
     def use(self, policy: str) -> None:
         super().use(policy)
+        self.held: dict[str, Drafter] = {}
         self.rows: dict[str, tuple[int, Tensor]] = {}
 
     def look(self, variables: Mapping[str, Any]) -> None:
@@ -137,7 +128,7 @@ class EagleProposer(HostedProposer):
                 return
             begun = EagleDrafter(self.target, self.head)
             begun.begin(
-                cast(Target, NONE), prompt.tolist(),
+                cast(Target, None), prompt.tolist(),
                 TargetOutput(None, rows[: len(prompt) - 1], {}), _greedy,
             )  # fmt: skip
             self.held[id] = begun
@@ -147,8 +138,18 @@ class EagleProposer(HostedProposer):
         path = list(range(row, row + len(tokens)))
         drafter.catch_up(list(tokens), TargetOutput(None, rows, {}), path)
 
+    def steps(self, id: str, tokens: np.ndarray, ends: Collection[int]) -> Iterator[Step]:
+        drafter = self.held.get(id)
+        if drafter is None:
+            return
+        reader = features.FeatureReader(self.policy.reads, 1.0, drafter)
+        for slot, step in enumerate(iter(drafter.next, None)):
+            yield step.token, reader.read(step, slot)[0] if reader.names else None
+            if step.token in ends:
+                return
+
     def forget(self, id: str) -> None:
-        super().forget(id)
+        self.held.pop(id, None)
         self.rows.pop(id, None)
 
 

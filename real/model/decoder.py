@@ -4,7 +4,7 @@ Its logits equal those of transformers to 1e-5 in float32.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -155,6 +155,13 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     return x * cos + torch.cat((-right, left), -1) * sin
 
 
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias, of a weight that may be packed (`Decoder.pack`)."""
+    if weight.is_mkldnn:
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
+
+
 class Linear(nn.Linear):
     """nn.Linear without nn.Module's call, which takes as long as a product of few small rows; its
     forward hooks run."""
@@ -163,7 +170,7 @@ class Linear(nn.Linear):
         if self._forward_hooks or self._forward_pre_hooks:
             return cast(Tensor, super().__call__(x))
         weight, bias = self._parameters.values()
-        return F.linear(x, cast(Tensor, weight), bias)
+        return linear(x, cast(Tensor, weight), bias)
 
 
 class RMSNorm(nn.Module):
@@ -262,7 +269,7 @@ class DecoderLayer(nn.Module):
         """The second half of `forward`: x + SwiGLU(norm(x))."""
         y = self.mlp_norm(x)
         if self.fused:
-            gate, up = F.linear(y, self.gate_up).chunk(2, -1)
+            gate, up = linear(y, self.gate_up).chunk(2, -1)
         else:
             gate, up = self.gate(y), self.up(y)
         return x + self.down(F.silu(gate) * up)
@@ -292,8 +299,8 @@ class DecoderLayer(nn.Module):
     def _qkv(self, y: Tensor) -> tuple[Tensor, ...]:
         if not self.fused:
             return self.query(y), self.key(y), self.value(y)
-        sizes = [linear.out_features for linear in (self.query, self.key, self.value)]
-        return F.linear(y, self.qkv, self.qkv_bias).split(sizes, -1)
+        sizes = [part.out_features for part in (self.query, self.key, self.value)]
+        return linear(y, self.qkv, self.qkv_bias).split(sizes, -1)
 
     def _attention(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool
@@ -369,6 +376,29 @@ class Decoder(nn.Module):
         """An empty cache for `layers` of this decoder's layers (all by default)."""
         layers = len(self.layers) if layers is None else layers
         return KVCache(self.config, layers, batch, capacity, self.dtype, self.device)
+
+    @torch.no_grad()
+    def pack(self) -> None:
+        """Stores its matrices as oneDNN reads them: passes of few rows take half the time on a CPU.
+
+        For inference alone. Does nothing on other devices, or where oneDNN has no such type.
+        """
+        of, usable = torch.ops.mkldnn, torch.backends.mkldnn.is_available()
+        if self.dtype != torch.float32:
+            usable &= self.dtype == torch.bfloat16 and of._is_mkldnn_bf16_supported()
+        if not usable or self.device.type != "cpu":
+            return
+        whole = [self.head] if isinstance(self.head, Linear) else []
+        for layer in cast(Iterable[DecoderLayer], self.layers):
+            layer.fuse_projections()
+            for part in (layer.query, layer.key, layer.value, layer.gate, layer.up):
+                part.weight = cast(Any, None)  # a view, which would keep the joined matrix
+            layer.qkv = of._reorder_linear_weight(layer.qkv)
+            layer.gate_up = of._reorder_linear_weight(layer.gate_up)
+            whole += [layer.output, layer.down]
+        for part in whole:
+            packed = of._reorder_linear_weight(part.weight.detach())
+            part.weight = nn.Parameter(packed, requires_grad=False)
 
     def rotation(self, position: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines `[n, head_dim]` of positions int64 `[n]`; computed in at least

@@ -329,25 +329,44 @@ class RaggedKVCache:
                 layer[: len(slots), :, :stop] = layer[index, :, :stop]
         self.length = [self.length[slot] for slot in slots]
 
-    def step(self, decoder: Decoder) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Rotation and mask of the next row of every sequence, which `put` then writes."""
-        device = self.key.device
-        self.row = torch.tensor(self.length, device=device)
-        self.slot = torch.arange(len(self.length), device=device)
-        self.stop = max(self.length) + 1
-        cosine, sine = (t[:, None, None] for t in decoder.rotation(self.row))
-        visible = torch.arange(self.stop, device=device) <= self.row[:, None]
-        self.length = [rows + 1 for rows in self.length]
-        return (cosine, sine), visible[:, None, None]
+    def fit(self, slots: int, rows: int) -> None:
+        """Grows, by doubling, to at least `slots` slots of `rows` rows; stored rows stay."""
+        pairs = (rows, self.key.shape[3]), (slots, self.key.shape[1])
+        longer, wider = (max(need - now, now) if need > now else 0 for need, now in pairs)
+        if longer or wider:
+            pad = 0, 0, 0, longer, 0, 0, 0, wider
+            self.key, self.value = F.pad(self.key, pad), F.pad(self.value, pad)
+
+    def step(
+        self, decoder: Decoder, slots: Sequence[int] = (), rows: Sequence[int] = ()
+    ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Rotation and mask of the next row of every sequence, which `put` then writes.
+
+        Or of the next `rows` of some `slots`, ascending, all padded at their end to the most.
+        """
+        device, slots = self.key.device, slots or range(len(self.length))
+        rows = rows or [1] * len(slots)
+        start = torch.tensor([self.length[slot] for slot in slots], device=device)
+        self.row = start[:, None] + torch.arange(max(rows), device=device)
+        self.slot = torch.tensor(slots, device=device)[:, None]
+        self.stop = max(self.length[slot] for slot in slots) + max(rows)
+        apart = slots[-1] - slots[0] >= len(slots)  # then `put` copies their rows
+        self.slots = list(slots) if apart else slice(slots[0], slots[-1] + 1)
+        shape = len(slots), 1, max(rows), -1
+        cosine, sine = (t.view(shape) for t in decoder.rotation(self.row.flatten()))
+        visible = torch.arange(self.stop, device=device) <= self.row[..., None]
+        for slot, count in zip(slots, rows):
+            self.length[slot] += count
+        return (cosine, sine), visible[:, None]
 
     def reserve(self, rows: int) -> None:
         """Does nothing: a slot has room for its sequence's last row."""
 
     def put(self, layer: int, start: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes one row `[b, kv_heads, 1, head_dim]` of each sequence after its own; returns the
-        rows of all up to the longest."""
+        """Writes rows `[b, kv_heads, n, head_dim]` after those of each sequence of the step;
+        returns the rows of these sequences up to the longest."""
         rows = []
         for own, new in ((self.key[layer], key), (self.value[layer], value)):
-            own[self.slot, :, self.row] = new[:, :, 0]
-            rows.append(own[: len(key), :, : self.stop])
+            own[self.slot, :, self.row] = new.transpose(1, 2)
+            rows.append(own[self.slots, :, : self.stop])
         return rows[0], rows[1]

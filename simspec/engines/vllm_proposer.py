@@ -41,6 +41,8 @@ DEFAULT_RATIO = 0.1
 """Cost of a draft token in target passes without a `cost`, as in `replay`."""
 Step = tuple[int, Any]
 """A draft token, and its feature codes; None where the policy reads none."""
+Going = tuple[str, np.ndarray, Collection[int]]
+"""A request after a pass: its id, all its tokens, and the tokens that would end its text."""
 
 
 def served_policy(text: str, K: int, cost: CostModel | None = None) -> tuple[Policy, CostModel]:
@@ -72,6 +74,8 @@ class Served:
 
     stepper: Stepper  # its policy's state
     row: int  # output tokens before the open round
+    draft: list[int] = field(default_factory=list)  # tokens of the open round so far
+    keep: bool = True  # whether the last of them is submitted
     computed: int = 0  # draft tokens of the open round
     # (row, computed, drafted, accepted) of closed rounds; the prompt's pass is none
     rounds: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -98,21 +102,31 @@ class RequestRounds:
         stepper.begin(address)
         self._held[id] = Served(stepper, row)
 
+    def asks(self, id: str) -> bool:
+        """Whether the policy asks for one more token of the request's open round."""
+        request = self._held[id]
+        go, request.keep = request.stepper.ask(len(request.draft))
+        return go and len(request.draft) < request.stepper.K
+
+    def take(self, id: str, step: Step) -> None:
+        """One more token of the open round, which the policy asked for."""
+        request, (token, codes) = self._held[id], step
+        if codes is not None:
+            request.stepper.see(len(request.draft), codes)
+        request.draft.append(token)
+
+    def submit(self, id: str) -> list[int]:
+        """The tokens of the open round that the policy submits; drafting ends."""
+        request = self._held[id]
+        tokens, request.draft = request.draft, []
+        request.computed = len(tokens)
+        return tokens if request.keep else tokens[:-1]
+
     def draft(self, id: str, steps: Iterator[Step]) -> list[int]:
         """Opens a round: the tokens of `steps` that the policy submits."""
-        request = self._held[id]
-        stepper, tokens = request.stepper, list[int]()
-        while True:
-            go, keep = stepper.ask(len(tokens))
-            step = next(steps, None) if go and len(tokens) < stepper.K else None
-            if step is None:
-                break
-            token, codes = step
-            if codes is not None:
-                stepper.see(len(tokens), codes)
-            tokens.append(token)
-        request.computed = len(tokens)
-        return tokens if keep else tokens[:-1]
+        while self.asks(id) and (step := next(steps, None)) is not None:
+            self.take(id, step)
+        return self.submit(id)
 
     def close(self, id: str, drafted: int, accepted: int, emitted: int) -> None:
         """Closes the open round; drafted tokens are those that the engine verified."""
@@ -189,6 +203,10 @@ class PolicyProposer:
     def forget(self, id: str) -> None:
         """A request has ended."""
 
+    def draft_all(self, requests: Sequence[Going]) -> list[list[int]]:
+        """A draft for each request of a pass, here one after another."""
+        return [self.rounds.draft(going[0], self.steps(*going)) for going in requests]
+
     def propose(
         self,
         sampled_token_ids: list[list[int]],
@@ -203,21 +221,19 @@ class PolicyProposer:
         for id in scheduled.finished_req_ids:
             self.finish(id)
         self.look(variables)
-        proposed = list[list[int]]()
+        proposed, going = [list[int]() for _ in sampled_token_ids], dict[int, Going]()
         for i, sampled in enumerate(sampled_token_ids):
             if not sampled:  # a part of a prompt
-                proposed.append([])
                 continue
             id = runner.input_batch.req_ids[i]
             request = runner.requests[id]
             tokens = token_ids_cpu[i, : int(num_tokens_no_spec[i])]
             drafted = len(scheduled.scheduled_spec_decode_tokens.get(id, ()))
             if self._observe(id, request, tokens, sampled, drafted):
-                steps = self.steps(id, tokens, _ends(request.sampling_params))
-                proposed.append(self.rounds.draft(id, steps))
-                self.proposals += 1
-            else:
-                proposed.append([])
+                going[i] = id, tokens, _ends(request.sampling_params)
+        for i, draft in zip(going, self.draft_all(list(going.values()))):
+            proposed[i] = draft
+        self.proposals += len(going)
         self.seconds += perf_counter() - began
         return proposed
 

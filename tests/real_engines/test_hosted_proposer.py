@@ -1,22 +1,24 @@
 """A draft model of ours inside vLLM: its rounds are those of its recording, features included."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from toy_lm import VOCAB, toy_decoder
 from vllm_double import VllmDouble
 
-from real.drafters.model import ModelDrafter
+from real.drafters.model import BatchDrafter, ModelDrafter
 from real.engines import EngineSettings, PolicyDraft, Request
 from real.engines.compare import compare_rows
 from real.engines.hosted_proposer import ModelProposer
 from real.engines.rows import read_rows
 from real.engines.run import Plan, run_on_engine
 from real.model.checkpoint import save_decoder
+from real.model.passes import RaggedKVCache
 from real.record.texts import record_texts_by_model
 from simspec import CostModel
 from simspec.engines.text import WrittenText
@@ -121,11 +123,83 @@ def test_a_model_of_another_vocabulary_is_refused(folder):
         ModelProposer(config)
 
 
-def test_states_of_ended_requests_are_forgotten(folder):
-    made, _ = world(3)
-    double = VllmDouble(made, make, ENDS)
-    double.start(replace(settings_of(folder), batch=2))
-    done = []
-    double.run([request for request, _ in made], done.append, 2, K)
-    assert len(done) == 3
-    assert double.drafter.held == {}
+def drafted_both_ways(seed):
+    """([batch's tokens], [those of a drafter for each request alone], the batch).
+
+    Requests enter, leave, and are out of some passes; each drafts another number of tokens, and
+    keeps some of them.
+    """
+    rng = np.random.default_rng(seed)
+    lm, alone = toy_decoder(4, layers=2).float(), toy_decoder(4, layers=2).float()
+    lm.pack()
+    batch, texts, single, found = BatchDrafter(lm, capacity=4), {}, {}, ([], [])
+    for step in range(12):
+        if len(texts) < 4 and rng.random() < 0.6:
+            prompt = rng.integers(0, VOCAB, rng.integers(1, 20)).astype(np.int32)
+            texts[str(step)], drafter = prompt, ModelDrafter(alone)
+            drafter.begin(None, prompt.tolist(), None, lambda logits, *_: int(logits.argmax()))
+            single[str(step)] = drafter
+        depth = {id: int(rng.integers(0, 5)) for id in texts if rng.random() < 0.8}
+        drafts = {id: [] for id in depth}
+        while going := [id for id in depth if len(drafts[id]) < depth[id]]:
+            rows = {id: np.append(texts[id], np.int32(drafts[id])) for id in going}
+            for id, token in zip(going, batch.logits(rows).argmax(-1).tolist(), strict=True):
+                drafts[id].append(token)
+        for id, draft in drafts.items():
+            found[0].append(draft)
+            found[1].append([single[id].next().token for _ in draft])
+            accepted = int(rng.integers(0, len(draft) + 1))
+            new = [*found[1][-1][:accepted], int(rng.integers(0, VOCAB))]
+            single[id].rollback(accepted)
+            single[id].catch_up(new, None, None)
+            texts[id] = np.append(texts[id], np.int32(new))
+            if rng.random() < 0.15:
+                batch.forget(id)
+                del texts[id], single[id]
+    return *found, batch
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 1 << 20))
+def test_requests_drafted_together_get_the_drafts_of_each_alone(seed):
+    together, alone, batch = drafted_both_ways(seed)
+    assert together == alone
+    assert batch.cache.length == [len(tokens) for tokens in batch.read]
+
+
+def unmoved(cache, slot):
+    """`RaggedKVCache.drop` without the copy of the last slot."""
+    cache.length[slot] = cache.length[-1]
+    cache.length.pop()
+
+
+def unmasked(cache, *given, step=RaggedKVCache.step):
+    rotation, mask = step(cache, *given)
+    return rotation, torch.ones_like(mask)
+
+
+@pytest.mark.parametrize(("name", "broken"), [("drop", unmoved), ("step", unmasked)])
+def test_rows_of_another_request_or_of_padding_are_found(monkeypatch, name, broken):
+    monkeypatch.setattr(RaggedKVCache, name, broken)
+    pairs = [drafted_both_ways(seed)[:2] for seed in range(8)]
+    assert any(together != alone for together, alone in pairs)
+
+
+@pytest.mark.parametrize(("policy", "passes"), [("fixed:3", 3), ("fixed:1", 1), ("fixed:0", 0)])
+def test_a_round_takes_as_many_passes_as_tokens(folder, monkeypatch, policy, passes):
+    """Of the draft model, for all requests together; the rows of ended ones are freed."""
+    made, _ = world(9)
+    double, counts = VllmDouble(made, make, ENDS), []
+    double.start(settings_of(folder))
+    step = RaggedKVCache.step
+
+    def counted(cache, *given):
+        counts[-1] += 1
+        return step(cache, *given)
+
+    monkeypatch.setattr(RaggedKVCache, "step", counted)
+    monkeypatch.setattr(double.drafter, "look", lambda variables: counts.append(0))
+    double.run([request for request, _ in made], lambda finished: None, 3, policy=policy)
+    assert len(counts) > 9
+    assert max(counts) == passes
+    assert not double.drafter.batch.read
