@@ -10,6 +10,9 @@ from pathlib import Path
 
 import gpu
 import pytest
+import typer
+
+from simspec.cli import _load_extras, app
 
 LIST = """
 kinds  | 0.1 | | policies --json | never-written
@@ -89,8 +92,12 @@ def test_the_list_measures_every_cell_that_is_missing_and_a_step_stops_at_the_de
     toy, tmp_path
 ):
     steps = gpu.read_steps(gpu.STEPS, toy, tmp_path)
-    asked = {" ".join(step.command[:2]) for step in steps if step.command[0] == "engine"}
-    assert asked == {"engine measure", "engine run", "engine compare"}
+    _load_extras()
+    for step in steps:  # all options exist, and take these values
+        command, words = typer.main.get_command(app), list(step.command)
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        assert command.make_context(step.name, words).params
     assert {step.command[0] for step in steps} == {"engine", "measure", "record", "run"}
     assert steps[0].variables == ("VLLM_USE_V2_MODEL_RUNNER=0",)
     (tmp_path / "logs").mkdir()
