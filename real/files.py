@@ -71,10 +71,8 @@ def replace_json(path: Path, value: object) -> None:
 
 def read_card(path: Path) -> dict:
     """The content of a JSON file of ours; ValueError, naming the remedy, where it is damaged."""
-    try:
+    with output.reraised(ValueError, f"{path} is damaged", "delete it, and it is made anew"):
         return dict(output.parse_json(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}); delete it, and it is made anew") from error
 
 
 def check_same_settings(stored: dict, requested: dict, folder: Path) -> None:

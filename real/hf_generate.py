@@ -12,6 +12,7 @@ from real.contest import Contestant, ContestantError, Generate, Request
 from real.model.checkpoint import WeightsError, load_config, pretrained
 from real.pair import DTYPES
 from real.sampling import Rule
+from simspec.output.files import reraised
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 GREEDY = Rule()
@@ -70,12 +71,10 @@ def load_hf_model(path: str | Path, dtype: str, device: str):
 
     disable_progress_bar()
     logging.getLogger("transformers.generation.utils").addFilter(_is_relevant)
-    try:
+    # as in load_decoder: transformers raises whatever it meets first
+    with reraised(WeightsError, f"{path} cannot be loaded by transformers", raised=Exception):
         options = {"dtype": DTYPES[dtype], "attn_implementation": "sdpa"}
         model: Any = pretrained(path, load_config(path), **options).to(device).eval()
-    except Exception as error:  # as in load_decoder: transformers raises whatever it meets first
-        reason = " ".join(str(error).split())[:300]
-        raise WeightsError(f"{path} cannot be loaded by transformers: {reason}") from error
     model.generation_config = GenerationConfig()
     return model.requires_grad_(False)
 

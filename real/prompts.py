@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.output.files import parse_json, read_lines
+from simspec.output.files import parse_json, read_lines, reraised
 from simspec.output.names import one_note
 
 
@@ -158,37 +158,26 @@ def _own_template(path: str | Path, system: str) -> ChatTemplate | None:
     tokenizer = _tokenizer(path)
     if not tokenizer.chat_template:
         return None
-    try:
+    what, remedy = "has several chat templates and no default", "give one by --chat-template FILE"
+    with reraised(PromptError, f"{path} {what}", remedy):
         return ChatTemplate(OWN, tokenizer.get_chat_template(), tokenizer, system)
-    except ValueError as error:
-        raise PromptError(
-            f"{path} has several chat templates and no default: {one_note(error)[:200]}; "
-            "give one by --chat-template FILE"
-        ) from error
 
 
 def _tokenizer(path: str | Path) -> Any:
     from transformers import AutoTokenizer
 
-    try:
+    what = f"the tokenizer of {path} cannot be loaded by transformers"
+    # transformers raises many types for a damaged tokenizer
+    with reraised(PromptError, what, "use --chat-template none (advise: --raw)", Exception):
         return AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except Exception as error:  # transformers raises many types for a damaged tokenizer
-        raise PromptError(
-            f"the tokenizer of {path} cannot be loaded by transformers: {one_note(error)[:200]}; "
-            "use --chat-template none (advise: --raw)"
-        ) from error
 
 
 def _read(file: Path) -> str:
-    try:
+    what, remedy = "cannot be read as a chat template", "expected auto, none or a Jinja file"
+    with reraised(PromptError, f"{file} {what}", remedy):
         if file.stat().st_size > MAX_BYTES:
-            raise PromptError(f"{file} is over {MAX_BYTES:,} bytes; expected a chat template")
+            raise PromptError(f"it is over {MAX_BYTES:,} bytes")
         text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise PromptError(
-            f"{file} cannot be read as a chat template: {one_note(error)[:200]}; "
-            "expected auto, none or a Jinja file"
-        ) from error
     if not text.strip():
         raise PromptError(f"{file} is empty; expected a chat template in Jinja")
     return text
@@ -335,13 +324,9 @@ def read_rows(path: Path) -> list[PromptRow]:
 
 
 def _read_row(line: str, number: int, path: Path) -> PromptRow:
-    try:
+    what = 'expected a JSON object with "task" and "text" (or "turns")'
+    with reraised(PromptError, f"{path} line {number}: {what}, got {line[:60]!r}"):
         return _row(parse_json(line), number, path.name)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PromptError(
-            f'{path} line {number}: expected a JSON object with "task" and "text" '
-            f'(or "turns"), got {line[:60]!r} ({one_note(error)[:100]})'
-        ) from error
 
 
 def _row(data: Any, number: int, file: str) -> PromptRow:

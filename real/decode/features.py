@@ -17,7 +17,7 @@ from real.files import replace_json, replacing
 from real.model.checkpoint import WeightsError
 from real.model.stored_weights import read_bytes, sha256, weight_files
 from real.model.target import TargetOutput
-from simspec.output.files import parse_json
+from simspec.output.files import UNREADABLE, parse_json, reraised
 from simspec.policy.policy import TOKEN_FEATURES
 from simspec.trace import quantization as grid
 
@@ -157,14 +157,14 @@ def load_predictor(folder: str | Path, name: str, target: str, device="cpu") -> 
     models."""
     folder = Path(folder)
     both = f"{folder / name}.json and .safetensors"
-    try:
+    raised = *UNREADABLE, RuntimeError, SafetensorError
+    with reraised(WeightsError, f"{both} are not a predictor", "train it again", raised):
         stored = parse_json((folder / f"{name}.json").read_text(encoding="utf-8"))
         weights = read_bytes(folder / f"{name}.safetensors")
         sizes = [stored[key] for key in ("target_width", "drafter_width", "rank", "depths")]
         trained_for = stored["target"], stored["drafter"]
-        if 2 * parameter_count(*sizes) > len(
-            weights
-        ):  # checked before allocation: a .json can claim any size
+        # checked before allocation: a .json can claim any size
+        if 2 * parameter_count(*sizes) > len(weights):
             raise ValueError(f"{len(weights)} bytes of weights are too few for the sizes {sizes}")
         predictor = AcceptancePredictor(*sizes)
         if stored["form"] != predictor.form:
@@ -175,17 +175,6 @@ def load_predictor(folder: str | Path, name: str, target: str, device="cpu") -> 
         if not all(v.dtype == torch.bfloat16 and v.isfinite().all() for v in state.values()):
             raise ValueError("a weight is not a finite bfloat16 number")
         predictor.load_state_dict({k: v.double() for k, v in state.items()})
-    except (
-        OSError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RuntimeError,
-        RecursionError,
-        SafetensorError,
-    ) as error:
-        reason = str(error).splitlines()[-1].strip()[:200]
-        raise WeightsError(f"{both} are not a predictor: {reason}; train it again") from error
     models = target, drafter_identity(folder)
     for role, wanted, given in zip(("target", "drafter"), trained_for, models):
         if wanted != given:

@@ -12,7 +12,7 @@ from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.passes import EAGER, EagerPasses
 from real.model.target import Resume, Target, TargetOutput
-from simspec.output.files import parse_json
+from simspec.output.files import parse_json, reraised
 
 Pick = Callable[..., int]
 """(logits [vocab], draft slot, hidden state or None) -> token, by the decode rule.
@@ -169,9 +169,5 @@ class ConfiguredDrafter(Drafter):
         file = Path(folder) / f"{cls.name}.json"
         if not file.exists():
             return cls()
-        try:
+        with reraised(WeightsError, f"{file} holds no settings of {cls.name}"):
             return cls(**parse_json(file.read_text(encoding="utf-8"))["settings"])
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise WeightsError(
-                f"{file} holds no settings of {cls.name}: {' '.join(str(error).split())[:300]}"
-            ) from error

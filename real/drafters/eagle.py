@@ -19,6 +19,7 @@ from real.model.checkpoint import WeightsError, from_hf_name, to_hf_name
 from real.model.decoder import MAX_THETA, Decoder, KVCache, Linear, StaticKVCache, frequencies
 from real.model.draft_head import DraftHead, read_state, write_published
 from real.model.passes import EAGER, BranchCache, ForwardContext, Span, TargetPass, causal_mask
+from simspec.output.files import reraised
 
 INPUTS = ("feature&shifted_token", "feature&unshifted_token", "token", "feature")
 """What row i reads (EAGLE §5.3.2, Figure 10): (f_i, t_{i+1}), (f_i, t_i), t_{i+1} or f_i."""
@@ -206,13 +207,9 @@ def publish(head: EagleHead, target: Decoder, folder: Path) -> None:
 def _config(folder: Path, target: Decoder) -> dict:
     """config.json, checked: its sizes and rotary frequencies are those of the target."""
     s = target.config
-    try:
+    with reraised(WeightsError, f"{folder / 'config.json'} cannot be read"):
         config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         theta = float(config.get("rope_theta", 10000.0))
-    except (OSError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise WeightsError(
-            f"{folder / 'config.json'} cannot be read: {' '.join(str(error).split())[:300]}"
-        ) from error
     expected = {
         "hidden_size": s.width,
         "intermediate_size": s.hidden,

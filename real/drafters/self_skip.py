@@ -14,7 +14,7 @@ from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder, KVCache
 from real.model.draft_head import settings_of
 from real.model.passes import BranchCache, TargetPass, branches
-from simspec.output.names import one_note
+from simspec.output.files import reraised
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,9 @@ class SelfSkipDrafter(Drafter):
         WeightsError where it is missing, damaged or for another target.
         """
         settings = settings_of(folder, "self_skip", made_for)
-        try:
+        what = f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have"
+        with reraised(WeightsError, what):
             return cls(target, SkipConfig(**settings))
-        except (TypeError, ValueError) as error:
-            raise WeightsError(
-                f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have: "
-                f"{one_note(error)[:300]}"
-            ) from error
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         self.target, self.pick = target, pick

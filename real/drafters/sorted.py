@@ -15,7 +15,7 @@ from real.draft.losses import next_prediction_loss
 from real.model.checkpoint import WeightsError, load_decoder
 from real.model.decoder import Decoder
 from real.model.passes import BranchCache, ForwardContext, Span, TargetPass, causal_mask
-from simspec.output.files import parse_json
+from simspec.output.files import parse_json, reraised
 from simspec.trace.quantization import LOG_ODDS
 
 
@@ -172,16 +172,12 @@ class SortedDrafter(Drafter):
                 "use the same tokenizer"
             )
         file = Path(folder) / "sorted.json"
-        try:
+        with reraised(WeightsError, f"{file} holds no exits of a sorted drafter"):
             stored = parse_json(file.read_text(encoding="utf-8"))
             exits = check_exits(stored["exits"], len(lm.layers))
             if exits[-1] != len(lm.layers):
                 raise ValueError(f"its last exit is {exits[-1]} of {len(lm.layers)} layers")
             cascade = Cascade(exits, stored["thresholds"])
-        except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise WeightsError(
-                f"{file} holds no exits of a sorted drafter: {' '.join(str(error).split())[:300]}"
-            ) from error
         return cls(SortedModel.of(lm, exits), cascade)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:

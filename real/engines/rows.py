@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from real.engines.worker import Finished, Request, decoded, read_as
 from simspec.engines.vllm_proposer import suffix_rule
-from simspec.output.files import check_output, naming, parse_json
+from simspec.output.files import check_output, naming, parse_json, reraised
 
 try:
     import fcntl
@@ -187,15 +187,11 @@ def read_rows(path: str | Path) -> tuple[dict[str, Any], list[Row]]:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
     if about is None:
         raise ValueError(f"{path} holds no run of an engine: name a file of `simspec engine run`")
-    try:
+    remedy = "name a file of `simspec engine run`"
+    with reraised(ValueError, f"{path} line 1 describes no run", remedy):
         _check_about(about)
         if unknown := {row.policy for row in rows} - {"", *about["plan"].get("policies", [])}:
             raise ValueError(f"it states no policy {min(unknown)[:60]!r}, which its rows have")
-    except (ValueError, KeyError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"{path} line 1 describes no run ({reason}): name a file of `simspec engine run`"
-        ) from None
     return about, rows
 
 
@@ -211,7 +207,7 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
             raise ValueError(f"{path} line {number}: expected at most {MOST_LINE:,} bytes a line")
         if not line.endswith(b"\n"):
             break
-        try:
+        with reraised(ValueError, f"{path} line {number} is no row of a run", "name another file"):
             parse_json(line.decode("utf-8"))  # which refuses a key twice
             if about is None:
                 head = decoded(line)
@@ -224,11 +220,6 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
                 if row.key in rows:
                     raise ValueError("it repeats a request of its block")
                 rows[row.key] = row
-        except ValueError as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"{path} line {number} is no row of a run ({reason}): name another file"
-            ) from None
         end += len(line)
     return about, list(rows.values()), end
 

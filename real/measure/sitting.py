@@ -15,7 +15,7 @@ from real.measure import ROUNDS, MeasureSettings
 from real.measure.blocks import Block
 from real.measure.timing import Number, Pace, Samples, SavedRound
 from real.progress import Progress, quiet
-from simspec.output.files import write_json
+from simspec.output.files import reraised, write_json
 
 SAVE_SECONDS = 20.0
 """Between two saves of an unfinished sitting."""
@@ -132,18 +132,14 @@ class UnfinishedSitting:
         """
         if not self.path.exists():
             return Sitting()
-        try:
+        what, remedy = "holds no unfinished measurement", "delete it to start anew"
+        with reraised(ValueError, f"{self.path} {what}", remedy):
             held = msgspec.json.decode(self.path.read_bytes(), type=Saved)
             if held.key != self.key:
                 return Sitting()
             self.pace.extend(held.blocks)
             for name, samples in self.samples.items():
                 samples.extend(held.samples[name])
-        except (OSError, ValueError, LookupError, RecursionError, msgspec.MsgspecError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ValueError(
-                f"{self.path} holds no unfinished measurement ({reason}): delete it to start anew"
-            ) from None
         return Sitting(held.repeats, held.wall)
 
     def save(self, sitting: Sitting) -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from real.files import replace_json, replacing
 from real.model.decoder import MOST, Decoder, DecoderConfig, frequencies
 from real.model.stored_weights import MAX_RATIO, read_bytes
 from real.model.stored_weights import WeightsError as WeightsError
-from simspec.output.names import one_note
+from simspec.output.files import reraised
 
 FAMILIES: dict[str, dict[str, bool]] = {
     "llama": {},
@@ -209,12 +210,8 @@ def _generation_ends(path: str | Path) -> Any:
     file = Path(path) / GENERATION
     if not file.exists():
         return None
-    try:
+    with reraised(WeightsError, f"{file} is no generation config", "fetch it again"):
         return dict(json.loads(file.read_text(encoding="utf-8"))).get("eos_token_id")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise WeightsError(
-            f"{file} is no generation config: {' '.join(str(error).split())[:200]}; fetch it again"
-        ) from None
 
 
 ATTENTION = "eager"
@@ -252,13 +249,11 @@ def load_config(path: str | Path) -> Any:
         raise WeightsError(
             f"{path} holds no config.json; expected the folder of a transformers checkpoint"
         )
-    try:
+    with _loading(path):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         decoder_config(config)
         config._attn_implementation, config._experts_implementation = ATTENTION, None
         return config
-    except Exception as error:  # transformers raises many types for a damaged config
-        raise _unusable(path, error) from error
 
 
 def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder:
@@ -268,11 +263,9 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
     logging.disable_progress_bar()  # our jobs report progress themselves
     config = load_config(path)
     _check_weights(Path(path), decoder_config(config))
-    try:
+    with _loading(path):
         model = pretrained(path, config, dtype=dtype, attn_implementation=ATTENTION)
         return from_transformers(model).to(device)
-    except Exception as error:  # transformers raises many types for a damaged config
-        raise _unusable(path, error) from error
 
 
 def pretrained(path: str | Path, config: Any, **options: Any) -> Any:
@@ -335,9 +328,10 @@ def _check_weights(folder: Path, config: DecoderConfig) -> None:
         )
 
 
-def _unusable(path: str | Path, error: Exception) -> WeightsError:
-    reason = one_note(error)[:300]
-    return WeightsError(f"{path} cannot be loaded as a transformers checkpoint: {reason}")
+def _loading(path: str | Path) -> AbstractContextManager[None]:
+    """transformers raises many types for a damaged config: all are WeightsErrors."""
+    what = f"{path} cannot be loaded as a transformers checkpoint"
+    return reraised(WeightsError, what, raised=Exception)
 
 
 def _local(path: str | Path) -> bool:
@@ -356,16 +350,13 @@ def load_tokenizer(path: str | Path):
 
     file = Path(path) / "tokenizer.json"
     if file.exists():
-        try:
+        # tokenizers raises no narrower type
+        with reraised(WeightsError, f"{file} is not a tokenizer", raised=Exception):
             tokenizer = Tokenizer.from_buffer(file.read_bytes())
             most = max(tokenizer.get_vocab().values(), default=0)
             if most >= MOST["vocab"]:  # writing it would take memory for every id below
                 raise ValueError(f"it has the id {most}, expected ids below {MOST['vocab']}")
             return tokenizer
-        except Exception as error:  # tokenizers raises no narrower type
-            raise WeightsError(
-                f"{file} is not a tokenizer: {' '.join(str(error).split())[:300]}"
-            ) from error
     if _local(path):
         raise WeightsError(
             f"{path} holds no tokenizer.json; expected the folder of a transformers checkpoint"

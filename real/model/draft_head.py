@@ -14,8 +14,8 @@ from real.files import replace_json, replacing
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.stored_weights import from_int8, read_bytes, weights_exist
-from simspec.output.files import parse_json
-from simspec.output.names import one_note, printable
+from simspec.output.files import UNREADABLE, parse_json, reraised
+from simspec.output.names import printable
 
 
 class DraftVocabularyHead(nn.Module):
@@ -224,13 +224,9 @@ def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> d
 
 def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict, int | None]:
     """The settings in <name>.json, and the size of its draft vocabulary."""
-    try:
+    with reraised(WeightsError, f"{folder} holds no drafter {name!r} ({name}.json)"):
         stored = parse_json((folder / f"{name}.json").read_text(encoding="utf-8"))
         settings, target = dict(stored["settings"]), dict(stored["target"])
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(
-            f"{folder} holds no drafter {name!r} ({name}.json): {one_note(error)[:300]}"
-        ) from error
     for key in HASHES:
         if target.get(key) != made_for.get(key):
             there, here = printable(str(target.get(key))[:12]), str(made_for.get(key))[:12]
@@ -245,14 +241,10 @@ def made(
     make: Callable[..., Head], target: Decoder, settings: Mapping[str, object], source: str
 ) -> Head:
     """`make(target, **settings)`; WeightsError for settings of `source` that cannot be."""
-    try:
+    what, raised = "has settings that this target cannot have", (RuntimeError, *UNREADABLE)
+    with reraised(WeightsError, f"{source} {what}", raised=raised):
         check_settings(settings)
         return make(target, **settings)
-    except (RuntimeError, ValueError, TypeError) as error:
-        reason = one_note(error)[:300]
-        raise WeightsError(
-            f"{source} has settings that this target cannot have: {reason}"
-        ) from error
 
 
 def load_draft_head(
@@ -323,12 +315,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
             else "no such file"
         )
         raise WeightsError(f"{path} cannot be read: {hint}")
-    try:
+    raised = OSError, ValueError, SafetensorError
+    with reraised(WeightsError, f"{path} is damaged or no safetensors file", raised=raised):
         state = load_file(path) if path.exists() else load(read_bytes(path))
-    except (OSError, ValueError, SafetensorError) as error:
-        raise WeightsError(
-            f"{path} is damaged or no safetensors file: {one_note(error)[:300]}"
-        ) from error
     return from_int8(state, str(path))
 
 

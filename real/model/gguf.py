@@ -22,7 +22,7 @@ from real.model.checkpoint import (
     plain_byte_level,
 )
 from real.model.stored_weights import sha256, tokenizer_sha256
-from simspec.output.names import one_note
+from simspec.output.files import reraised
 
 
 def free_memory() -> float:
@@ -74,13 +74,12 @@ def _read(path: Path) -> tuple[Any, dict[str, Any]]:
         raise WeightsError(f"{path} is no GGUF file of version 2 or 3")
     from gguf import GGUFReader
 
-    try:
+    what = f"{path} is damaged or truncated"
+    # the reader raises whatever it meets first
+    with reraised(WeightsError, what, "fetch it again", Exception):
         _check_counts(path, tensors, keys)
         reader = GGUFReader(path)
         fields = {name: field.contents() for name, field in reader.fields.items()}
-    except Exception as error:  # the reader raises whatever it meets first
-        reason = one_note(error)[:200]
-        raise WeightsError(f"{path} is damaged or truncated: {reason}; fetch it again") from error
     return reader, fields
 
 
@@ -165,12 +164,11 @@ def _convert(path: Path, folder: Path, dtype: torch.dtype, ends: list[int]) -> N
         (Path(alone) / "model.gguf").symlink_to(path.resolve())
         asked: Any = {"gguf_file": "model.gguf", "trust_remote_code": False}
         whole = {"output_loading_info": True, "attn_implementation": ATTENTION}
-        try:
+        # transformers raises whatever it meets first
+        with reraised(WeightsError, f"{path} cannot be converted", raised=Exception):
             loaded: Any = AutoModelForCausalLM.from_pretrained
             model, info = loaded(alone, dtype=torch.float32, **whole, **asked)
             tokenizer: Any = AutoTokenizer.from_pretrained(alone, **asked)
-        except Exception as error:  # transformers raises whatever it meets first
-            raise WeightsError(f"{path} cannot be converted: {one_note(error)[:300]}") from error
     odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
     weights = {name: value.to(dtype).contiguous() for name, value in model.state_dict().items()}
     if odd or not all(value.isfinite().all() for value in weights.values()):

@@ -50,6 +50,7 @@ from real.record.sequences import (
 from real.record.settings import RecordError, Settings, card, describe
 from real.record.tree_order import tree_order_parallel, tree_order_stepwise
 from simspec import Trace, TraceError, TraceMeta, load_trace
+from simspec.output.files import reraised
 
 try:
     import fcntl
@@ -220,12 +221,8 @@ class Shards:
 
 
 def _read(manifest: Path) -> dict:
-    try:
+    with reraised(RecordError, f"{manifest} is damaged", "delete its folder to record again"):
         return json.loads(manifest.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise RecordError(
-            f"{manifest} is damaged ({error}); delete its folder to record again"
-        ) from None
 
 
 @dataclass(frozen=True)

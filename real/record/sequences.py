@@ -25,6 +25,7 @@ from real.record.settings import MAX_CODE, RecordError, Settings
 from real.sampling import Rule, gumbel_at, margin, sample_rows
 from simspec import CostModel, TraceMeta
 from simspec.numerics.rng import RESIDUAL
+from simspec.output.files import reraised
 from simspec.policies.fixed import fixed
 from simspec.trace.quantization import encode_margin
 
@@ -339,7 +340,8 @@ class SequenceCache:
         self.saved = len(self.sequences)
 
     def _read(self, path: Path) -> dict[str, list[list[int]]]:
-        try:
+        remedy = "delete it to write them again"
+        with reraised(RecordError, f"{path} holds no sequences", remedy):
             content = json.loads(path.read_text(encoding="utf-8"))
             sequences = dict(content["texts"])
             made_with = dict(content["made_with"])
@@ -348,11 +350,6 @@ class SequenceCache:
                 intact = intact and all(self._is_valid(s) for s in sequences.values())
             else:
                 intact = True
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise RecordError(
-                f"{path} holds no sequences ({reason}); delete it to write them again"
-            ) from None
         keys = {*made_with, *self.made_with}
         differing = sorted(k for k in keys if made_with.get(k) != self.made_with.get(k))
         if differing:

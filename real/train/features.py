@@ -21,6 +21,7 @@ from real.model.decoder import Decoder
 from real.progress import Progress, quiet
 from real.train.loop import TrainSchedule
 from real.train.sequences import SHARD, Sequences
+from simspec.output.files import reraised
 
 BATCH_TOKENS = 8192
 """Tokens of a pass whose features go to a file, padding included."""
@@ -240,14 +241,12 @@ def _hash(token: bytes, offset: bytes) -> str:
 @lru_cache(maxsize=OPEN_FILES)
 def _slice(path: Path, shape: tuple[int, ...], dtype: str, tokens: str) -> Any:
     """The tensor of a file, unread; ValueError for another shape or dtype, or other tokens."""
-    try:
+    remedy, raised = "delete it, and it is made anew", (OSError, SafetensorError)
+    with reraised(ValueError, f"{path} is damaged", remedy, raised):
         file = safe_open(str(path), "pt").__enter__()  # stays mapped while it is in the cache
         found = file.get_slice("feature")
         size, kind = tuple(found.get_shape()), found.get_dtype()
         of = (file.metadata() or {}).get("tokens")
-    except (OSError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is damaged ({reason}); delete it, and it is made anew") from error
     kinds = {"torch.float32": "F32", "torch.float64": "F64", "torch.bfloat16": "BF16"}
     if (size, kind, of) != (shape, kinds.get(dtype), tokens):
         raise ValueError(

@@ -28,6 +28,7 @@ from real.sampling import Rule, inverse_cdf
 from real.train.settings import Training
 from real.train.text import WINDOW, PromptSet, documents, text_files
 from simspec.numerics.rng import RESIDUAL, uniform_rows
+from simspec.output.files import reraised
 
 SHARD = 32
 """Sequences in a shard, a file."""
@@ -241,16 +242,14 @@ def save_shard(sequences: Sequences, path: Path) -> None:
 
 def read_shard(path: Path) -> Sequences:
     """The sequences of a shard; ValueError where it is damaged."""
-    try:
+    # safetensors raises its own type
+    with reraised(ValueError, f"{path} is damaged", "delete it, and it is made anew", Exception):
         stored = Sequences(**load_file(str(path)))
         size, prompt = np.diff(stored.offset), stored.prompt
         if stored.offset[0] or stored.offset[-1] != len(stored.token) or len(size) != len(prompt):
             raise ValueError("its counts do not agree")
         if (prompt < 1).any() or (size <= prompt).any() or (stored.token < 0).any():
             raise ValueError("a sequence has no prompt or no new tokens")
-    except Exception as error:  # safetensors raises its own type
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path} is damaged ({reason}); delete it, and it is made anew") from error
     return stored
 
 

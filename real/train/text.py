@@ -15,7 +15,7 @@ from real.model.stored_weights import sha256
 from real.progress import Progress, quiet
 from real.prompts import LeftOut, PromptFormat, read_prompts
 from real.train.settings import Training
-from simspec.output.files import parse_json
+from simspec.output.files import parse_json, reraised
 
 MAX_RATIO = 200
 """Largest decompression ratio. Text gives 3 to 8, repetitive text some 50, a malicious file
@@ -88,14 +88,10 @@ def _lines(path: Path) -> Iterator[dict]:
 
 
 def _row(path: Path, number: int, line: str) -> dict:
-    try:
+    what = f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r}'
+    with reraised(CorpusError, what):
         row = parse_json(line)
         text = row["text"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorpusError(
-            f'{path} line {number}: expected a JSON object with "text", got {line[:60]!r} '
-            f"({' '.join(str(error).split())[:100]})"
-        ) from error
     if not isinstance(text, str):
         raise CorpusError(
             f'{path} line {number}: "text" is {type(text).__name__}; expected a string'
@@ -223,15 +219,12 @@ def _save(prompts: PromptSet, work: Path) -> None:
 
 
 def _load(path: Path, source: dict) -> PromptSet:
-    try:
+    # safetensors raises its own type
+    with reraised(ValueError, f"{path} is damaged", "choose another --work", Exception):
         stored = load_file(str(path))
         ends = np.cumsum(stored["length"])
         prompts = [part.tolist() for part in np.split(stored["token"], ends[:-1])]
         cut = len(prompts) - source["heldout_prompts"]
         if ends[-1] != len(stored["token"]) or not 0 < cut < len(prompts):
             raise ValueError("its counts do not agree")
-    except Exception as error:  # safetensors raises its own type
-        raise ValueError(
-            f"{path} is damaged ({' '.join(str(error).split())[:200]}); choose another --work"
-        ) from error
     return PromptSet(tuple(prompts[:cut]), tuple(prompts[cut:]), source)

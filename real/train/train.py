@@ -39,6 +39,7 @@ from real.train.loop import TrainSchedule, fit, save_loss_curve
 from real.train.predictors import train_predictors
 from real.train.settings import PREDICTORS, SEARCHED, Training, check_drafter
 from real.train.skip_search import search_skips
+from simspec.output.files import reraised
 
 RECIPE_WIDTH = 160
 """Width of the target that the recipes' learning rates were chosen on."""
@@ -153,12 +154,9 @@ def new_head(settings: Training, target: Decoder) -> nn.Module:
     """The draft head before any training, by the seed; ValueError for bad settings."""
     chosen = settings_of(settings)[0]
     torch.manual_seed(settings.seed + 1)
-    try:
+    what = f"{settings.drafter} cannot be made with {chosen}"
+    with reraised(ValueError, what, raised=(TypeError, RuntimeError)):
         return recipe_of(settings.drafter).head(target, **chosen).requires_grad_(True)
-    except (TypeError, RuntimeError) as error:
-        raise ValueError(
-            f"{settings.drafter} cannot be made with {chosen}: {' '.join(str(error).split())[:200]}"
-        ) from error
 
 
 def prepared_head(settings: Training, data: TrainingData) -> nn.Module:

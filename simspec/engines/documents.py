@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from simspec.output.files import parse_json, read_at_most
+from simspec.output.files import parse_json, read_at_most, reraised
 
 LARGEST = 256 << 20
 """Bytes of a file; its JSON takes several times as much memory."""
@@ -118,11 +118,9 @@ def _lines(text: str) -> Iterator[tuple[int, Any]]:
         line = line.strip().removeprefix("data:").strip()
         if not line or line == "[DONE]":
             continue
-        try:
-            yield number, parse_json(line)
-        except (ValueError, RecursionError) as error:
-            reason = " ".join(str(error).split())[:100]
-            raise ValueError(f"line {number}: not JSON ({reason})") from None
+        with reraised(ValueError, f"line {number}: not JSON"):
+            value = parse_json(line)
+        yield number, value
 
 
 def _fields(value: Any, place: str) -> Fields:

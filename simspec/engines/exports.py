@@ -21,7 +21,7 @@ from simspec.cost.table import cost_file
 from simspec.engines import EXPORT_FORMATS, Export
 from simspec.engines.choice import Choice, Evidence, Schedule, acceptance_by_depth, choose, gather
 from simspec.engines.ngram import RULES, ngram_rule
-from simspec.output.files import check_output, parse_json, replacing, write_json
+from simspec.output.files import check_output, parse_json, replacing, reraised, write_json
 from simspec.policies import parse
 from simspec.policy.policy import Policy
 from simspec.replay.evaluation import covers, unsettled
@@ -432,15 +432,11 @@ def read_vllm(text: str) -> dict[str, Any]:
     ValueError, one line, for no such object, and for ranges that vLLM clamps, sorts or fills up
     without a word.
     """
-    try:
+    with reraised(ValueError, "not JSON of a speculative_config"):
         parse_json(text)  # which refuses a key twice
         config = msgspec.json.decode(text, type=dict[str, Any])
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON of a speculative_config: {error}") from None
-    try:
+    with reraised(ValueError, f"{LENGTH} is {config.get(LENGTH)!r:.60}"):
         longest = msgspec.convert(config.get(LENGTH), Length)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"{LENGTH} is {config.get(LENGTH)!r:.60}: {error}") from None
     if config.get(BY_BATCH) is not None:
         lengths_by_batch(config[BY_BATCH], longest, 0)
     return config
@@ -451,13 +447,9 @@ def lengths_by_batch(ranges: Any, longest: int, batch: int) -> list[int]:
 
     ranges: [[first batch size, last, length], ..] from 1 on, without gaps; ValueError for others.
     """
-    try:
+    expected = "expected [first batch size, last, length], .."
+    with reraised(ValueError, f"{BY_BATCH} is {str(ranges)[:60]}, {expected}"):
         held = msgspec.convert(ranges, Annotated[list[Range], Meta(min_length=1)])
-    except msgspec.ValidationError as error:
-        raise ValueError(
-            f"{BY_BATCH} is {str(ranges)[:60]}, expected [first batch size, last, length], ..: "
-            f"{error}"
-        ) from None
     lengths, end = [0], 0
     for i, (low, high, length) in enumerate(held):
         if low != end + 1 or high < low or length > longest:

@@ -35,7 +35,7 @@ from simspec.engines.import_report import (
     censored,
     outcomes_of_totals,
 )
-from simspec.output.files import LONGEST_REASON, check_output
+from simspec.output.files import check_output, reraised
 from simspec.trace.file import TraceMeta
 from simspec.trace.trace import Trace
 
@@ -579,11 +579,9 @@ def read_import(settings: Import) -> Imported:
         if stated and field.name not in ANY_FORMAT + reads:
             raise ValueError(f"format {format} does not read {field.name}: leave that option out")
     source = read_source(format, settings.file)
-    try:
+    raised = ValueError, OverflowError, RecursionError
+    with reraised(ValueError, str(settings.file), raised=raised):
         return reader(source, settings)
-    except (ValueError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:LONGEST_REASON]
-        raise ValueError(f"{settings.file}: {reason}") from None
 
 
 def write_recordings(result: Imported, out: Path, *inputs: Path) -> list[Path]:

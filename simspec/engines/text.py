@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from simspec.engines.ngram import FEATURES, NgramRule, SuffixRule, drafted_text, suffix_text
-from simspec.output.files import parse_json, read_lines
+from simspec.output.files import parse_json, read_lines, reraised
 from simspec.trace.file import TraceMeta
 from simspec.trace.trace import Trace
 
@@ -68,11 +68,9 @@ def read_texts(path: str | Path, encode: Encode | None = None) -> list[WrittenTe
     texts = []
     try:
         for number, line in read_lines(path, MOST_LINE, MOST_BYTES):
-            try:
+            with reraised(ValueError, f"line {number}"):
                 parse_json(line.decode("utf-8"))  # which refuses a key twice
                 text = _text(msgspec.json.decode(line, type=Line), number, encode)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"line {number}: {error}") from None
             if len(text.output):
                 texts.append(text)
     except (OSError, ValueError) as error:

@@ -11,9 +11,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simspec.output.names import csv_text
+from simspec.output.names import csv_text, one_note
 
 T = TypeVar("T")
+UNREADABLE = (
+    OSError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What parsers raise for a file that is damaged or of another kind."""
 LONGEST_REASON = 500
 """Characters of an error that quotes a file's content."""
 MOST_JSON = 64 << 20
@@ -146,15 +150,25 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+@contextmanager
+def reraised(
+    kind: type[Exception], what: str, remedy: str = "", raised: Any = UNREADABLE
+) -> Iterator[None]:
+    """What the body raises, as one line of this kind: WHAT: REASON; REMEDY."""
+    try:
+        yield
+    except raised as error:
+        end = f"; {remedy}" if remedy else ""
+        raise kind(f"{what}: {one_note(error)[:LONGEST_REASON]}{end}") from error
+
+
 def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) -> T:
     """make(the JSON value in the file); ValueError, one line with the path and the `kind` of file
     expected.
     """
-    try:
+    raised = OSError, ValueError, OverflowError, RecursionError
+    with reraised(ValueError, f"{path}: not a {kind}", raised=raised):
         return make(parse_json(read_at_most(path, MOST_JSON).decode("utf-8")))
-    except (OSError, ValueError, OverflowError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:LONGEST_REASON]
-        raise ValueError(f"{path}: not a {kind}: {reason}") from None
 
 
 def check_keys(data: Any, keys: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from simspec.output.files import parse_json, replacing
+from simspec.output.files import UNREADABLE, parse_json, replacing, reraised
 from simspec.trace.file import binary_column, check_size, digest, parquet_options
 from simspec.trace.quantization import LOG_ODDS
 from simspec.trace.trace import Trace
@@ -138,7 +138,8 @@ def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
+    raised = *UNREADABLE, MemoryError, pa.ArrowException
+    with reraised(ValueError, f"{path}: no exits of this recording", raised=raised):
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             check_size(file, os.path.getsize(path), COLUMNS)
             table = file.read(use_threads=False)
@@ -148,12 +149,6 @@ def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:
         if about["trace"] != digest(trace):
             raise ValueError("it belongs to another recording")
         return ExitDrafts(layers, *(_column(table, name, exits, features) for name in COLUMNS))
-    except (
-        OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError,
-        RecursionError, pa.ArrowException,
-    ) as error:  # fmt: skip
-        reason = " ".join(str(error).split())[:300]
-        raise ValueError(f"{path}: no exits of this recording: {reason}") from None
 
 
 def _count(value: object) -> int:
