@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +21,7 @@ from real.model.stored_weights import made_for, sha256, weight_files
 from real.model.target import Target
 from real.provenance import check_device
 from simspec import Policy, Trace
+from simspec.output.names import expected_one
 from simspec.tree.tree import TreePolicy
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -79,7 +79,8 @@ def load_pairs(
     Each drafter has separate passes, since its target keeps other taps.
     """
     for drafter in drafters:
-        _check_drafter(drafter)
+        if drafter not in BUILTIN:
+            raise WeightsError(f"drafter {drafter!r} is unknown: {expected_one(drafter, BUILTIN)}")
     in_dtype = dtype_of(dtype)
     check_device(device)
     path = target or models / "target"
@@ -116,16 +117,6 @@ def dtype_of(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise WeightsError(f"dtype {name!r} is unknown; expected one of {', '.join(DTYPES)}")
     return DTYPES[name]
-
-
-def _check_drafter(drafter: str) -> None:
-    """WeightsError for an unknown drafter."""
-    if drafter not in BUILTIN:
-        similar = get_close_matches(drafter, BUILTIN, n=1)
-        hint = f"did you mean {similar[0]}? " if similar else ""
-        raise WeightsError(
-            f"drafter {drafter!r} is unknown: {hint}expected one of {', '.join(BUILTIN)}"
-        )
 
 
 def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:

@@ -251,16 +251,6 @@ class Comparison:
         """The differences in committed tokens."""
         return tuple(f for f in (*self.exceptions, *self.failures) if f.text)
 
-    def __add__(self, other: "Comparison") -> "Comparison":
-        return Comparison(
-            self.rounds + other.rounds,
-            self.exceptions + other.exceptions,
-            self.failures + other.failures,
-        )
-
-
-NOTHING = Comparison(0, (), ())
-
 
 def rounds_of(trace: Trace, results: Sequence[DecodeResult]) -> Rounds:
     """The rounds of runs of all of a trace's sequences, with the trace's row numbers."""
@@ -273,13 +263,8 @@ def compare(
 ) -> Comparison:
     """Compares runs of all sequences with their replay, each up to its first difference.
 
-    ValueError for a recording of the rejection rule, whose runs commit other tokens.
+    Not for the rejection rule, under which runs commit other tokens.
     """
-    if trace.meta.rule == "rejection":
-        raise ValueError(
-            "rounds under the rejection rule are equal in distribution, not one by one; "
-            "compare on a greedy or coupled recording"
-        )
     ran = rounds_of(trace, results)
     total = 0
     excused: list[Flip] = []

@@ -131,7 +131,7 @@ def _made(model: Any, given: dict[str, Any]) -> Any:
             values[name] = _made(hint, given)
         elif name in given:
             value = given[name]
-            values[name] = () if value is None and _is_tuple(hint) else value
+            values[name] = () if value is None and get_origin(_parts(hint)[0]) is tuple else value
     return model(**values)
 
 
@@ -156,10 +156,6 @@ def _parts(hint: Any) -> tuple[Any, msgspec.Meta | None]:
         metas = [note for note in notes if isinstance(note, msgspec.Meta)]
         return kind, next((meta for meta in metas if meta.extra), metas[0] if metas else None)
     return hint, None
-
-
-def _is_tuple(hint: Any) -> bool:
-    return get_origin(_parts(hint)[0]) is tuple
 
 
 def _option_type(kind: Any) -> Any:

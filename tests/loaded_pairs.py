@@ -6,6 +6,7 @@ from functools import lru_cache
 import real.pair
 from real.model.passes import EAGER
 from real.pair import TINY, load_pair
+from real.rerun import Comparison
 
 _embedded = lru_cache(maxsize=8)(load_pair)
 
@@ -20,3 +21,12 @@ def _load(folder, drafter, device, dtype, target, weights, passes):
         return load_pair(folder, drafter, device, dtype, target, weights, passes)
     pair = _embedded(folder, drafter, device, dtype)
     return deepcopy(pair, {id(one): one for one in (pair.tokenizer, EAGER)})
+
+
+def together(comparisons):
+    """Several comparisons of a run with its replay as one."""
+    exceptions, failures = (
+        tuple(flip for each in comparisons for flip in getattr(each, kind))
+        for kind in ("exceptions", "failures")
+    )
+    return Comparison(sum(each.rounds for each in comparisons), exceptions, failures)

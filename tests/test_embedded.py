@@ -5,6 +5,7 @@ import os
 from functools import lru_cache
 
 import pytest
+from loaded_pairs import together
 from toy_lm import POLICIES, policy_from, run_all
 
 from real.decode.features import PREDICTOR_NAMES as NAMES_LEARNT
@@ -13,7 +14,7 @@ from real.drafters import BUILTIN
 from real.model.stored_weights import sha256, weight_files
 from real.pair import TINY, check_predictors, load_pair
 from real.record.settings import card
-from real.rerun import NOTHING, compare, prompts_of
+from real.rerun import compare, prompts_of
 from simspec import CostModel, Policy, load_trace, policies, replay
 from simspec.trace.recordings import CHECKOUT as TRACES
 from simspec.trace.recordings import recordings
@@ -143,7 +144,7 @@ def test_every_policy_run_equals_its_replay(name, record_property):
     trace = trace.select([i * trace.sequences // PROMPTS for i in range(PROMPTS)])
     trace = trace if SLOW else trace.shorten(BUDGET)
     cost = CostModel.from_json(TRACES / f"{name}.cost.json")
-    pair, total, exam = _pair(trace.meta.drafter), NOTHING, _exam(name, trace)
+    pair, total, exam = _pair(trace.meta.drafter), [], _exam(name, trace)
     assert exam == _wanted(name) or (SLOW or name not in WHOLE) and len(exam) >= 2
     check_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
     for i, entry in enumerate(exam):
@@ -152,7 +153,8 @@ def test_every_policy_run_equals_its_replay(name, record_property):
             entry if isinstance(entry, Policy) else policy_from(entry, part, cost)
         )  # the oracle's plan is for these texts
         results = run_all(pair.target, pair.drafter, part, policy, cost, seed=1)
-        total += compare(part, policy, replay(part, policy, seed=1, cost=cost), results)
+        total.append(compare(part, policy, replay(part, policy, seed=1, cost=cost), results))
+    total = together(total)
     flips = [f"{f.margin:.1e}" for f in total.text_flips]
     record_property(
         "measured",

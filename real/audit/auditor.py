@@ -3,8 +3,7 @@ a recording every sequence and round."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -242,24 +241,18 @@ class AuditResult:
 
     def summary(self) -> dict:
         """The result as JSON values; infinite numbers become null."""
-        listed = {f.name: getattr(self, f.name) for f in fields(self)} | {
-            "divergences": len(self.divergences),
-            "impossible": len(self.impossible),
-        }
         return _finite(
             {"clean": self.clean}
-            | {name: _plain(value) for name, value in listed.items()}
+            | asdict(self)
             | {
+                "divergences": len(self.divergences),
+                "impossible": len(self.impossible),
                 "largest_gap_nats": max((d.gap for d in self.divergences), default=0.0),
                 "largest_gap_ulps": max((d.ulps for d in self.divergences), default=0.0),
                 "first_divergences": [asdict(d) for d in self.first],
                 "failures": [asdict(d) for d in self.failures],
             }
         )
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _finite(value):

@@ -16,11 +16,10 @@ from simspec.output.terminal import print_text
 from simspec.settings import Settings, command, option
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from real.sampling import Rule
     from simspec import Trace
     from simspec.cost.table import CostTable
+    from simspec.output.frames import DataFrame
 
 PANEL = "Record and train"
 SHOWN = 0, 1, 2, 4, 8, 16, 32, 48

@@ -18,11 +18,10 @@ from simspec.output.terminal import print_text
 from simspec.settings import Settings, argument, command, option
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from real.audit.forced_decoding import ForcedComparison, SampledForcedComparison
     from real.pair import Pair
     from real.rerun import Outcome, SampledOutcome
+    from simspec.output.frames import DataFrame
 
 PANEL = "Run and verify"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -47,14 +47,11 @@ from simspec.engines.exports import EXPORTS, write_choice
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
-from simspec.output.frames import frame
+from simspec.output.frames import DataFrame, frame
 from simspec.policy.policy import PolicyError
 from simspec.reports.comparison import DEFAULTS, compare
 from simspec.reports.page import all_figures, page_of
 from simspec.trace.trace import Trace, TraceError
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Draft = NgramDraft | ModelDraft
 RunPlan = Callable[[EngineSettings, Sequence[Request], Plan, Path, bool | None], Any]
@@ -517,7 +514,7 @@ class Found:
             "remarks": list(self.remarks),
         }
 
-    def tables(self) -> "list[DataFrame]":
+    def tables(self) -> list[DataFrame]:
         """Drafters compared, lengths verified, and lengths by task."""
         formats = {PREDICTED: ".2f", MEASURED: ".2f"}
         tried = [(a.candidate, a.batch, a.drafting, a.interval or a.speedup) for a in self.tried]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,8 @@ from real.engines.rows import ROWS, read_rows
 from real.files import replacing
 from simspec import Trace
 from simspec.cost.table import load_cost
-from simspec.output.frames import frame
+from simspec.output.frames import DataFrame, frame
 from simspec.output.names import label_text
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 PACKED = (ROWS, f"{ROWS}.xz")
 COLUMNS = 3
@@ -79,7 +76,7 @@ def advised(table: SpeedupTable) -> tuple[str, str]:
     return advice, "confirmed" if table.confirmed else f"{named(table.best)} is faster"
 
 
-def speedup_frame(table: SpeedupTable) -> "DataFrame":
+def speedup_frame(table: SpeedupTable) -> DataFrame:
     """The predicted and measured speedups of one run."""
     advice, state = advised(table)
     state = state if table.confirmed or table.doubt else f"not confirmed: {state}"
@@ -100,7 +97,7 @@ def speedup_frame(table: SpeedupTable) -> "DataFrame":
     )
 
 
-def passes_frame(about: Mapping[str, Any], result: RunCheck) -> "DataFrame":
+def passes_frame(about: Mapping[str, Any], result: RunCheck) -> DataFrame:
     """What one run's passes count by draft length or policy, beside the replay."""
     scheduled = bool(about.get("schedule"))
     rows = [
@@ -118,7 +115,7 @@ def passes_frame(about: Mapping[str, Any], result: RunCheck) -> "DataFrame":
     )  # fmt: skip
 
 
-def summary_frame(summaries: Sequence[RunSummary]) -> "DataFrame":
+def summary_frame(summaries: Sequence[RunSummary]) -> DataFrame:
     """A row a run: its best draft length above 0, the advice, errors over all lengths, passes."""
     rows = []
     for run in summaries:
@@ -144,9 +141,7 @@ def summary_frame(summaries: Sequence[RunSummary]) -> "DataFrame":
     return frame(rows, names=2, formats=formats, optional=("prompts",))
 
 
-def checks_frame(
-    checks: Sequence[tuple[Mapping[str, Any], Sequence[Any], RunCheck]],
-) -> "DataFrame":
+def checks_frame(checks: Sequence[tuple[Mapping[str, Any], Sequence[Any], RunCheck]]) -> DataFrame:
     """A row a run, (about, rows, check), of its texts and passes against the replay."""
     rows = [
         {

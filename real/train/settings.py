@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ from msgspec import Meta
 
 from real.files import TINY, check_embedded_models
 from simspec.numerics.rng import check_seed
+from simspec.output.names import expected_one
 from simspec.settings import Settings, argument, option
 
 PREDICTORS = "predictors"
@@ -187,6 +187,4 @@ def check_drafter(name: str, trainable: tuple[str, ...], known: tuple[str, ...])
         return
     if name in known:
         raise ValueError(f"{name} has nothing to learn; expected one of {', '.join(choices)}")
-    near = get_close_matches(name, choices, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    raise ValueError(f"no drafter is called {name!r}: {hint}expected one of {', '.join(choices)}")
+    raise ValueError(f"no drafter is called {name!r}: {expected_one(name, choices)}")

@@ -205,7 +205,10 @@ def choose(
     caps = [cap(batch, captured, shortest) for batch in evidence.batch]
     parsed = None if policy is None else parse(policy)
     if parsed is None:
-        wanted = _best_lengths(evidence, caps, shortest, seed)
+        lengths, wanted = [fixed(k) for k in range(evidence.K + 1)], []
+        for i, most in enumerate(caps):
+            _, spent = _times(evidence, i, lengths, seed)
+            wanted.append(best_length(spent[..., 0].sum(axis=1), most, shortest))
     elif not isinstance(parsed, Policy | DeferredPolicy) or parsed.submitted(evidence.K):
         raise ValueError(f"policy {policy!r} submits trees, expected one of chains: fixed:3")
     elif not (isinstance(parsed, Policy) and parsed.name.startswith("fixed:")):
@@ -232,15 +235,6 @@ def _times(
         plain.append(found.plain)
         spent.append(list(found.seconds.values()))
     return np.concatenate(plain), np.stack([joined(of_policy) for of_policy in zip(*spent)])
-
-
-def _best_lengths(evidence: Evidence, caps: Sequence[int], shortest: int, seed: int) -> list[int]:
-    lengths = [fixed(k) for k in range(evidence.K + 1)]
-    best = []
-    for i, most in enumerate(caps):
-        _, spent = _times(evidence, i, lengths, seed)
-        best.append(best_length(spent[..., 0].sum(axis=1), most, shortest))
-    return best
 
 
 def _gains(

@@ -7,7 +7,6 @@ SpecDecode-Bench alone logs the outcome of a draft from every position, which is
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -36,6 +35,7 @@ from simspec.engines.import_report import (
     outcomes_of_totals,
 )
 from simspec.output.files import check_output, reraised
+from simspec.output.names import expected_one
 from simspec.trace.file import TraceMeta
 from simspec.trace.trace import Trace
 
@@ -568,11 +568,7 @@ def read_import(settings: Import) -> Imported:
     """Contents of the file; ValueError, one line with the file, where it is not of this format."""
     format = settings.format
     if format not in READERS:
-        near = get_close_matches(format, IMPORT_FORMATS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(
-            f"format {format!r} is unknown: {hint}expected one of {', '.join(IMPORT_FORMATS)}"
-        )
+        raise ValueError(f"format {format!r} is unknown: {expected_one(format, IMPORT_FORMATS)}")
     reader, reads = READERS[format]
     for field in fields(settings):
         stated = getattr(settings, field.name) != field.default

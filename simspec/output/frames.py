@@ -10,15 +10,17 @@ from simspec.output import terminal
 from simspec.output.names import markdown_text, printable
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame as DataFrame
     from rich.table import Table
+else:
+    DataFrame = Any  # for annotations: pandas is imported where a table is made
 
 
 def frame(
     rows: Iterable[Any], columns: Sequence[str] | None = None, *, names: int = 1, title: str = "",
     notes: Iterable[str] = (), formats: Mapping[str, str] | None = None,
     optional: Sequence[str] = (),
-) -> "DataFrame":  # fmt: skip
+) -> DataFrame:  # fmt: skip
     """A DataFrame of mappings or tuples; how it is shown is in its `attrs`.
 
     | attr | meaning |
@@ -60,7 +62,7 @@ def json_data(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def frame_data(table: "DataFrame") -> dict[str, Any]:
+def frame_data(table: DataFrame) -> dict[str, Any]:
     """{title, rows: [{column: value}], notes} for JSON."""
     cells = zip(*(table.iloc[:, i].tolist() for i in range(table.shape[1])))
     rows = [dict(zip(table.columns, row)) for row in cells]
@@ -68,7 +70,7 @@ def frame_data(table: "DataFrame") -> dict[str, Any]:
     return {"title": title, "rows": json_data(rows), "notes": list(notes)}
 
 
-def flat(table: "DataFrame") -> "DataFrame":
+def flat(table: DataFrame) -> DataFrame:
     """The table with an Estimate's limits in columns of their own: NAME, NAME_low, NAME_high."""
     from pandas import DataFrame
 
@@ -82,7 +84,7 @@ def flat(table: "DataFrame") -> "DataFrame":
 
 
 def show(
-    frames: "DataFrame | Iterable[DataFrame]", as_json: bool = False, as_markdown: bool = False,
+    frames: DataFrame | Iterable[DataFrame], as_json: bool = False, as_markdown: bool = False,
     **about: Any,
 ) -> None:  # fmt: skip
     """Print a table as JSON {**about, title, rows, notes}, as Markdown or as text.
@@ -106,7 +108,7 @@ def show(
             _print(table)
 
 
-def texts(table: "DataFrame") -> list[tuple[str, ...]]:
+def texts(table: DataFrame) -> list[tuple[str, ...]]:
     """The cells as text, a tuple a row."""
     formats = table.attrs.get("formats", {})
     columns = [
@@ -116,7 +118,7 @@ def texts(table: "DataFrame") -> list[tuple[str, ...]]:
     return list(zip(*columns))
 
 
-def markdown(table: "DataFrame") -> str:
+def markdown(table: DataFrame) -> str:
     """Title, table and notes as Markdown."""
     first, *others = (
         f"| {' | '.join(map(markdown_text, line))} |"
@@ -140,7 +142,7 @@ def _text(cell: Any, form: str | None) -> str:
     return str(cell)
 
 
-def _print(table: "DataFrame") -> None:
+def _print(table: DataFrame) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -169,7 +171,7 @@ def _print(table: "DataFrame") -> None:
         terminal.print_text(note)
 
 
-def _grid(table: "DataFrame") -> tuple["Table", int]:
+def _grid(table: DataFrame) -> tuple["Table", int]:
     """(the table for rich, the least width that cuts no figure and leaves names 12 cells)."""
     from rich.cells import cell_len
     from rich.table import Table

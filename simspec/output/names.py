@@ -2,8 +2,9 @@
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 LONGEST_LABEL = 120
@@ -26,6 +27,14 @@ def printable_lines(text: str) -> str:
 def one_note(text: object) -> str:
     """An error or a note as one printable line."""
     return printable(" ".join(str(text).split()))
+
+
+def expected_one(given: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    """'expected one of A, B', after the name that was perhaps meant, also of others."""
+    known = list(known)
+    near = get_close_matches(given, [*known, *others], n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{hint}expected one of {', '.join(known)}"
 
 
 def markdown_text(text: str) -> str:

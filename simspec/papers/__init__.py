@@ -2,13 +2,10 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
+from simspec.output.frames import DataFrame
 from simspec.papers import eagle, eesd, glide, s2d
 from simspec.papers.recorded import Claim, Recordings, evidence, summary
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     "eesd": eesd.CLAIMS, "glide": glide.CLAIMS, "eagle": eagle.CLAIMS, "s2d": s2d.CLAIMS,
@@ -16,7 +13,7 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 """Claims by paper: EESD (arXiv 2406.03853), GLIDE with a CAPE (2402.02082), EAGLE (2401.15077) and
 S2D (2407.01955)."""
 
-TABLES: dict[str, Callable[[Recordings], "DataFrame"]] = {
+TABLES: dict[str, Callable[[Recordings], DataFrame]] = {
     **eesd.TABLES, **glide.TABLES, **eagle.TABLES, **s2d.TABLES,
     **{f"{paper}-claims": partial(evidence, claims) for paper, claims in CLAIMS.items()},
     "claims": partial(summary, [claim for claims in CLAIMS.values() for claim in claims]),

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from simspec.numerics.stats import difference
-from simspec.output.frames import frame
+from simspec.output.frames import DataFrame, frame
 from simspec.papers.eesd import best_chain
 from simspec.papers.glide import tokens_and_rounds
 from simspec.papers.recorded import (
@@ -25,9 +25,6 @@ from simspec.policies.fixed import fixed
 from simspec.trace.acceptance import by_depth
 from simspec.tree.tree import TreePolicy, published_tree
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 ALPHAS = range(5)
 EAGLE_TREE = published_tree("eagle-25")
 TREE = TreePolicy("eagle_tree", "static", tree=EAGLE_TREE)
@@ -36,7 +33,7 @@ INPUTS = ("eagle-shifted", "eagle-unshifted", "eagle-feature", "eagle-token")
 CODE = "code"
 
 
-def table_1(recordings: Recordings) -> "DataFrame":
+def table_1(recordings: Recordings) -> DataFrame:
     """tau and n-alpha: Tables 1 to 3."""
     rows = []
     for recorded in recordings.of("eagle"):
@@ -71,7 +68,7 @@ def _chain(recorded: Recorded) -> Any:
     return fixed(min(EAGLE_TREE.levels, recorded.trace.K))
 
 
-TABLES: dict[str, Callable[[Recordings], "DataFrame"]] = {
+TABLES: dict[str, Callable[[Recordings], DataFrame]] = {
     "eagle-1": table_1,
     "eagle-6": lambda recordings: ablations(
         "EAGLE Table 6: accepted length by what it learned from", recordings,

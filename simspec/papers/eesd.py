@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from simspec.numerics.stats import Estimate
-from simspec.output.frames import frame
+from simspec.output.frames import DataFrame, frame
 from simspec.papers.recorded import (
     FLAT,
     LAYERS,
@@ -43,9 +43,6 @@ from simspec.reports.trees import fit_tree, priced_seconds
 from simspec.trace.trace import Trace, committed
 from simspec.tree.tree import TreePolicy
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 K = 10
 """EESD's draft length (its Table 4 and section 4.1)."""
 RECORDING = "tiny-early_exit-coupled"
@@ -70,7 +67,7 @@ Named = tuple[dict[str, str | None], Recorded | None, Policy]
 
 def policy_table(
     title: str, rows: Iterable[Named], *notes: str, tasks: Mapping[str, Sequence[str]] = TASKS
-) -> "DataFrame":
+) -> DataFrame:
     """HM and speedup of each policy by task at measured costs, and of all prompts at flat ones."""
     found, names = [], 1
     for named, recorded, policy in rows:
@@ -113,7 +110,7 @@ def thompson(recorded: Recorded) -> list[tuple[str, Policy]]:
 def systems(
     title: str, tasks: Mapping[str, Sequence[str]], target: str, printed: Mapping[str, str],
     recordings: Recordings,
-) -> "DataFrame":  # fmt: skip
+) -> DataFrame:  # fmt: skip
     """Tables 1 to 3: all systems, greedy decoding; EESD by Thompson sampling, others at K = 10."""
     rows: list[Named] = []
     for drafter, method in METHODS.items():
@@ -148,7 +145,7 @@ VICUNA_13B = {
 }  # fmt: skip
 
 
-def table_4(recordings: Recordings) -> "DataFrame":
+def table_4(recordings: Recordings) -> DataFrame:
     """Ablations of EESD's components at K = 10."""
     bundled = {r.name: r for r in recordings.of("early_exit", "model")}
     names = "early_exit-n1-x1", "early_exit-n1-x0", "early_exit-text"
@@ -181,7 +178,7 @@ def table_4(recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-def table_5(recordings: Recordings) -> "DataFrame":
+def table_5(recordings: Recordings) -> DataFrame:
     """Thompson sampling on all drafters, against drafts of 10 tokens."""
     rows: list[Named] = []
     for drafter, method in METHODS.items():
@@ -230,7 +227,7 @@ def tree_or_chain(fit: Sequences) -> DeferredPolicy:
     return replace(fitted, make=make)
 
 
-def figure_3(recordings: Recordings) -> "DataFrame":
+def figure_3(recordings: Recordings) -> DataFrame:
     """Speedup by fixed draft length, and of Thompson sampling."""
     rows: list[Named] = []
     for recorded in recordings.of("early_exit"):
@@ -244,14 +241,14 @@ def figure_3(recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-def exits(title: str, names: Mapping[str, str], recordings: Recordings) -> "DataFrame":
+def exits(title: str, names: Mapping[str, str], recordings: Recordings) -> DataFrame:
     """Figures 4 and 5: early exits that differ in one setting, under Beta-TS."""
     found = {shown: recordings.exit(recordings.card(name)) for shown, name in names.items()}
     rows: list[Named] = [({"exit": shown}, of, beta_ts(K=K)) for shown, of in found.items()]
     return policy_table(title, rows, LAYERS_NOTE, learned(recordings, *names.values()))
 
 
-TABLES: dict[str, Callable[[Recordings], "DataFrame"]] = {
+TABLES: dict[str, Callable[[Recordings], DataFrame]] = {
     "eesd-1": partial(
         systems, "EESD Table 1: math and summary", {t: TASKS[t] for t in ("math", "summary")},
         "LLaMA-2-70B", LLAMA_70B,

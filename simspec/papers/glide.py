@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from simspec.numerics.formulas import expected_speedup
 from simspec.numerics.stats import difference, quotient
-from simspec.output.frames import frame
+from simspec.output.frames import DataFrame, frame
 from simspec.papers.recorded import (
     Array,
     Claim,
@@ -31,9 +31,6 @@ from simspec.reports.trees import ROUNDS, TOKENS, priced_seconds, prompt_figures
 from simspec.trace.acceptance import by_depth
 from simspec.tree.tree import TreePolicy
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 GAMMA = 5
 """GLIDE's draft length (section 5)."""
 PRINTED = {"model": "7.7; 51.6, 1.46; 34.8, 1.11", "glide": "6.7; 64.8, 1.97; 67.0, 2.06"}
@@ -44,7 +41,7 @@ RATE_NOTE = (
 )
 
 
-def table_1(recordings: Recordings) -> "DataFrame":
+def table_1(recordings: Recordings) -> DataFrame:
     """Cost coefficient, acceptance rate and expected speedup, under speculative sampling."""
     rows = []
     for recorded in recordings.sampled("model", "glide", "eagle", "early_exit"):
@@ -75,7 +72,7 @@ def table_1(recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-def rates(title: str, names: Sequence[str], note: str, recordings: Recordings) -> "DataFrame":
+def rates(title: str, names: Sequence[str], note: str, recordings: Recordings) -> DataFrame:
     """Table 2, Figures 4 and 7: acceptance rates of ablations by task, the last less the first."""
     rows, tasks = [], {"all": np.full(1, True)}
     for recorded in recordings.of("model"):
@@ -103,7 +100,7 @@ def tokens_and_rounds(recorded: Recorded, policy: Policy | TreePolicy) -> Array:
 
 
 BLIND, TEXT, *LAYERS = "glide-blind", "glide-text", *(f"glide-layer{n}" for n in (0, 5, 9))
-TABLES: dict[str, Callable[[Recordings], "DataFrame"]] = {
+TABLES: dict[str, Callable[[Recordings], DataFrame]] = {
     "glide-1": table_1,
     "glide-2": partial(
         rates, "GLIDE Table 2: acceptance rate without and with outputs of the target to learn",

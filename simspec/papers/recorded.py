@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import Estimate, difference, estimate, quotient, stacked
 from simspec.output.files import read_json
-from simspec.output.frames import frame
+from simspec.output.frames import DataFrame, frame
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.replay.evaluation import halves
@@ -21,9 +21,6 @@ from simspec.replay.replay import replay
 from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.trace.trace import Rounds, Trace, load_trace
 from simspec.tree.tree import MAX_SUBMITTED
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -327,7 +324,7 @@ def speedup(recorded: Recorded, seconds: Array, chosen: Mask | None = None) -> E
 
 def ablations(
     title: str, recordings: Recordings, names: Mapping[str, Mapping[str, Any]], *notes: str
-) -> "DataFrame":
+) -> DataFrame:
     """Accepted lengths of ablations, {name: further columns}, and the change from the first."""
     rows, cards = [], {name: recordings.card(name) for name in names}
     base = next(iter(cards.values()), None)
@@ -428,7 +425,7 @@ def each(
     return effects
 
 
-def evidence(claims: Sequence[Claim], recordings: Recordings) -> "DataFrame":
+def evidence(claims: Sequence[Claim], recordings: Recordings) -> DataFrame:
     """Every effect of the claims: a row for each recording and price."""
     rows = [
         (claim.number, e.on, e.what, e.regime or "-", e.interval, e.unit)
@@ -442,7 +439,7 @@ def evidence(claims: Sequence[Claim], recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-def summary(claims: Sequence[Claim], recordings: Recordings) -> "DataFrame":
+def summary(claims: Sequence[Claim], recordings: Recordings) -> DataFrame:
     """A row for each claim: in each regime the median effect, and how many intervals hold."""
     rows = []
     for claim in claims:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import Estimate
-from simspec.output.frames import frame
+from simspec.output.frames import DataFrame, frame
 from simspec.papers.recorded import (
     PRICES,
     Array,
@@ -27,9 +27,6 @@ from simspec.policies.fixed import fixed
 from simspec.replay.replay import replay
 from simspec.trace.exits import ExitDrafts, cascade, exits_path, read_exits
 from simspec.trace.trace import Trace, load_trace
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Thresholds = tuple[float, ...]
 Runs = tuple[Array, Array]
@@ -183,7 +180,7 @@ def on_target(recordings: Recordings, size: str) -> tuple[SortedRecording, Trace
     return own, load_trace(path.with_name(f"{size}-coupled-single.parquet"))
 
 
-def table_2(recordings: Recordings) -> "DataFrame":
+def table_2(recordings: Recordings) -> DataFrame:
     """Speedup and mean accepted tokens of every method on each target, and the mean speedup."""
     recorded = {size: on_target(recordings, size) for size in TARGETS}
     runs = {size: methods(*of) for size, of in recorded.items() if of}
@@ -207,7 +204,7 @@ def table_2(recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-def table_4(recordings: Recordings) -> "DataFrame":
+def table_4(recordings: Recordings) -> DataFrame:
     """Single exits, and the cascade: speedup and mean accepted tokens."""
     rows: dict[str, dict[str, Any]] = {}
     for own in filter(None, (ablation(recordings, c) for c in PRICES)):
@@ -221,7 +218,7 @@ def table_4(recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-def figure_3(recordings: Recordings) -> "DataFrame":
+def figure_3(recordings: Recordings) -> DataFrame:
     """Speedup by the thresholds of the exits, drafts of 4."""
     rows: dict[str, dict[str, Any]] = {}
     for own in filter(None, (ablation(recordings, c) for c in PRICES)):
@@ -238,7 +235,7 @@ def figure_3(recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-def loss_weights(recordings: Recordings) -> "DataFrame":
+def loss_weights(recordings: Recordings) -> DataFrame:
     """Table 3: EAGLE heads that learned features, tokens or both."""
     names: dict[str, dict[str, Any]] = {}
     for name, printed in LOSSES.items():
@@ -253,7 +250,7 @@ def loss_weights(recordings: Recordings) -> "DataFrame":
     )  # fmt: skip
 
 
-TABLES: dict[str, Callable[[Recordings], "DataFrame"]] = {
+TABLES: dict[str, Callable[[Recordings], DataFrame]] = {
     "s2d-2": table_2, "s2d-3": loss_weights, "s2d-4": table_4, "s2d-figure-3": figure_3,
 }  # fmt: skip
 

@@ -4,10 +4,10 @@ A new policy is one file here, which declares it in `POLICIES`, see `simspec.pol
 """
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from simspec.cost.model import CostModel
+from simspec.output.names import expected_one
 from simspec.plugins import plugins
 from simspec.policies.adaptive_verification import adaptive_verification
 from simspec.policies.bandits import exp3, ucb
@@ -77,12 +77,8 @@ def parse(text: str) -> Policy | TreePolicy | DeferredPolicy:
             "replay it with `simspec sweep --report batch --policy`"
         )
     if name not in known:
-        near = get_close_matches(name, [*known, *BATCH_KINDS], n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise PolicyError(
-            f"policy {text!r}: no policy is named {name!r}: {hint}expected one of "
-            f"{', '.join(known)}"
-        )
+        hint = expected_one(name, known, BATCH_KINDS)
+        raise PolicyError(f"policy {text!r}: no policy is named {name!r}: {hint}")
     entry = known[name]
     if isinstance(entry, DeferredPolicy):
         if rest:

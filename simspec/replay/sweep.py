@@ -130,7 +130,10 @@ def named_traces(traces: Recordings) -> dict[str, Trace]:
     """{name: trace}, files loaded; ValueError for none."""
     if not isinstance(traces, Mapping):
         listed: list[Any] = list(traces) if isinstance(traces, (list, tuple)) else [traces]
-        names = [_trace_name(trace) for trace in listed]
+        names = [
+            f"{trace.meta.target}|{trace.meta.drafter}" if isinstance(trace, Trace) else str(trace)
+            for trace in listed
+        ]
         if len(set(names)) < len(names):
             names = [f"{name}#{i}" for i, name in enumerate(names)]
         traces = dict(zip(names, listed))
@@ -140,12 +143,6 @@ def named_traces(traces: Recordings) -> dict[str, Trace]:
         name: trace if isinstance(trace, Trace) else load_trace(trace)
         for name, trace in traces.items()
     }
-
-
-def _trace_name(trace: Any) -> str:
-    if isinstance(trace, Trace):
-        return f"{trace.meta.target}|{trace.meta.drafter}"
-    return str(trace)
 
 
 def named_costs(
@@ -383,8 +380,13 @@ def plan_jobs(
     for trace_name, trace in traces.items():
         for cost_name, cost in named_costs(costs, trace_name, trace, traces).items():
             made = [resolved(policy, trace, cost) for policy in policy_list(policies)]
-            _check_names([policy.name for policy in made])
+            names: set[str] = set()
             for policy in made:
+                if policy.name in names:
+                    raise PolicyError(
+                        f"policies share a name, {policy.name!r}: give each its own, and none twice"
+                    )
+                names.add(policy.name)
                 check_policy(trace, policy, cost)
                 if isinstance(policy, Policy):
                     kernel(policy)  # compiled here: threads only run it
@@ -394,12 +396,6 @@ def plan_jobs(
                     for i in range(count)
                 ]
     return todo
-
-
-def _check_names(names: list[str]) -> None:
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise PolicyError(f"policies share a name, {name!r}: give each its own, and none twice")
 
 
 def table_rows(

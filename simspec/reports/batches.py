@@ -186,8 +186,12 @@ def speed_frame(name: str, rows: Sequence[BatchRow]) -> Any:
     cells = []
     for row in rows:
         unit = row.plain_tokens_per_second
+        scaled = {
+            policy: replace(e, value=unit * e.value, low=unit * e.low, high=unit * e.high)
+            for policy, e in row.speedup.items()
+        }
         shown = {"plain": unit} | {
-            heading: _scaled(row.speedup[policy], unit)
+            heading: scaled[policy]
             for heading, policy in (
                 ("best fixed", f"fixed:{row.best}"), (lengths[-1], lengths[-1]),
                 *zip(others, others),
@@ -212,11 +216,6 @@ def speed_frame(name: str, rows: Sequence[BatchRow]) -> Any:
     }
     title = f"{name}: tokens a second"
     return frame(cells, names=2, title=title, notes=notes, formats=formats)
-
-
-def _scaled(speedup: Estimate, unit: float) -> Estimate:
-    ends = {part: getattr(speedup, part) * unit for part in ("value", "low", "high")}
-    return replace(speedup, **ends)
 
 
 def _crossing_text(crossing: Crossing) -> str:

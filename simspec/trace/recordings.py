@@ -1,13 +1,13 @@
 """Recordings by name: files, those of a checkout's traces/, or the one in the wheel."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from simspec.cost.model import CostModel
 from simspec.cost.provenance import CostOrigin
 from simspec.cost.table import CostTable, check_comparable, load_cost, warning_notes
+from simspec.output.names import expected_one
 from simspec.trace.trace import Trace, load_trace
 
 GIVE_COSTS = (
@@ -61,12 +61,8 @@ def locate(names: Iterable[str] | None) -> dict[str, Path]:
             and "/" not in name
             and not name.endswith(".parquet")
         ):
-            near = get_close_matches(name, bundled, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise ValueError(
-                f"recording {name!r} is no file and not bundled: {hint}expected a file, or one of "
-                f"{', '.join(bundled)}"
-            )
+            hint = expected_one(name, bundled)
+            raise ValueError(f"recording {name!r} is no file and not bundled: {hint}")
         files[name] = Path(name) if Path(name).exists() or name not in bundled else bundled[name]
     return files
 

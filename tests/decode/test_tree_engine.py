@@ -10,6 +10,7 @@ import torch
 from branches import output_distribution
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from loaded_pairs import together
 from shell import refused
 from strategies import drawn_recording
 from toy_lm import RULES, run_all, toy_cost
@@ -21,7 +22,7 @@ from real.decode.verify import PhaseTimer, rejection_sample
 from real.draft import Draft, Drafter
 from real.model_settings import evenly_spaced
 from real.pair import TINY, load_pair
-from real.rerun import NOTHING, compare, prompts_of, rerun, rounds_of, run_on
+from real.rerun import compare, prompts_of, rerun, rounds_of, run_on
 from real.sampling import Rule
 from simspec import CostModel, TraceError, load_trace, policies, replay
 from simspec.numerics.rng import DRAFT
@@ -174,7 +175,7 @@ def test_tree_drafters_of_the_papers_are_bundled():
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_tree_runs_equal_their_replays(drafter, rule, record_property):
     trace = load_trace(recordings()[f"tiny-{drafter}-{rule}"])
-    cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), NOTHING
+    cost, pair, total = CostModel.from_ratio(0.1, trace.K, 63), _pair(drafter), []
     texts = evenly_spaced(trace.sequences, 12 if SLOW else 4)
     # every policy all texts, or every other one of the first four on one text, in turn
     turn = (DRAFTERS.index(drafter) + (rule == "greedy")) % 2
@@ -194,9 +195,10 @@ def test_tree_runs_equal_their_replays(drafter, rule, record_property):
             runs = [ran(pair.target, pair.drafter, part, plan) for plan in plans]
         for policy, results in zip(chosen, runs):
             comparison = compare(part, policy, replay_tree(part, policy), results)
-            total += comparison
+            total.append(comparison)
             if with_plain and not comparison.text_flips:
                 assert all((a.token == b.token).all() for a, b in zip(results, plain))
+    total = together(total)
     flips = [f"{f.margin:.1e}" for f in total.exceptions]
     record_property(
         "measured",

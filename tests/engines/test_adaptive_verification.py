@@ -3,31 +3,18 @@
 Budgets, admitted tokens and stale confidences over more than 10,000 steps, coefficients over 1,000.
 """
 
-import os
 import subprocess
 from pathlib import Path
 
 import numpy as np
-import pytest
+from own_vllm import needs_vllm
 
 from real.engines import RELEASED, find_environment
 from simspec.cost.batch import StepSeconds
 from simspec.policies import parse_batch
 from simspec.policy.batch import BatchStart, BatchStep
 
-
-def reason_to_skip():
-    """Why these tests cannot run here; None where they can."""
-    if os.environ.get("SIMSPEC_TEST_ENGINES") != "1":
-        return "runs with `make test-engines`"
-    try:
-        find_environment(RELEASED["vllm"])
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+pytestmark = needs_vllm()
 
 
 def released(tmp_path, seed, steps, fit):

@@ -4,10 +4,10 @@ The models are small and random, the heads trained for seconds, so that drafts a
 not always. `make test-engines` runs it.
 """
 
-import os
 import shutil
 
 import pytest
+from own_vllm import needs_vllm
 from safetensors.torch import load_file, save_file
 from served_drafters import DRAFT_TOKENS, make_world, random_prompts
 
@@ -32,18 +32,7 @@ CASES = {
 }
 
 
-def reason_to_skip():
-    """Why these tests cannot run here; None where they can."""
-    if os.environ.get("SIMSPEC_TEST_ENGINES") != "1":
-        return "runs with `make test-engines`"
-    try:
-        find_environment(RELEASED["vllm"])
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+pytestmark = needs_vllm()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from own_vllm import needs_vllm, reason_to_skip
 
 from real.engines import (
     RELEASED,
@@ -31,20 +32,7 @@ BUDGET, PROMPTS = 48, range(0, 96, 12)
 NGRAM = EngineSettings(TARGET, NgramDraft(8, 1, 3), batch=4, longest=800)
 
 
-def reason_to_skip():
-    """Why these tests cannot run here; None where they can."""
-    if os.environ.get("SIMSPEC_TEST_ENGINES") != "1":
-        return "runs with `make test-engines`"
-    if not TARGET.is_dir():
-        return f"no model at {TARGET}: `make smollm2`"
-    try:
-        find_environment(RELEASED["vllm"])
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+pytestmark = needs_vllm(TARGET)
 
 
 def recorded():
@@ -58,7 +46,7 @@ def recorded():
     return out
 
 
-TEXTS = recorded() if reason_to_skip() is None else {}
+TEXTS = recorded() if reason_to_skip(TARGET) is None else {}
 REQUESTS = [Request(id, prompt, BUDGET) for id, (prompt, _) in TEXTS.items()]
 
 

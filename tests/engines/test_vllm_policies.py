@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from test_vllm import BUDGET, REQUESTS, ROOT, TARGET, TEXTS, reason_to_skip
+from own_vllm import needs_vllm
+from test_vllm import BUDGET, REQUESTS, ROOT, TARGET, TEXTS
 
 from real.engines import RELEASED, EngineSettings, PolicyDraft, Worker, find_environment
 from real.engines.compare import compare_rows, written_text
@@ -20,7 +21,7 @@ BLIND = (
 )  # fmt: skip
 SEEING = ("confidence:0.4", "cali_ts:validated,predictor=confidence", "cost_ts")
 
-pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+pytestmark = needs_vllm(TARGET)
 
 
 def ran(tmp_path, draft, concurrent, policies, requests=None, target=TARGET, longest=800):

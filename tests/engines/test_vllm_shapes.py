@@ -3,11 +3,10 @@
 `make test-engines` runs it; SIMSPEC_ENGINES names another version's folder.
 """
 
-import os
-
 import pytest
+from own_vllm import needs_vllm
 
-from real.engines import RELEASED, EngineError, Worker, find_environment
+from real.engines import EngineError, Worker, find_environment
 from real.engines.shapes import Shape, ShapePlan, measure_shape, step_table
 
 SHAPE = Shape("tiny", {
@@ -19,18 +18,7 @@ SHAPE = Shape("tiny", {
 })  # fmt: skip
 
 
-def reason_to_skip():
-    """Why these tests cannot run here; None where they can."""
-    if os.environ.get("SIMSPEC_TEST_ENGINES") != "1":
-        return "runs with `make test-engines`"
-    try:
-        find_environment(RELEASED["vllm"])
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+pytestmark = needs_vllm()
 
 
 def make(engine):
