@@ -1,7 +1,7 @@
 """Policies, plain decoding and transformers on the same prompts: measured beside predicted."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -22,12 +22,11 @@ from real.progress import Progress, quiet
 from real.rerun import prompts_of, ratio_of_rates, rerun_rule
 from real.sampling import clear_noise_cache
 from real.seconds import doubt, source_of
-from simspec import CostModel, Policy, Trace, policies, replay
+from simspec import CostModel, Policy, Trace, policies
 from simspec.cost.gate import Claim, no_interval
 from simspec.numerics.stats import Estimate, estimate, stacked
 from simspec.output.frames import frame
 from simspec.replay.evaluation import evaluate
-from simspec.tree.replay import replay_tree
 from simspec.tree.tree import TreePolicy
 
 PLAIN = "plain"
@@ -353,7 +352,7 @@ class Prediction:
     # float64 [S, 1 + R]: decoding without prefill: at the costs, and R replicates
     seconds: np.ndarray
     plain: np.ndarray  # float64 [S]: of plain decoding
-    rounds: np.ndarray  # float64 [S]: mean over the replays
+    rounds: float  # of all prompts, mean over the replays
 
 
 def predictions(
@@ -364,25 +363,11 @@ def predictions(
     Under a greedy or coupled rule it is of the very rounds that a run of that seed has; under the
     rejection rule of the mean over REPLAYS replays, since the run draws its own tokens.
     """
-    seeds = range(seed, seed + (REPLAYS if trace.ratio is not None else 1))
-    found = evaluate(trace, list(chosen), cost, len(seeds), seed)
+    replays = REPLAYS if trace.ratio is not None else 1
+    found = evaluate(trace, list(chosen), cost, replays, seed)
     return {
-        p.name: Prediction(
-            found.seconds[p.name], found.plain, np.mean(list(_rounds(trace, p, cost, seeds)), 0)
-        )
-        for p in chosen
+        p.name: Prediction(found.seconds[p.name], found.plain, found.rounds[p.name]) for p in chosen
     }
-
-
-def _rounds(
-    trace: Trace, policy: Policy | TreePolicy, cost: CostModel, seeds: Sequence[int]
-) -> Iterator[np.ndarray]:
-    for seed in seeds:
-        if isinstance(policy, TreePolicy):
-            rounds = replay_tree(trace, policy, cost)
-        else:
-            rounds = replay(trace, policy, seed=seed, cost=cost)
-        yield np.diff(rounds.offset)
 
 
 def compared(
@@ -419,7 +404,7 @@ def compared(
             row["equal"] = int(np.all(same, 0).sum())
         if each.name in predicted:
             row |= _predicted(each, plain, predicted[each.name], cost.baseline, bool(alone))
-            row["replayed"] = trace.rows / float(predicted[each.name].rounds.sum())
+            row["replayed"] = trace.rows / predicted[each.name].rounds
             said, clocked = (
                 Claim(each.name, row[figure].value, row[tokens_a_round], row[figure].low)
                 for figure, tokens_a_round in (

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
@@ -165,9 +166,11 @@ class LoopBlock:
     ) -> list[Sequence[Job]]:
         """One sequence that does these units while there is room; returns those that are left."""
         pace = self.samples.pace
+        pass_one = None
         if pace is not None:
             pace.begin()
-        plan = JobPlan(self.plans, units, ROOM, retries, self._pass_one if pace else None)
+            pass_one = partial(pace.pass_one, self.target, self.prompt[-1])
+        plan = JobPlan(self.plans, units, ROOM, retries, pass_one)
         number, self.sequences = self.sequences, self.sequences + 1
         with suppress(EndOfJobs):
             decode(
@@ -185,10 +188,6 @@ class LoopBlock:
         elif pace is not None:
             pace.drop()
         return plan.left
-
-    def _pass_one(self) -> tuple[int, float]:
-        assert self.samples.pace is not None  # only then it is called
-        return self.samples.pace.pass_one(self.target, self.prompt[-1])
 
     def widths(self) -> dict[Job, float]:
         plain = self.plain.seconds(Job(PLAIN))
@@ -330,12 +329,6 @@ class BatchedPasses:
             np.pad(catch_up, (0, MAX_BACKLOG - self.backlog), mode="edge"),
         )
 
-    def _random_cache(self, model: Decoder) -> KVCache:
-        cache = model.cache(len(model.layers), self.batch, self.context + self.K + 1)
-        for rows in (cache.key, cache.value):
-            rows.normal_(generator=self.random)
-        return cache
-
     def _tokens(self, rows: int) -> Tensor:
         return torch.randint(
             self.decoder.config.vocab,
@@ -352,7 +345,12 @@ class BatchedPasses:
             starts = [self.context + i for i in range(self.K)]
         elif job.kind == BACKLOG:
             starts = [self.context - job.size]
-        cache, token = self._random_cache(lm), self._tokens(rows)
+        cache, token = (
+            lm.cache(len(lm.layers), self.batch, self.context + self.K + 1),
+            self._tokens(rows),
+        )
+        for held in (cache.key, cache.value):
+            held.normal_(generator=self.random)
         hidden = lm.embed(token[:, : job.size if self.shared else 0])
         return lambda: [self._pass(lm, cache, token, hidden, kept, start) for start in starts]
 
@@ -361,7 +359,9 @@ class BatchedPasses:
     ) -> float:
         """Seconds of a pass over these rows, with the logits of the last `kept` ones."""
         begin, done = self._now(), hidden.shape[1]
-        rotation, mask = _positions(lm, start, token.shape[1])
+        position = torch.arange(start, start + token.shape[1], device=lm.device)
+        rotation = lm.rotation(position)
+        mask = ancestor_mask(start, chain(token.shape[1]), lm.device)
         x = lm.embed(token[:, done:])
         if self.shared:
             last = tuple(t[done:] for t in rotation)
@@ -375,11 +375,6 @@ class BatchedPasses:
     def _now(self) -> float:
         self.wait()
         return self.timer()
-
-
-def _positions(model: Decoder, start: int, rows: int) -> tuple:
-    position = torch.arange(start, start + rows, device=model.device)
-    return model.rotation(position), ancestor_mask(start, chain(rows), model.device)
 
 
 def shared_layers(target: Target, drafter: Drafter) -> int:

@@ -245,7 +245,8 @@ def timed_cost(target: Samples, own: Samples, priced: Priced) -> CostModel:
         verify[1:] = _resumed(behind | trees, verify)
     after = ZERO
     if priced.computes and not priced.resumes:
-        after = _beyond_noise(mean_of(difference(behind[j], passes[j]) for j in lengths))
+        mean = mean_of(difference(behind[j], passes[j]) for j in lengths)
+        after = mean if mean.seconds > mean.half_width else ZERO  # a draft can only slow a pass
     draft = {0: ZERO} | {j: _draft(own, j, policy, after) for j in lengths}
     parts: dict[str, list[Estimate]] = {
         "draft": filled(draft, priced.K),
@@ -291,11 +292,6 @@ def _plain(target: Samples, phases: tuple[int, ...]) -> Estimate:
 def _draft(own: Samples, j: int, policy: Estimate, after: Estimate) -> Estimate:
     drafting = above_zero(difference(estimate(own.drafting(j)), policy))
     return above_zero(drafting._replace(seconds=drafting.seconds + after.seconds))
-
-
-def _beyond_noise(e: Estimate) -> Estimate:
-    """The estimate, or zero where its interval holds zero: a draft can only slow a pass."""
-    return e if e.seconds > e.half_width else ZERO
 
 
 def _catch_up(own: Samples) -> list[Estimate]:

@@ -67,12 +67,14 @@ steps; the first step after that backlog |
     @property
     def policy(self) -> Policy:
         """The chain policy that makes the loop do this job, round by round."""
-        if self.kind == BACKLOG:
-            return draft_after(self.size)
+        params = (float(self.size),)
+        if self.kind == BACKLOG:  # after so many rounds without a draft its first step catches up
+            return Policy(f"after:{self.size}", _draft_once, _count, params, state0=(0.0,))
         if self.kind == FEATURES:
             return policies.BUILTIN["confidence"](0.0, K=self.size)
         if self.kind in PREDICTOR_NAMES:
-            return draft_predicted(self.size, self.kind)
+            name, K = f"reads:{self.kind}", self.size
+            return Policy(name, _draft_all, observe_nothing, params, K=K, reads=(self.kind,))
         return policies.BUILTIN["fixed"](0 if self.kind == PLAIN else self.size)
 
     def rounds(self) -> list["Job"]:
@@ -118,18 +120,6 @@ def alone_jobs(K: int, nodes: int) -> list[Job]:
 def tree_jobs(K: int, nodes: int) -> list[Job]:
     """Jobs that price the verification of trees of more than K nodes."""
     return [Job(NODES, size) for size in verified_lengths(nodes, K + 1)]
-
-
-def draft_after(rounds: int) -> Policy:
-    """Drafts one token after every `rounds` rounds without a draft: its first step catches up."""
-    return Policy(f"after:{rounds}", _draft_once, _count, params=(float(rounds),), state0=(0.0,))
-
-
-def draft_predicted(length: int, name: str) -> Policy:
-    """Drafts that many tokens and reads a predictor's value of each."""
-    return Policy(
-        f"reads:{name}", _draft_all, observe_nothing, (float(length),), K=length, reads=(name,)
-    )
 
 
 def _draft_all(params: Any, state: Any, slot: int, features: Any, u: float) -> tuple[bool, bool]:

@@ -163,7 +163,7 @@ class EagerPasses:
             position, mask = span.places(decoder.device)
             rotation = decoder.rotation(position)
         context = ForwardContext(rotation, mask, cache, span.start, span.rows - 1)
-        return body(*(_tensor(x, decoder.device) for x in inputs), context)
+        return body(*(torch.as_tensor(x, device=decoder.device) for x in inputs), context)
 
     def call(
         self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
@@ -176,10 +176,6 @@ class EagerPasses:
 
 
 EAGER = EagerPasses()
-
-
-def _tensor(x: Input, device: torch.device) -> Tensor:
-    return x if isinstance(x, Tensor) else torch.tensor(x, device=device)
 
 
 def causal_mask(rows: int, device) -> Tensor:

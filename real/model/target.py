@@ -103,8 +103,6 @@ class Target:
         tentative until `commit`. With `resume_from`, its rows skip the layers that they have
         passed; in the cache they come first.
         """
-        if len(parent) != len(tokens):
-            raise ValueError(f"{len(parent)} parents for {len(tokens)} tokens; expected one each")
         self.decoder.check_length(self.length + 1)  # drafted rows beyond it are never committed
         self.place = list(range(len(tokens)))
         if resume_from is None or not len(resume_from.hidden):

@@ -276,8 +276,6 @@ class _Replays:
     """Replays of one recording, those of fixed lengths kept from one batch size to the next."""
 
     def __init__(self, trace: Trace, cost: CostModel | CostTable, plan: BatchPlan) -> None:
-        if plan.replicates < 1:
-            raise ValueError(f"replicates is {plan.replicates}, expected at least 1")
         self.trace, self.cost, self.plan = trace, cost, plan
         self.longest = min(trace.K, cost.K)
         if self.longest < 1:

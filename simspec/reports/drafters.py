@@ -67,10 +67,6 @@ def compare_drafters(
     recording's. best_k is chosen once on all prompts. Fewer than 8 prompts have no interval, nor
     has a depth that some resample never reaches. ValueError for what cannot run.
     """
-    if K is not None and K < 1:
-        raise ValueError(f"K is {K}, expected at least 1: the longest draft to look at")
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, expected a number in (0, 1), such as 0.95")
     options = {"level": level, "resamples": resamples, "seed": seed}
     rows = []
     for name, trace, cost in priced_recordings(traces, costs):

@@ -29,35 +29,21 @@ class Point:
 
 
 def speedup_curve(
-    trace: Trace,
-    policies: Sequence[Any],
-    cost: Any,
-    replicates: int = 4,
-    seed: int = 0,
-    longest: int | None = None,
-    level: float = 0.95,
-    jobs: int = 1,
+    trace: Trace, policies: Sequence[Any], cost: Any, replicates: int = 4, seed: int = 0
 ) -> list[Point]:
-    """Points of fixed(0) .. fixed(longest), then of `policies` that are no fixed length.
+    """Points of fixed(0) to as deep as trace and cost reach, then of policies of no fixed length.
 
     speedup = sum over prompts of L T_plain / sum of modelled seconds, mean of replicates, resampled
-    by prompt and by replicate of the costs (`stats.ratio`). longest: default as deep as trace and
-    cost reach. Policies as for `sweep`; ValueError as there, and for a length that is not recorded
-    or priced.
+    by prompt and by replicate of the costs (`stats.ratio`). Policies as for `sweep`; ValueError as
+    there.
     """
-    most = min(trace.K, getattr(cost, "K", trace.K))
-    longest = most if longest is None else longest
-    if not 0 <= longest <= most:
-        raise ValueError(
-            f"longest is {longest}, expected 0 to {most}: "
-            "the recording and its costs reach no further"
-        )
+    longest = min(trace.K, getattr(cost, "K", trace.K))
     lengths = {fixed(k).name: k for k in range(longest + 1)}
-    adaptive = [policy for policy in policies if not _is_fixed(policy)]
+    adaptive = [p for p in policies if not str(getattr(p, "name", p)).startswith("fixed:")]
     cost = cost_model(cost, trace)
     policies = [*map(fixed, range(longest + 1)), *adaptive]
-    found = evaluate(trace, policies, cost, replicates, seed, jobs)
-    return [point(found, name, lengths.get(name), level, seed) for name in found.seconds]
+    found = evaluate(trace, policies, cost, replicates, seed)
+    return [point(found, name, lengths.get(name), 0.95, seed) for name in found.seconds]
 
 
 def point(found: Evaluation, policy: str, K: int | None, level: float, seed: int) -> Point:
@@ -66,11 +52,6 @@ def point(found: Evaluation, policy: str, K: int | None, level: float, seed: int
     if speedup.prompts < MIN_PROMPTS and not found.unsettled:
         speedup = replace(speedup, low=speedup.value, high=speedup.value)
     return Point(policy, K, speedup)
-
-
-def _is_fixed(policy: Any) -> bool:
-    name = policy if isinstance(policy, str) else getattr(policy, "name", "")
-    return name.partition(":")[0] == "fixed"
 
 
 ACROSS = 4

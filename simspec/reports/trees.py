@@ -257,8 +257,6 @@ def compare_trees(
     for n in nodes:
         if not 1 <= n <= MAX_NODES:
             raise TreeError(f"a budget of {n} nodes, expected 1 to {MAX_NODES}")
-    if not 0 < level < 1:
-        raise ValueError(f"level is {level}, expected a number in (0, 1), such as 0.95")
     named = [
         (getattr(p, "name", p), policy_names.parse(p) if isinstance(p, str) else p)
         for p in policies

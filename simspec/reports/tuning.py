@@ -37,15 +37,6 @@ class Search:
     seed: int = 0  # of the design, of draws and of resamples
     level: float = 0.95  # of the intervals; 1 - level is the chance of any false 'holds'
 
-    def __post_init__(self) -> None:
-        if not 16 <= self.trials <= 100_000 or not 1 <= self.replicates <= 1000:
-            raise ValueError(
-                f"trials is {self.trials} and replicates {self.replicates}, "
-                "expected 16 to 100000 and 1 to 1000"
-            )
-        if not 0 < self.level < 1:
-            raise ValueError(f"level is {self.level}, expected a number in (0, 1)")
-
 
 @dataclass(frozen=True)
 class Half:

@@ -62,7 +62,7 @@ def test_rates_equal_simulated_times():
 def test_a_prediction_is_end_to_end_and_its_error_is_beside_it():
     """Each prompt takes 0.75 s to its first token, then 19 passes, or as many seconds as said."""
     runs = timed(("plain", 0.5, 0.25), ("fixed:3", 1.0, 0.25, {"commits": 4}))
-    said = Prediction(np.full((4, 1), 2.25), np.full(4, 20 * 0.25), np.full(4, 5.0))
+    said = Prediction(np.full((4, 1), 2.25), np.full(4, 20 * 0.25), 20.0)
     row = table_of(runs, {"fixed:3": said})["fixed:3"]
     predicted = (0.75 + 19 * 0.25) / (1.25 + 2.0)
     assert row["predicted"].value == pytest.approx(predicted)
@@ -75,7 +75,7 @@ def test_predicted_rounds_are_those_of_the_replay_of_that_seed():
     policy, cost = policies.parse("beta_ts"), toy_cost()
     found = predictions(trace, [policy], cost, 5)[policy.name]
     rounds = replay(trace, policy, seed=5, cost=cost)
-    assert found.rounds.tolist() == np.diff(rounds.offset).tolist()
+    assert found.rounds == len(rounds)
     assert found.seconds[:, 0].sum() == pytest.approx(cost.seconds(rounds).sum())
 
 
@@ -107,7 +107,7 @@ def test_control_a_speedup_beyond_tokens_a_round_or_the_prediction_is_remarked()
     ):
         both = {"plain": runs("plain", 10, 1.0), "fixed:1": runs("fixed:1", 5, seconds)}
         both["fixed:1"].first = [1.0] * 20
-        said = Prediction(np.full((20, 1), 4.75), np.full(20, 9.25), np.full(20, 5.0))
+        said = Prediction(np.full((20, 1), 4.75), np.full(20, 9.25), 100.0)
         row = table_of(both, {"fixed:1": said}, trace, cost)["fixed:1"]
         assert (remark is None) == (row["remark"] is None)
         assert (remark or "") in str(row["remark"])

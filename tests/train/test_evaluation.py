@@ -128,9 +128,6 @@ def test_comparisons_are_paired_and_report_missing_intervals():
     short = AcceptedLengths(5, *zip(*(lengths_of_hits(np.ones(3, bool), 5) for _ in range(9))))
     assert short.mean() == 0.0
     assert compare(short, short)["texts"] == 0
-    for other in (random_accepted(0, texts=19), random_accepted(0, K=4)):
-        with pytest.raises(ValueError, match="expected the same texts and K"):
-            compare(low, other)
 
 
 def naive_pick(rows, before, last, vocab):
