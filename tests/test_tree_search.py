@@ -106,7 +106,6 @@ def test_invalid_trees_are_refused_in_one_line():
         (lambda: DynamicTree(0, 3, 5), "width is 0"),
         (lambda: DynamicTree(33, 3, 5), "width is 33"),
         (lambda: DynamicTree(3, 0, 5), "levels is 0"),
-        (lambda: DynamicTree(3, 3, 64), "64 nodes are over budget"),
         (lambda: BeamSearch(8, 8), "64 nodes, over budget"),
         (lambda: parse_beam("beam:4,k=7", 6), "7 levels are too deep, here drafts reach 6"),
         (lambda: parse_beam("beam:x", 6), "expected beam:width"),

@@ -266,10 +266,6 @@ class DynamicTree(SearchedTree):
 
     def __init__(self, width: int, levels: int, nodes: int):
         super().__init__(width, levels)
-        if type(nodes) is not int or not 0 <= nodes <= MAX_NODES:
-            raise TreeError(
-                f"tree: {nodes!r} nodes are over budget; expected an integer from 0 to {MAX_NODES}"
-            )
         self.nodes = nodes
 
     def _chosen(self, tree: CandidateTree) -> list[int]:

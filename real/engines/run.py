@@ -282,10 +282,8 @@ def run_on_engine(
         )
     workers = Workers(make, settings, plan)
     try:
-        can = workers.ready.forces_drafts
-        forced = can and not isinstance(settings.draft, ModelDraft) if force is None else force
-        if forced and not can:
-            raise ValueError(f"{workers.ready.engine} cannot force drafts here: leave --force out")
+        own = isinstance(settings.draft, ModelDraft)
+        forced = workers.ready.forces_drafts and not own if force is None else force
         workers.plan = plan = replace(plan, force=forced)
         with open_rows(out, about_run(workers.ready, settings, requests, plan)) as rows:
             run_blocks(workers, requests, plan, rows, progress, watch)

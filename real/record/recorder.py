@@ -239,31 +239,6 @@ class Recording:
     meta: TraceMeta
 
 
-SHARED = ("rule", "budget", "end_tokens", "batch")
-"""Settings that decide the target's sequences."""
-
-
-def check_shared(recordings: Sequence[Recording]) -> None:
-    """RecordError for recordings whose sequences differ, or that share a file."""
-    first = recordings[0]
-    for other in recordings[1:]:
-        for name in SHARED:
-            values = [getattr(r.settings, name) for r in (first, other)]
-            if values[0] != values[1]:
-                raise RecordError(
-                    f"drafters {first.drafter.name!r} and {other.drafter.name!r} have {name} "
-                    f"{values[0]!r} and {values[1]!r}; expected one for all"
-                )
-        if other.target.decoder is not first.target.decoder:
-            raise RecordError("the drafters have different targets; expected one for all")
-        if other.files.shard_size != first.files.shard_size:
-            raise RecordError("the recordings have different shard sizes; expected one for all")
-    names = [r.files.trace for r in recordings]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise RecordError(f"{twice[0]} is named for two drafters; name each drafter once")
-
-
 def record(
     target: Target, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt],
     files: RecordingFiles, meta: TraceMeta, progress: Progress = quiet
@@ -285,13 +260,12 @@ def record_all(
     """Records several drafters on the sequences of one target, each like `record`.
 
     Each sequence is written once, and passed once through the target for all drafters that read
-    such a pass. Each drafter has separate shards. RecordError for drafters that do not share
-    rule, budget and files of sequences too.
+    such a pass. Each drafter has separate shards; rule, budget, end tokens, batch and decoder are
+    those of all.
 
     Several `processes` share the work, on files that all of them see. The first merges the shards,
     with the content that one process alone would write; the others end with ShareDone.
     """
-    check_shared(recordings)
     first = recordings[0]
     made_with = first.settings, first.meta, first.target, processes
     cache = None

@@ -176,8 +176,8 @@ def target_sequences(
 
     `settings.batch` are written at a time; 1: each through the decode loop, on the target's engine.
     Equal but for rounding, which may decide near-ties otherwise in float32. A batch that does not
-    fit into the GPU's memory is halved. RecordError for an empty prompt, and for a batch under the
-    strict engine; SequenceError for scores that are not finite.
+    fit into the GPU's memory is halved. RecordError for a batch under the strict
+    engine; SequenceError for scores that are not finite.
     """
     written: dict[int, TargetSequence] = {}
 
@@ -191,7 +191,11 @@ def target_sequences(
         except ValueError as error:
             raise SequenceError(addresses[i], error) from error
 
-    _check(target, settings, prompts)
+    if settings.batch > 1 and target.passes.smallest:
+        raise RecordError(
+            f"batch {settings.batch} under the strict engine, whose passes have one shape; "
+            "use --batch 1, or --engine eager"
+        )
     requests = dict(enumerate(zip(prompts, addresses)))
     batch = settings.batch
     while batch > 1 and len(written) < len(requests):
@@ -205,16 +209,6 @@ def target_sequences(
             except ValueError as error:
                 raise SequenceError(addresses[i], error) from error
     return [written[i] for i in range(len(prompts))]
-
-
-def _check(target: Target, settings: Settings, prompts: Sequence[list[int]]) -> None:
-    if settings.batch > 1 and target.passes.smallest:
-        raise RecordError(
-            f"batch {settings.batch} under the strict engine, whose passes have one shape; "
-            "use --batch 1, or --engine eager"
-        )
-    if not all(prompts):
-        raise RecordError("a prompt is empty; expected at least one token, the first pass's input")
 
 
 def _fits(write: Callable[[], None]) -> bool:

@@ -174,13 +174,8 @@ def drafted_text(
 ) -> DraftedText:
     """`drafts` at every position of an output, in one pass over the text.
 
-    K 1..255; budget: new tokens allowed, at least len(output). ValueError for other sizes.
+    K 1..255; budget: new tokens allowed, at least len(output).
     """
-    if not 1 <= K <= 255 or budget < len(output):
-        raise ValueError(
-            f"K is {K} and the budget {budget}, expected 1 to 255 and at least {len(output)}, the "
-            "length of the output"
-        )
     tokens = np.concatenate((np.asarray(prompt, np.int32), np.asarray(output, np.int32)))
     depth, run = np.zeros(len(output), np.uint8), np.zeros(len(output), np.uint8)
     search = rule.least, rule.most, rule.match == "first", rule.simple, rule.pads

@@ -71,7 +71,7 @@ def test_control_prompts_alone_do_not_cover_uncertain_prices():
     assert held(0.06, priced=False, trials=200) < 0.88 * 200
 
 
-@given(st.integers(0, 10**6), st.sampled_from(stats.METHODS))
+@given(st.integers(0, 10**6), st.sampled_from(("bca", "percentile")))
 def test_one_price_is_todays_interval_to_the_last_bit(seed, method):
     rng = np.random.default_rng(seed)
     a, b = rng.gamma(2, 1, (2, 12))

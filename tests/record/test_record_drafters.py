@@ -12,7 +12,7 @@ from real.decode.features import drafter_features
 from real.model import passes as full_pass
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record import RecordError, Recording, RecordingFiles, Settings, record_all, recorder
+from real.record import Recording, RecordingFiles, Settings, record_all, recorder
 from real.record.settings import describe
 from real.sampling import Rule
 from simspec import load_trace
@@ -109,29 +109,6 @@ def test_killed_job_continues_each_drafter_at_its_own_shard(tmp_path, monkeypatc
     assert resumed == whole
     assert recorded.count("eagle") == 5
     assert recorded.count("prompt_lookup") == 3
-
-
-@pytest.mark.parametrize(
-    "changed, words",
-    [
-        ({"budget": 9}, "have budget 8 and 9"),
-        ({"rule": RULES["coupled"]}, "have rule"),
-        ({"batch": 3}, "have batch 2 and 3"),
-        ({"end_tokens": (4,)}, "have end_tokens"),
-    ],
-)
-def test_drafters_with_other_sequences_are_refused(tmp_path, changed, words):
-    first = recording(tmp_path, "eagle", RULES["greedy"])
-    with pytest.raises(RecordError, match=words):
-        other = recording(tmp_path, "medusa", RULES["greedy"])
-        record_all([first, replace(other, settings=replace(other.settings, **changed))], PROMPTS)
-    assert not list(tmp_path.iterdir())
-
-
-def test_one_file_for_two_drafters_is_refused(tmp_path):
-    parts = [recording(tmp_path, "eagle", RULES["greedy"]) for _ in range(2)]
-    with pytest.raises(RecordError, match="named for two drafters"):
-        record_all(parts, PROMPTS)
 
 
 # ---- the command

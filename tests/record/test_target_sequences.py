@@ -172,12 +172,6 @@ def test_batch_of_the_strict_engine_is_refused():
         target_sequences(target, Settings(4, 6, Rule(), (), (), (), 2), [[5]], [0])
 
 
-def test_empty_prompt_is_refused():
-    record_settings = Settings(4, 6, Rule(), (), (), (), 2)
-    with pytest.raises(RecordError, match="a prompt is empty"):
-        target_sequences(Target(toy_target()), record_settings, [[5], []], [0, 1])
-
-
 @pytest.mark.parametrize("batch", [0, -1, 1 << 20])
 def test_invalid_batches_are_refused(batch):
     with pytest.raises(RecordError, match="sequences at a time"):
