@@ -8,24 +8,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
-from real.audit.checks import (
-    POWER,
-    AcceptanceBias,
-    DrafterBias,
-    SamplingStatistics,
-    SamplingTests,
-    ScoreGaps,
-    Tolerance,
-    acceptance_bias,
-    chain_depth,
-    drafter_bias,
-    drafter_distributions,
-    sampling_statistics,
-    sampling_tests,
-    score_gaps,
-    teacher_forced_logits,
-    tolerance_of,
-)
+from real.audit import checks
 from real.audit.runs import EmittedRun, EmittedSequence, RunError, RunHeader, recorded_run
 from real.draft import Drafter
 from real.model.target import Target
@@ -211,12 +194,12 @@ class AuditResult:
     rule: str
     sequences: int
     tokens: int
-    tolerance: Tolerance
+    tolerance: checks.Tolerance
     near_ties: int
     ties: int
     divergences: tuple[Divergence, ...]
     impossible: tuple[ImpossibleToken, ...]
-    sampling: SamplingTests | None
+    sampling: checks.SamplingTests | None
     recording: RecordingComparison | None
     alarms: tuple[str, ...]
 
@@ -292,29 +275,29 @@ def audit(
             "a run under the rejection rule cannot equal a recording; audit it without one"
         )
     run.check_vocabulary(decoder.config.vocab)
-    tolerance = tolerance_of(run.header.dtype, str(decoder.dtype).removeprefix("torch."))
+    tolerance = checks.tolerance_of(run.header.dtype, str(decoder.dtype).removeprefix("torch."))
     dtype, slack = getattr(torch, tolerance.dtype), tolerance.nats
     gaps, statistics, biases, acceptances = [], [], [], []
     depth = 0
     if drafter is not None and rule.name == "rejection" and drafter.history_free:
-        depth = chain_depth(run.sequences)
+        depth = checks.chain_depth(run.sequences)
     for i, sequence in enumerate(run.sequences):
         q = None
         if drafter is not None and rule.name == "rejection":
-            q = drafter_distributions(target, drafter, rule, sequence)
-        for start, logits in teacher_forced_logits(decoder, sequence.prompt, sequence.token):
+            q = checks.drafter_distributions(target, drafter, rule, sequence)
+        for start, logits in checks.teacher_forced_logits(decoder, sequence.prompt, sequence.token):
             token = sequence.token[start : start + len(logits)]
             address = sequence.sequence, start
             if rule.name != "rejection":
-                gaps.append(score_gaps(rule, logits, token, *address, dtype, slack))
+                gaps.append(checks.score_gaps(rule, logits, token, *address, dtype, slack))
             if rule.name != "greedy":
-                statistics.append(sampling_statistics(rule, logits, token, *address, slack))
+                statistics.append(checks.sampling_statistics(rule, logits, token, *address, slack))
             if q is not None:
                 biases.append(
-                    drafter_bias(rule.probs(logits), q[start : start + len(logits)], token)
+                    checks.drafter_bias(rule.probs(logits), q[start : start + len(logits)], token)
                 )
         if drafter is not None and depth:
-            acceptances.append(acceptance_bias(target, drafter, rule, sequence, depth))
+            acceptances.append(checks.acceptance_bias(target, drafter, rule, sequence, depth))
         progress("auditing", i + 1, len(run.sequences))
     places = [
         (i, sequence.sequence, position, token)
@@ -326,7 +309,7 @@ def audit(
     of = len(places), tolerance.share, risk
     alarms += excess_alarms(divergences, *of, "tokens are not the target's pick")
     impossible: tuple[ImpossibleToken, ...] = ()
-    sampling: SamplingTests | None = None
+    sampling: checks.SamplingTests | None = None
     if statistics:
         impossible, sampling = _sampling(statistics, biases, acceptances, places, risk)
     alarms += excess_alarms(impossible, *of, "tokens have probability 0")
@@ -338,7 +321,7 @@ def audit(
             alarms.append("drafted tokens are not accepted with probability min(1, p / q)")
     comparison = None
     if recording is not None:
-        allowed = tolerance_of(run.header.dtype, recording.meta.dtype)
+        allowed = checks.tolerance_of(run.header.dtype, recording.meta.dtype)
         comparison = compare_with_recording(run, recording, allowed.nats)
         mismatches = comparison.failures + comparison.target_flips + comparison.draft_flips
         compared = comparison.sequences + comparison.rounds, allowed.share, risk
@@ -351,10 +334,10 @@ def audit(
 
 
 def _divergences(
-    parts: list[ScoreGaps], places: list[Place], tolerance: Tolerance
+    parts: list[checks.ScoreGaps], places: list[Place], tolerance: checks.Tolerance
 ) -> tuple[tuple[Divergence, ...], int, int]:
     """(divergences, near ties, exact ties) of all tokens."""
-    gaps = _concatenated(ScoreGaps, parts)
+    gaps = _concatenated(checks.ScoreGaps, parts)
     divergences = tuple(
         Divergence(
             *places[n], best=int(gaps.best[n]), gap=float(gaps.gap[n]), ulps=float(gaps.ulps[n]),
@@ -367,11 +350,11 @@ def _divergences(
 
 
 def _sampling(
-    parts: list[SamplingStatistics], biases: list[DrafterBias], acceptances: list[AcceptanceBias],
-    places: list[Place], risk: float
-) -> tuple[tuple[ImpossibleToken, ...], SamplingTests | None]:  # fmt: skip
+    parts: list[checks.SamplingStatistics], biases: list[checks.DrafterBias],
+    acceptances: list[checks.AcceptanceBias], places: list[Place], risk: float
+) -> tuple[tuple[ImpossibleToken, ...], checks.SamplingTests | None]:  # fmt: skip
     """(tokens of probability 0, tests of the others); no tests where none is left."""
-    statistics = _concatenated(SamplingStatistics, parts)
+    statistics = _concatenated(checks.SamplingStatistics, parts)
     possible = np.isfinite(statistics.surprisal)
     impossible = tuple(
         ImpossibleToken(*places[n], bool(statistics.at_cutoff[n]))
@@ -381,9 +364,11 @@ def _sampling(
         return impossible, None
     bias = None
     if len(biases) == len(parts):
-        bias = _selected(_concatenated(DrafterBias, biases), possible)
-    acceptance = _concatenated(AcceptanceBias, acceptances) if acceptances else None
-    return impossible, sampling_tests(_selected(statistics, possible), bias, risk, acceptance)
+        bias = _selected(_concatenated(checks.DrafterBias, biases), possible)
+    acceptance = _concatenated(checks.AcceptanceBias, acceptances) if acceptances else None
+    return impossible, checks.sampling_tests(
+        _selected(statistics, possible), bias, risk, acceptance
+    )
 
 
 def excess_alarms(
@@ -458,11 +443,11 @@ def _divergence_rows(result: AuditResult) -> list[tuple[str, str]]:
     return rows
 
 
-def _sampling_rows(t: SamplingTests) -> list[tuple[str, str]]:
+def _sampling_rows(t: checks.SamplingTests) -> list[tuple[str, str]]:
     def tested(figures: str, effect: float | None, shown: str) -> str:
         assert effect is not None
         found = shown.format(effect) if math.isfinite(effect) else "none: too few tokens"
-        return f"{figures}; detected with probability {POWER}: {found}"
+        return f"{figures}; detected with probability {checks.POWER}: {found}"
 
     bias = "not tested: the run's drafter is not at hand"
     if t.p_bias is not None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from real.engines import measure
 from real.engines.adapter import (
     Engine,
     EngineSettings,
@@ -23,17 +24,6 @@ from real.engines.adapter import (
     start_options,
 )
 from real.engines.compare import compare_rows, end_tokens, rule_of, written_text
-from real.engines.measure import (
-    Predicted,
-    SpeedupTable,
-    cell_at,
-    cost_table,
-    doubt_of,
-    engine_cost,
-    predicted_speedups,
-    speedup_table,
-    texts_to_draft,
-)
 from real.engines.rows import ROWS, Row, lock, read_rows
 from real.engines.run import Plan
 from real.engines.summary import MEASURED, PREDICTED, advised, arm_text, drafter_text
@@ -102,7 +92,7 @@ class Candidate:
 
     def cost_at(self, batch: int) -> CostModel:
         """The costs at that batch size."""
-        return cell_at(self.cost, batch)
+        return measure.cell_at(self.cost, batch)
 
 
 @dataclass(frozen=True)
@@ -132,7 +122,7 @@ class Verified:
     """
 
     batch: int
-    table: SpeedupTable
+    table: measure.SpeedupTable
     passes: int
     exceptions: int
     loss: float = 0.0
@@ -237,8 +227,8 @@ def measure_costs(
         run(settings, short, passes, path, None)
         runs.append(read_rows(path))
     if plan.batches == (1,):
-        return engine_cost(*runs[0], seed=plan.seed)
-    return cost_table(runs, plan.seed)
+        return measure.engine_cost(*runs[0], seed=plan.seed)
+    return measure.cost_table(runs, plan.seed)
 
 
 def lengths_taken(plan: AdvicePlan, draft: Draft) -> tuple[int, ...]:
@@ -298,13 +288,13 @@ def choose_length(
 
 def all_lengths(
     plan: AdvicePlan, candidate: Candidate, rows: Sequence[Row], batch: int, recording: Trace | None
-) -> list[Predicted]:
+) -> list[measure.Predicted]:
     """Each length of the candidate along these rows' texts."""
     about, arms = _about(plan, candidate.draft, batch), [(k, "") for k in candidate.lengths]
-    return predicted_speedups(about, rows, candidate.cost, arms, recording)
+    return measure.predicted_speedups(about, rows, candidate.cost, arms, recording)
 
 
-def possible_loss(k: int, *found: Sequence[Predicted]) -> float:
+def possible_loss(k: int, *found: Sequence[measure.Predicted]) -> float:
     """The share of the best length's speed that k loses, at SURE of the costs' replicates.
 
     found: of several sets of texts, which count together.
@@ -333,7 +323,7 @@ def choose_policy(
     found = []
     for arm in arms:
         with suppress(PolicyError, TraceError):
-            found += predicted_speedups(about, rows, candidate.cost, [arm], recording)
+            found += measure.predicted_speedups(about, rows, candidate.cost, [arm], recording)
     if not found:
         return None
     best = max(found, key=lambda row: row.speedup)
@@ -383,7 +373,7 @@ def verify(
     recording, plain = None, [*{row.request.id: row for row in rows if row.k == 0}.values()]
     if isinstance(candidate.draft, ModelDraft):
         recording = record_drafts(plan, candidate.draft, plain, {}, record_model)
-    table = speedup_table(about, rows, candidate.cost, recording, advice.k)
+    table = measure.speedup_table(about, rows, candidate.cost, recording, advice.k)
     result = compare_rows(about, rows, recording)
     seen = candidate.recording if recording is not None else None
     halves = (all_lengths(plan, candidate, *each) for each in (
@@ -426,7 +416,7 @@ class Found:
     @property
     def doubts(self) -> list[str]:
         """Why nothing is settled, so that no setting is written; empty where all is."""
-        told = [f"{why}; {IDLE}"] if (why := doubt_of(self.winner.cost)) else []
+        told = [f"{why}; {IDLE}"] if (why := measure.doubt_of(self.winner.cost)) else []
         for i, advice in enumerate(self.best):
             checked = self.verified[i] if self.verified else None
             again = self.policies[i][1].table if self.policies else None
@@ -544,7 +534,9 @@ class Found:
         return [*made, frame(tasks, ("task", "best K", PREDICTED), title=title, formats=formats)]
 
 
-def doubts_of(advice: Advice, checked: Verified | None, again: SpeedupTable | None) -> list[str]:
+def doubts_of(
+    advice: Advice, checked: Verified | None, again: measure.SpeedupTable | None
+) -> list[str]:
     """What does not settle the advice at one batch size; again: a second run of its prompts."""
     name, told = f"K = {advice.k}" if advice.k else "plain decoding", []
     loss = max(advice.loss, 0.0 if checked is None else checked.loss)
@@ -618,7 +610,7 @@ def choose(
 
     ValueError before anything is timed where most answers end with their first token.
     """
-    texts_to_draft(rows, plan.batches[-1], least=(len(rows) + 1) // 2)
+    measure.texts_to_draft(rows, plan.batches[-1], least=(len(rows) + 1) // 2)
     candidates, costs = [], dict[str, CostModel | CostTable]()
     for draft in drafts:
         name = draft_name(draft)

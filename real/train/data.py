@@ -12,17 +12,8 @@ from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import PromptFormat, load_chat_template
 from real.provenance import multiplies_bfloat16
+from real.train import sequences
 from real.train.features import FeatureStore, TrainingSet
-from real.train.sequences import (
-    LoadedTarget,
-    Sequences,
-    Writing,
-    heldout_sequences,
-    is_greedy,
-    joined,
-    learned_text,
-    write_sequences,
-)
 from real.train.settings import Training
 from real.train.text import read_prompt_set
 
@@ -55,7 +46,7 @@ class TrainingData:
     mixed: bool  # train in bf16 autocast
     source: Mapping[str, object]  # where the text comes from, for cards
     prompts: Sequence[list[int]]  # training prompts, continued in this order, again and again
-    written: Sequences  # the sequences that the target wrote
+    written: sequences.Sequences  # the sequences that the target wrote
 
     @property
     def counts(self) -> np.ndarray:
@@ -65,7 +56,7 @@ class TrainingData:
 
     def greedy_pairs(self, count: int) -> list[TokenPair]:
         """Up to `count` training prompts with their first 64 greedy tokens."""
-        greedy = is_greedy(np.arange(len(self.written)), len(self.prompts))
+        greedy = sequences.is_greedy(np.arange(len(self.written)), len(self.prompts))
         pairs = [self.written.pair(int(i)) for i in np.flatnonzero(greedy)[:count]]
         return [(prompt, new_tokens[:64].tolist()) for prompt, new_tokens in pairs]
 
@@ -81,22 +72,22 @@ def load_data(
     prompts are continued greedily: a quarter of them chooses weights, the others evaluate them.
     """
     path, work = settings.target_path, settings.work_folder
-    loaded = LoadedTarget.of(path, settings.device, settings.dtype)
+    loaded = sequences.LoadedTarget.of(path, settings.device, settings.dtype)
     target, hashes, ends = loaded.decoder, loaded.made_for, loaded.end_tokens
     assert target.context is not None  # a checkpoint names it
     length = max(1, min(NEW_TOKENS, target.context // 2))
     form = PromptFormat(loaded.tokenizer, load_chat_template(path), target.config.vocab)
     with processes.first_before_others():
-        text, learned = learned_text(settings, form, progress)
+        text, learned = sequences.learned_text(settings, form, progress)
         longest = min(settings.longest, target.context - length)
         prompts = read_prompt_set(settings, form, longest, progress)
-    writing = Writing(loaded, prompts, settings.distil_tokens, length, settings.seed)
-    written = write_sequences(writing, work, progress, processes)
+    writing = sequences.Writing(loaded, prompts, settings.distil_tokens, length, settings.seed)
+    written = sequences.write_sequences(writing, work, progress, processes)
     processes.leave_to_first()
-    read = joined([written, *text])
+    read = sequences.joined([written, *text])
     if int(read.token.max()) >= target.config.vocab:
         raise ValueError(f"{work} holds sequences of a larger vocabulary; choose another --work")
-    heldout = heldout_sequences(writing, EVALUATED, work)
+    heldout = sequences.heldout_sequences(writing, EVALUATED, work)
     pairs = [heldout.pair(i) for i in range(len(heldout))]
     cut, short = max(1, len(pairs) // 4), max(K + 1, EVALUATED // 2)
     mixed = multiplies_bfloat16(target.device)

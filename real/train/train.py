@@ -24,17 +24,8 @@ from real.model.stored_weights import sha256, weights_exist
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet, relabel
 from real.provenance import check_device, environment
+from real.train import evaluation
 from real.train.data import K, TrainingData, load_data
-from real.train.evaluation import (
-    AcceptedLengths,
-    accepted_lengths,
-    compare,
-    count_trigrams,
-    evaluate_drafter,
-    evaluation_size,
-    lengths_of_hits,
-    summary,
-)
 from real.train.loop import TrainSchedule, fit, save_loss_curve
 from real.train.predictors import train_predictors
 from real.train.settings import PREDICTORS, SEARCHED, Training, check_drafter
@@ -334,7 +325,7 @@ def _save(drafter: str, head: nn.Module, data: TrainingData, folder: Path) -> No
 
 def _validation(drafter: Drafter, data: TrainingData) -> Callable[[], dict] | None:
     def validate() -> dict:
-        lengths = accepted_lengths(data.target, drafter, data.validation, K)
+        lengths = evaluation.accepted_lengths(data.target, drafter, data.validation, K)
         return {"score": round(lengths.mean(), 4), "by_depth": lengths.by_depth()}
 
     return validate if data.validation else None
@@ -368,25 +359,25 @@ def evaluate_trained(
 ) -> dict:
     """The "evaluation" of a card: the saved drafter, an untrained drafter and a trigram table."""
     target, held = data.target, data.evaluation
-    trained = evaluate_drafter(settings.drafter, settings.out / settings.place, data)
+    trained = evaluation.evaluate_drafter(settings.drafter, settings.out / settings.place, data)
     longest = trained.K  # compared at what it offers
     head = prepared_head(replace(settings, start=None, steps=settings.steps or None), data)
-    untrained = accepted_lengths(
+    untrained = evaluation.accepted_lengths(
         target, recipe_of(settings.drafter).drafter(target, head), held, longest
     )
     # of 4,000 steps where weights came without their log
     windows, _ = data.learning.seen(schedule, steps or schedule.steps or 4000)
-    table = count_trigrams(windows, target.config.vocab)
-    rows = (lengths_of_hits(table.hits(*pair), longest) for pair in held)
-    trigram = AcceptedLengths(longest, *zip(*rows))
+    table = evaluation.count_trigrams(windows, target.config.vocab)
+    rows = (evaluation.lengths_of_hits(table.hits(*pair), longest) for pair in held)
+    trigram = evaluation.AcceptedLengths(longest, *zip(*rows))
     return {
-        **evaluation_size(data),
+        **evaluation.evaluation_size(data),
         "K": longest,
-        "trained": summary(trained) | {"by_sequence": trained.by_sequence()},
-        "untrained": summary(untrained),
-        "trigram": summary(trigram),
-        "beats_untrained": compare(trained, untrained),
-        "beats_trigram": compare(trained, trigram),
+        "trained": evaluation.summary(trained) | {"by_sequence": trained.by_sequence()},
+        "untrained": evaluation.summary(untrained),
+        "trigram": evaluation.summary(trigram),
+        "beats_untrained": evaluation.compare(trained, untrained),
+        "beats_trigram": evaluation.compare(trained, trigram),
     }
 
 

@@ -231,10 +231,6 @@ def test_rounds_are_equal_where_the_recording_says_so():
     assert compared.draft_flips == ()
     assert compared.replayed < compared.rounds
     assert compare_forced(TRACE, rounds, ran(rounds)).replayed == len(rounds)
-    results = ran(rounds)
-    results[1] = replace(results[1], token=results[1].token + 1)
-    with pytest.raises(ValueError, match="run 1 has other tokens than the recording; expected a"):
-        compare_forced(TRACE, rounds, results)
 
 
 @pytest.mark.parametrize("equal, sound", [(97, True), (96, False)])
