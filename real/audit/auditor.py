@@ -265,11 +265,9 @@ def audit(
     | and with rounds of chains | drafted tokens are accepted with probability min(1, p / q) |
     | any, with `recording` | sequences and rounds equal those of the same prompts |
 
-    ValueError for a risk outside (0, 1), tokens outside the vocabulary, or an unfit recording.
+    ValueError for tokens outside the vocabulary, or an unfit recording.
     """
     decoder, rule = target.decoder, run.header.sampling_rule
-    if not 0 < risk < 1:
-        raise ValueError(f"risk is {risk}; expected a probability in (0, 1)")
     if recording is not None and rule.name == "rejection":
         raise RunError(
             "a run under the rejection rule cannot equal a recording; audit it without one"

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from real.audit.checks import TOLERANCES, spacing, tolerance_of
+from real.audit.checks import Tolerance, spacing, tolerance_of
 from real.decode.loop import DecodeResult, Round, decode
 from real.decode.plans import Plan
 from real.draft import Drafter
@@ -19,17 +19,13 @@ from simspec import Rounds, Trace
 from simspec.trace.acceptance import drawn_run
 from simspec.trace.quantization import decode_margin
 
-NATS = {t.dtype: t.nats for t in TOLERANCES}
-"""Gaps that rounding explains in a dtype; COARSE_NATS in any other."""
-COARSE_NATS, ULPS = 0.3, 3.0
-
 
 @dataclass(frozen=True)
 class ForcedDivergence:
     """A committed token that is not the target's pick `best`.
 
     gap: score of the pick minus that of the token, nats; ulps: the same in logits, in units in the
-    last place of the coarser dtype; excused: gap <= NATS of that dtype, or ulps <= ULPS.
+    last place of the coarser dtype; excused: either is within that dtype's Tolerance.
     """
 
     sequence: int
@@ -46,12 +42,12 @@ def decode_forced(
 ) -> tuple[list[DecodeResult], list[ForcedDivergence]]:
     """Decodes every prompt of `trace` and commits the recorded tokens: (results, divergences)."""
     rule, divergences = rule_of(trace), []
-    dtypes = [target.decoder.dtype, getattr(torch, trace.meta.dtype, torch.float32)]
-    coarser = max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+    own = str(target.decoder.dtype).removeprefix("torch.")
+    tolerance = tolerance_of(own, trace.meta.dtype)
 
     def listen(s: int, r: Round) -> None:
         tokens = trace.token[trace.offset[s] : trace.offset[s + 1]].tolist()
-        divergences.extend(_divergences(rule, r, tokens, s, int(trace.sequence[s]), coarser))
+        divergences.extend(_divergences(rule, r, tokens, s, int(trace.sequence[s]), tolerance))
 
     results = _decoded(target, drafter, plan, rule, trace, listen, lambda s: None, progress)
     return results, divergences
@@ -79,11 +75,12 @@ def _decoded(
 
 
 def _divergences(
-    rule: Rule, r: Round, tokens: list[int], s: int, address: int, dtype: torch.dtype
+    rule: Rule, r: Round, tokens: list[int], s: int, address: int, tolerance: Tolerance
 ) -> list[ForcedDivergence]:
     """The divergences of a round; logits are scores without the rule's noise and temperature."""
     scores = r.verified.scores[: len(r.verified.token)]
     best, divergences = scores.argmax(-1).tolist(), []
+    dtype = getattr(torch, tolerance.dtype)
     for row in range(len(best)):
         position = r.position + row
         token = tokens[position]
@@ -95,8 +92,7 @@ def _divergences(
         logits = (row_scores - noise) * rule.temperature
         unit = float(spacing(logits[0, [best[row], token]].abs().max(), dtype))
         ulps = gap * rule.temperature / unit
-        limit = NATS.get(str(dtype).removeprefix("torch."), COARSE_NATS)
-        excused = gap <= limit or ulps <= ULPS
+        excused = gap <= tolerance.nats or ulps <= tolerance.ulps
         divergences.append(ForcedDivergence(s, position, token, best[row], gap, ulps, excused))
     return divergences
 

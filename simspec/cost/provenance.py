@@ -1,6 +1,6 @@
 """CostOrigin and CostPrecision: where costs were measured, and how certain each part is."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from sys import float_info
@@ -34,11 +34,13 @@ def convert_fields(made: Any, label: str) -> None:
         object.__setattr__(made, name, value)
 
 
-@cache
-def field_types(kind: Any) -> dict[str, Any]:
+def _field_types(kind: Any) -> dict[str, Any]:
     """{field: its annotation} of a dataclass."""
     hints = get_type_hints(kind, include_extras=True)
     return {each.name: hints[each.name] for each in fields(kind)}
+
+
+field_types: Callable[[Any], dict[str, Any]] = cache(_field_types)
 
 
 IDENTITY = ("device", "threads", "dtype")

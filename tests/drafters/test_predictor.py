@@ -14,18 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from toy_lm import END, PREFIX, RULES, recorded, run_all, toy_cost, toy_pair, toy_prompts
 
-from real.decode.features import (
-    GRIDS,
-    AcceptancePredictor,
-    FeatureReader,
-    drafter_features,
-    drafter_identity,
-    load_predictor,
-    load_predictors,
-    parameter_count,
-    required_predictors,
-    save_predictor,
-)
+from real.decode import features
 from real.model.checkpoint import WeightsError
 from real.pair import check_predictors
 from real.record import Settings
@@ -48,9 +37,9 @@ FORMS = {"theta": None, "theta_low_rank": 3}
 
 def predictor(
     seed: int, rank: int | None, target=16, drafter=16, depths=10, spread=0.15
-) -> AcceptancePredictor:
+) -> features.AcceptancePredictor:
     generator = torch.Generator().manual_seed(seed)
-    head = AcceptancePredictor(target, drafter, rank, depths).requires_grad_(False)
+    head = features.AcceptancePredictor(target, drafter, rank, depths).requires_grad_(False)
     for p in head.parameters():
         p.copy_(
             (p + spread * torch.randn(p.shape, generator=generator, dtype=torch.float64)).bfloat16()
@@ -86,7 +75,7 @@ def test_prediction_equals_equation_5(seed, rank, target, drafter, depths, slot)
     folded = head.folded()
     computed = folded.of_target(torch.tensor(here))[i] + folded.of_drafter(torch.tensor(there))
     assert abs(computed.item() - wanted) < 1e-9
-    assert sum(p.numel() for p in head.parameters()) == parameter_count(
+    assert sum(p.numel() for p in head.parameters()) == features.parameter_count(
         target, drafter, rank, depths
     )
 
@@ -97,7 +86,7 @@ def test_prediction_equals_equation_5(seed, rank, target, drafter, depths, slot)
 )
 def test_invalid_sizes_are_refused(sizes):
     with pytest.raises(ValueError, match="expected an integer"):
-        AcceptancePredictor(*sizes)
+        features.AcceptancePredictor(*sizes)
 
 
 @settings(deadline=None, max_examples=25)
@@ -146,7 +135,7 @@ def test_recorded_codes_equal_full_passes():
             there, slot = last(drafter.lm, [*prefix, *draft]), len(draft)
             turned = head.turn[min(slot, 9)] @ here
             theta = torch.sigmoid(head.judge @ torch.cat((turned, there)) + head.bias).item()
-            code, _ = grid.encode(np.array([theta]), grid.TABLES[GRIDS["theta"]])
+            code, _ = grid.encode(np.array([theta]), grid.TABLES[features.GRIDS["theta"]])
             assert rows.feature[t, slot, 0] == code[0]
             scores = RULES["coupled"].scores(drafter.lm.logits(there)[None], sequence, [t + slot])
             draft.append(int(scores.argmax()))
@@ -171,7 +160,7 @@ def reads(name: str, stop: float, drop: float = 0.0) -> Policy:
 
 
 def recording(rule: str, target, drafter, count=5):
-    settings = Settings(12, 20, RULES[rule], END, drafter_features(drafter))
+    settings = Settings(12, 20, RULES[rule], END, features.drafter_features(drafter))
     return recorded(target, drafter, settings, count)
 
 
@@ -194,17 +183,17 @@ def test_policy_reading_theta_runs_as_it_replays(name, rule, monkeypatch):
             == replayed
         )
 
-    honest = FeatureReader.read
+    honest = features.FeatureReader.read
     monkeypatch.setattr(
-        FeatureReader, "read", lambda self, step, slot: honest(self, step, slot + 1)
+        features.FeatureReader, "read", lambda self, step, slot: honest(self, step, slot + 1)
     )
     policy = reads("theta", 0.5)
     late = run_all(target, drafter, trace, policy, toy_cost(12))
     assert rounds_of(trace, late) != replay(
         trace, policy, cost=toy_cost(12)
     )  # another depth's W is noticed
-    monkeypatch.setattr(FeatureReader, "read", honest)
-    monkeypatch.setattr(FeatureReader, "learn", lambda self, output, path: None)
+    monkeypatch.setattr(features.FeatureReader, "read", honest)
+    monkeypatch.setattr(features.FeatureReader, "learn", lambda self, output, path: None)
     stale = run_all(target, drafter, trace, policy, toy_cost(12))
     assert rounds_of(trace, stale) != replay(
         trace, policy, cost=toy_cost(12)
@@ -232,12 +221,12 @@ def test_predictor_of_another_recording_is_refused():
     bare = toy_pair("model")[1]
     for ask in (
         lambda: check_predictors(bare, trace, [reads("theta", 0.5)]),
-        lambda: FeatureReader(("theta",), 1.0, bare),
+        lambda: features.FeatureReader(("theta",), 1.0, bare),
     ):
         with pytest.raises(ValueError, match="'theta' needs a predictor, drafter 'model' has none"):
             ask()
-    assert drafter_features(bare) == ("confidence", "entropy")
-    assert required_predictors(("confidence",), bare) == {}
+    assert features.drafter_features(bare) == ("confidence", "entropy")
+    assert features.required_predictors(("confidence",), bare) == {}
 
 
 @pytest.fixture
@@ -248,14 +237,14 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("rank", FORMS.values())
 def test_saved_predictor_loads(folder, rank):
-    head, before = predictor(3, rank, 5, 7), drafter_identity(folder)
-    save_predictor(head, folder, "theta", TARGET, {"heldout_loss": 0.5})
+    head, before = predictor(3, rank, 5, 7), features.drafter_identity(folder)
+    features.save_predictor(head, folder, "theta", TARGET, {"heldout_loss": 0.5})
     assert (
-        drafter_identity(folder)
+        features.drafter_identity(folder)
         == before
         == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     )
-    back = load_predictor(folder, "theta", TARGET)
+    back = features.load_predictor(folder, "theta", TARGET)
     for key, value in head.state_dict().items():
         assert torch.equal(value, back.state_dict()[key])
     assert (
@@ -263,8 +252,8 @@ def test_saved_predictor_loads(folder, rank):
         == head.sha256
         == hashlib.sha256((folder / "theta.safetensors").read_bytes()).hexdigest()
     )
-    assert list(load_predictors(folder, TARGET)) == ["theta"]
-    assert load_predictors("some/hub-name", TARGET) == {}
+    assert list(features.load_predictors(folder, TARGET)) == ["theta"]
+    assert features.load_predictors("some/hub-name", TARGET) == {}
     assert back.sha256 != predictor(4, rank, 5, 7).sha256
     saved = json.loads((folder / "theta.json").read_text())
     assert saved["form"] == ("paper" if rank is None else "low_rank")
@@ -279,7 +268,7 @@ def _rewrite(folder, **changes):
 def _not_finite(folder):
     head = predictor(3, None, 5, 7)
     head.judge[2] = float("nan")
-    save_predictor(head, folder, "theta", TARGET)
+    features.save_predictor(head, folder, "theta", TARGET)
 
 
 BROKEN = {
@@ -303,11 +292,11 @@ BROKEN = {
 
 @pytest.mark.parametrize("words", BROKEN)
 def test_invalid_predictor_files_are_refused_in_one_line(folder, words):
-    save_predictor(predictor(3, None, 5, 7), folder, "theta", TARGET)
-    load_predictors(folder, TARGET)
+    features.save_predictor(predictor(3, None, 5, 7), folder, "theta", TARGET)
+    features.load_predictors(folder, TARGET)
     BROKEN[words](folder)
     with pytest.raises(WeightsError, match=words) as caught:
-        load_predictors(folder, TARGET)
+        features.load_predictors(folder, TARGET)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
 

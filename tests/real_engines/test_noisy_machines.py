@@ -9,20 +9,8 @@ from pathlib import Path
 import numpy as np
 from fake_engine import FakeRunner, prompts
 
-from real.engines import EngineSettings, NgramDraft
+from real.engines import EngineSettings, NgramDraft, advise
 from real.engines.adapter import RELEASED
-from real.engines.advise import (
-    MOST_LOSS,
-    AdvicePlan,
-    Found,
-    all_lengths,
-    choose,
-    confirm,
-    halves,
-    measure_costs,
-    write_plain_texts,
-    write_setting,
-)
 from real.engines.run import run_on_engine
 from simspec.cost.gate import PriceError
 from simspec.cost.model import CostModel
@@ -62,7 +50,7 @@ def advised(folder, seed):
     """(the machine's kind, what the advice came to, the share that its setting loses)."""
     machine = Machine(seed)
     folder.mkdir()
-    plan = AdvicePlan(RELEASED["vllm"], EngineSettings(Path("m")), folder, depth=DEPTH)
+    plan = advise.AdvicePlan(RELEASED["vllm"], EngineSettings(Path("m")), folder, depth=DEPTH)
     every = [request for request, _ in WORLD]
 
     def run(settings, requests, steps, path, force):
@@ -70,25 +58,25 @@ def advised(folder, seed):
         runner = FakeRunner(WORLD, seconds=machine.seconds, **options)
         run_on_engine(lambda: runner, settings, requests, steps, path, force)
 
-    chosen, held_out = halves(every, seed)
-    texts = write_plain_texts(plan, chosen, run)
+    chosen, held_out = advise.halves(every, seed)
+    texts = advise.write_plain_texts(plan, chosen, run)
     drafts = [NgramDraft(DEPTH, *sizes) for sizes in plan.engine.ngrams[:1]]
-    costs = partial(measure_costs, plan, texts=texts, run=run)
+    costs = partial(advise.measure_costs, plan, texts=texts, run=run)
     try:
-        found, _ = choose(plan, drafts, texts, TASKS, None, costs, lambda line: None)
+        found, _ = advise.choose(plan, drafts, texts, TASKS, None, costs, lambda line: None)
         if not found.doubts:
-            found = confirm(found, texts, held_out, run, None, lambda line: None)
+            found = advise.confirm(found, texts, held_out, run, None, lambda line: None)
     except PriceError:
         return machine.kind, "refused", 0.0
-    if write_setting(found) is None:
+    if advise.write_setting(found) is None:
         reasons = {
             "not settled": found.doubts, "not confirmed": not found.settled, "do not draft": True
         }  # fmt: skip
         return machine.kind, next(name for name, holds in reasons.items() if holds), 0.0
     cost = CostModel(np.zeros(DEPTH + 1), machine.true, np.zeros(1), 0.0, 1.0)
     (folder / "texts.rows.jsonl").unlink()
-    true = all_lengths(
-        plan, replace(found.winner, cost=cost), write_plain_texts(plan, every, run), 1, None
+    true = advise.all_lengths(
+        plan, replace(found.winner, cost=cost), advise.write_plain_texts(plan, every, run), 1, None
     )
     best = max(1.0, *(row.speedup for row in true))
     (own,) = (row.speedup for row in true if row.arm[0] == found.best[0].k)
@@ -99,7 +87,7 @@ def test_no_setting_loses(tmp_path, monkeypatch):
     """And most of the idle machines get an answer."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
     came = [advised(tmp_path / str(seed), seed) for seed in range(200 if SLOW else 8)]
-    assert max(loss for _, _, loss in came) <= MOST_LOSS
+    assert max(loss for _, _, loss in came) <= advise.MOST_LOSS
     counts = Counter((kind, said) for kind, said, _ in came)
     assert {said for _, said in counts} >= {"setting", "not settled"}
     if SLOW:
@@ -110,8 +98,8 @@ def test_no_setting_loses(tmp_path, monkeypatch):
 def test_control_without_doubts_settings_lose(tmp_path, monkeypatch):
     """Of 200 machines 14 then lose up to 9%; these are three of them."""
     monkeypatch.setattr(os, "fsync", lambda file: None)
-    monkeypatch.setattr(Found, "doubts", [])
-    monkeypatch.setattr(Found, "settled", True)
+    monkeypatch.setattr(advise.Found, "doubts", [])
+    monkeypatch.setattr(advise.Found, "settled", True)
     came = [advised(tmp_path / str(seed), seed) for seed in (30, 69, 75)]
     assert {said for _, said, _ in came} == {"setting"}
-    assert min(loss for _, _, loss in came) > MOST_LOSS
+    assert min(loss for _, _, loss in came) > advise.MOST_LOSS
