@@ -20,14 +20,15 @@ from real.provenance import device_name
 from real.record.rows import check_history_free, record_emitted
 from real.sampling import Rule, clear_noise_cache
 from real.seconds import doubt, source_of
-from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies, replay
+from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies
 from simspec.cost.gate import Claim
 from simspec.numerics.stats import estimate, stacked
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.replay import prepare
 from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_rounds
+from simspec.replay.sweep import check_policy, priced_rounds
 from simspec.trace.quantization import decode_margin
-from simspec.tree.replay import check_trace, prepare_tree, replay_tree, tree_seconds
+from simspec.tree.replay import check_trace, prepare_tree
 from simspec.tree.tree import TreePolicy
 
 AnyPolicy = Policy | TreePolicy | BeamSearch
@@ -510,11 +511,8 @@ def _replayed(
     if isinstance(policy, BeamSearch):
         rounds = rounds_of(trace, ran)
         return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
-    if isinstance(policy, TreePolicy):
-        rounds = replay_tree(trace, policy, cost)
-        return rounds, tree_seconds(rounds, trace, policy, cost)
-    rounds = replay(trace, policy, seed=seed, cost=cost)
-    return rounds, cost.seconds(rounds)
+    check_policy(trace, policy, cost)
+    return priced_rounds(trace, policy, cost, seed)[:2]
 
 
 def parse_runnable(text: str, trace: Trace) -> AnyPolicy | DeferredPolicy:

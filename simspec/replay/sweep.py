@@ -23,8 +23,8 @@ from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
 from simspec.replay.replay import kernel, prepare, replay
 from simspec.trace.file import digest
 from simspec.trace.recordings import GIVE_COSTS
-from simspec.trace.trace import Trace, TraceMeta, load_trace
-from simspec.tree.replay import prepare_tree, replay_tree, tree_rounds, tree_seconds
+from simspec.trace.trace import Rounds, Trace, TraceMeta, load_trace
+from simspec.tree.replay import prepare_tree, tree_rounds
 from simspec.tree.tree import MAX_NODES, TreePolicy
 
 Recording: TypeAlias = Trace | str | PathLike[str]
@@ -237,12 +237,22 @@ def _metrics(
 ) -> dict[Any, Metrics]:
     cost = observed(cost, trace).reading(policy.reads)
     groups, K = group_labels(trace.meta, by), policy.longest(trace.K)
+    rounds, seconds, _ = priced_rounds(trace, policy, cost, seed)
+    return grouped_summary(rounds, trace, cost, groups, K, seconds)
+
+
+def priced_rounds(
+    trace: Trace, policy: Policy | TreePolicy, cost: CostModel, seed: int = 0
+) -> tuple[Rounds, NDArray[np.float64], tuple[Any, Any] | None]:
+    """(rounds, their seconds at costs that read the policy's features, (rows, backlog) of a tree).
+
+    The last is what `replicate_seconds` takes; None for a policy of chains.
+    """
     if isinstance(policy, TreePolicy):
-        rounds = replay_tree(trace, policy)
-        seconds = tree_seconds(rounds, trace, policy, cost)
-        return grouped_summary(rounds, trace, cost, groups, K, seconds)
+        rounds, rows, backlog = tree_rounds(trace, policy)
+        return rounds, cost.seconds_tree(rounds, rows, backlog), (rows, backlog)
     rounds = replay(trace, policy, seed=seed, cost=cost)
-    return grouped_summary(rounds, trace, cost, groups, K)
+    return rounds, cost.seconds(rounds), None
 
 
 def sequence_seconds(job: ReplayJob) -> tuple[NDArray[np.float64], int]:
@@ -252,14 +262,7 @@ def sequence_seconds(job: ReplayJob) -> tuple[NDArray[np.float64], int]:
     The policy plans with the costs as measured. Sums are in the order of the rounds.
     """
     cost = cost_model(job.cost, job.trace).reading(job.policy.reads)
-    tree: tuple[Any, Any] | None = None
-    if isinstance(job.policy, TreePolicy):
-        rounds, rows, backlog = tree_rounds(job.trace, job.policy)
-        tree = rows, backlog
-        seconds = cost.seconds_tree(rounds, *tree)
-    else:
-        rounds = replay(job.trace, job.policy, seed=job.seed, cost=cost)
-        seconds = cost.seconds(rounds)
+    rounds, seconds, tree = priced_rounds(job.trace, job.policy, cost, job.seed)
     sequence = np.repeat(np.arange(job.trace.sequences), np.diff(rounds.offset))
     spent: Any = np.bincount(sequence, seconds, job.trace.sequences)
     return np.column_stack((spent, replicate_seconds(rounds, cost, tree))), len(rounds)

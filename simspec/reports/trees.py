@@ -21,9 +21,8 @@ from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.evaluation import Sequences, halves, priced_recordings
 from simspec.replay.metrics import replicate_seconds
-from simspec.replay.replay import replay
+from simspec.replay.sweep import check_policy, priced_rounds
 from simspec.trace.trace import Trace, TraceError
-from simspec.tree.replay import prepare_tree, tree_rounds
 from simspec.tree.tree import MAX_NODES, MAX_SUBMITTED, TreeError, TreePolicy
 
 Array = NDArray[np.float64]
@@ -60,15 +59,8 @@ def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -
     last R are seconds at the replicates of the costs.
     """
     cost = cost.reading(policy.reads)
-    tree: tuple[Any, Any] | None = None
-    if isinstance(policy, Policy):
-        rounds = replay(trace, policy, cost=cost)
-        seconds = cost.seconds(rounds)
-    else:
-        prepare_tree(trace, policy, cost)
-        rounds, rows, backlog = tree_rounds(trace, policy)
-        tree = rows, backlog
-        seconds = cost.seconds_tree(rounds, *tree)
+    check_policy(trace, policy, cost)
+    rounds, seconds, tree = priced_rounds(trace, policy, cost)
     slot = np.arange(trace.K)
     right = slot < rounds.accepted[:, None]
     reached = np.minimum(np.minimum(rounds.computed, rounds.drafted), rounds.accepted + 1)
