@@ -1,7 +1,7 @@
 """Prompts: rows of JSON lines into tokens, through a chat template or in a base model's styles."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 
 from simspec.output.files import parse_json, read_lines, reraised
 from simspec.output.names import one_note
+from simspec.trace.acceptance import repeated_ngrams
 
 
 class PromptError(ValueError):
@@ -41,16 +42,6 @@ def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:
 ALL, LOW_REPEAT, LOOPS = "all", "low_repeat", 0.1
 """Groups of texts; LOW_REPEAT holds those whose share of repeated 8-grams is under
 LOOPS, because repetitive text inflates acceptance."""
-
-
-def repeated_ngrams(texts: Iterable[np.ndarray], n: int = 8) -> float:
-    """Share of n-grams that already occurred earlier in the same sequence."""
-    seen = total = 0
-    for text in texts:
-        grams = [tuple(text[i : i + n].tolist()) for i in range(len(text) - n + 1)]
-        total += len(grams)
-        seen += len(grams) - len(set(grams))
-    return seen / total if total else 0.0
 
 
 def groups(texts: Sequence[np.ndarray], tasks: Sequence[str]) -> dict[str, list[int]]:

@@ -55,29 +55,19 @@ def show_progress(shown: bool = True):
         yield quiet
         return
 
+    from rich import progress as bar
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=True)
     bars: dict[str, TaskID] = {}
     finished: set[str] = set()
     began: dict[str, tuple[float, int]] = {}
     said = time.monotonic()
-    note = TextColumn("{task.fields[note]}", markup=False)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        note,
+    label, note = (
+        bar.TextColumn(f"{{task.{text}}}", markup=False) for text in ("description", "fields[note]")
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as display:
+    columns = label, bar.BarColumn(), bar.MofNCompleteColumn(), bar.TimeRemainingColumn(), note
+    with bar.Progress(*columns, console=console, disable=not console.is_terminal) as display:
 
         def progress(label: str, done: int, total: int, note: str = "") -> None:
             nonlocal said

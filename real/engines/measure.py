@@ -159,6 +159,8 @@ def ratio_cost(
         [max(e.seconds, 0.0) for e in filled({d: held[d] for d in measured if d <= K}, K)]
         for held in drawn
     ]
+    zeros = {part: [one] * len(replicates) for part, one in _parts(K, [], 0.0).items()}
+    del zeros["baseline"]  # the unit of the others
     widths = [None if (w := width_or_none(e)) is None else w * baseline for e in verify]
     cost = CostModel(
         draft=np.zeros(K + 1),
@@ -173,7 +175,7 @@ def ratio_cost(
             level=LEVEL,
             half_width=_parts(K, widths, None),
             samples=_parts(K, [e.samples for e in verify], 0) | dict(samples),
-            replicates=_replicates(K, replicates),
+            replicates=zeros | {"verify": np.round(replicates, DIGITS).tolist()},
             **precision,
         ),
     )
@@ -244,12 +246,6 @@ def _ratios(blocks: Sequence[TimedBlock]) -> dict[int, Estimate]:
 def _parts(K: int, verify: list, empty: Any) -> dict[str, Any]:
     lists = {"draft": [empty] * (K + 1), "verify": verify, "catch_up": [empty]}
     return {part: lists.get(part, empty) for part in PARTS}
-
-
-def _replicates(K: int, verify: list[list[float]]) -> dict[str, Any]:
-    zeros = {part: [one] * len(verify) for part, one in _parts(K, [], 0.0).items()}
-    del zeros["baseline"]  # the unit of the others
-    return zeros | {"verify": np.round(verify, DIGITS).tolist()}
 
 
 def steps(passes: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:

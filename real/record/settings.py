@@ -10,11 +10,11 @@ import torch
 from real.decode.features import feature_grids, required_predictors
 from real.draft import Drafter
 from real.model.stored_weights import sha256
-from real.prompts import Prompt, repeated_ngrams
+from real.prompts import Prompt
 from real.provenance import argv, device_name, revision, versions
 from real.sampling import Rule
 from simspec import Trace, TraceMeta
-from simspec.trace.acceptance import expected_accepted_length
+from simspec.trace.acceptance import expected_accepted_length, repeated_ngrams
 from simspec.tree.tree import MAX_RANKS
 
 MAX_BATCH = 65536

@@ -12,12 +12,12 @@ from real.draft import Drafter
 from real.drafters import BUILTIN, parallel_form
 from real.model.decoder import Decoder
 from real.model.target import Target
-from real.prompts import repeated_ngrams
 from real.record import Settings
 from real.record.rows import hidden_states, record_parallel
 from real.sampling import Rule
 from real.train.data import Continuation, K, TrainingData
 from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
+from simspec.trace.acceptance import repeated_ngrams
 
 
 @dataclass(frozen=True)

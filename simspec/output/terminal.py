@@ -25,19 +25,13 @@ def terminal_width() -> int | None:
 def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr with the time left, where that is a terminal; yields a function of how many
     are done."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
     console = Console(stderr=True)
-    columns = (TextColumn(label), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    shown = progress.TextColumn(label), progress.BarColumn(), progress.MofNCompleteColumn()
+    columns = *shown, progress.TimeRemainingColumn()
+    hidden = not console.is_terminal
+    with progress.Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.update(task, completed=done)
 

@@ -18,6 +18,7 @@ from simspec.policy.policy import Policy
 from simspec.replay.evaluation import halves
 from simspec.replay.metrics import replicate_seconds
 from simspec.replay.replay import replay
+from simspec.trace.acceptance import repeated_ngrams
 from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.trace.trace import Rounds, Trace, load_trace
 from simspec.tree.tree import MAX_SUBMITTED
@@ -75,7 +76,8 @@ class Recorded:
 
     @cached_property
     def repetitive(self) -> bool:
-        return repeated_8grams(self.trace) >= MOST_REPEATED
+        outputs = np.split(self.trace.token, self.trace.offset[1:-1])
+        return repeated_ngrams(outputs) >= MOST_REPEATED
 
     def has(self, feature: str) -> bool:
         """Whether a feature was recorded."""
@@ -137,16 +139,6 @@ def crossed(seconds: Array, trace: Trace) -> tuple[Array, NDArray[np.int64]]:
     for fit, rest in halves(trace):
         setting[rest] = first[:, fit].sum(axis=1).argmin()
     return seconds[setting, np.arange(len(setting))], setting
-
-
-def repeated_8grams(trace: Trace, n: int = 8) -> float:
-    """Share of n-grams that occurred earlier in the same output."""
-    seen = total = 0
-    for start, end in zip(trace.offset, trace.offset[1:]):
-        text: Sequence[int] = trace.token[start:end].tolist()
-        grams = [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
-        total, seen = total + len(grams), seen + len(grams) - len(set(grams))
-    return seen / total if total else 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,6 @@
 """Acceptance on a recording: drawn under the rejection rule, and expected."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -124,3 +125,14 @@ def depth_acceptance(trace: Trace) -> tuple[float, Array]:
             float(accepted.sum() / max(tried.sum(), 1)),
             accepted / np.where(tried > 0, tried, np.nan),
         )
+
+
+def repeated_ngrams(texts: Iterable[np.ndarray], n: int = 8) -> float:
+    """Share of n-grams that already occurred earlier in the same text."""
+    seen = total = 0
+    for text in texts:
+        tokens = np.asarray(text).tolist()
+        grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+        total += len(grams)
+        seen += len(grams) - len(set(grams))
+    return seen / total if total else 0.0

@@ -172,7 +172,9 @@ def test_damaged_unfinished_measurements_are_refused(change, tmp_path):
     whole |= {"samples": {"a": [ROW]}}
     assert load(whole) == (Sitting(1, 2.0), blocks, [tuple(ROW)])
     assert load(whole | {"key": 5})[0] == Sitting()
-    with pytest.raises(ValueError, match="holds no unfinished measurement .*: delete it") as caught:
+    with pytest.raises(
+        ValueError, match="holds no unfinished measurement: .*; delete it"
+    ) as caught:
         load(whole | change)
     assert "\n" not in str(caught.value)
 

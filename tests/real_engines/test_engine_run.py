@@ -181,7 +181,7 @@ def test_a_description_that_comparisons_cannot_read_is_refused(tmp_path, changes
     value = json.loads(head)
     value["about"] |= changes
     path.write_bytes(b"".join([json.dumps(value).encode() + b"\n", *lines]))
-    with pytest.raises(ValueError, match=f"line 1 describes no run .*{reason}"):
+    with pytest.raises(ValueError, match=f"line 1 describes no run: .*{reason}"):
         read_rows(path)
 
 
