@@ -345,10 +345,8 @@ class BatchedPasses:
             starts = [self.context + i for i in range(self.K)]
         elif job.kind == BACKLOG:
             starts = [self.context - job.size]
-        cache, token = (
-            lm.cache(len(lm.layers), self.batch, self.context + self.K + 1),
-            self._tokens(rows),
-        )
+        cache = lm.cache(len(lm.layers), self.batch, self.context + self.K + 1)
+        token = self._tokens(rows)
         for held in (cache.key, cache.value):
             held.normal_(generator=self.random)
         hidden = lm.embed(token[:, : job.size if self.shared else 0])
@@ -364,7 +362,7 @@ class BatchedPasses:
         mask = ancestor_mask(start, chain(token.shape[1]), lm.device)
         x = lm.embed(token[:, done:])
         if self.shared:
-            last = tuple(t[done:] for t in rotation)
+            last = rotation[0][done:], rotation[1][done:]
             last_mask = None if mask is None else mask[done:]
             x = lm.run(x, range(self.shared), last, last_mask, cache, start + done)
             x = torch.cat((hidden, x), 1) if done else x
