@@ -27,6 +27,7 @@ import simspec
 from simspec import CostModel, formulas
 from simspec.numerics import stats
 from simspec.papers import CLAIMS, Recordings
+from simspec.papers.claims import summary
 from simspec.papers.printed import (
     EESD,
     eesd_cells,
@@ -35,7 +36,6 @@ from simspec.papers.printed import (
     shared_cost,
     table_rows,
 )
-from simspec.papers.recorded import summary
 from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
 from simspec.policy.predictor import split_by_task
 from simspec.replay.evaluation import evaluate
@@ -308,12 +308,12 @@ axes[1].set(xlabel="c", ylabel="oracle over best fixed K, %", title="the gap")
 axes[1].legend(fontsize=8)
 
 # %% [markdown]
-# ## The claims, as effects
+# ## The claims, as verdicts
 #
 # `simspec.papers` holds one file a paper: its claims are functions that return an effect with its
-# interval, on each recording, at measured prices and at flat ones (c = 0.10, the papers' regime).
-# Here are EAGLE's and GLIDE's: what the median recording shows, and how many intervals lie where
-# the claim puts the effect.
+# interval on each recording. A verdict is of one pair of target and text at one price: measured on
+# a CPU with the recording, an H200's, and flat ones. Where it is undecided, the number in brackets
+# says how many prompts would decide it. Here are EAGLE's and GLIDE's.
 #
 # **Look for:** claims that hold at flat prices and not at measured ones, and the two readings of
 # claim 15: as printed, and over all rows.
@@ -321,7 +321,9 @@ axes[1].legend(fontsize=8)
 # %%
 found = summary([*CLAIMS["eagle"], *CLAIMS["glide"]], Recordings())
 for row in found.itertuples(index=False):
-    claim, sentence, _, _, *effects = row
-    for regime, effect in zip(found.columns[4:], effects):
-        if effect is not None:
-            print(f"{claim}, {regime}: {effect}: {sentence}")
+    claim, sentence, before, verdict, *pairs, _ = row
+    if claim:
+        print(f"{claim}: {sentence} Before: {before}.")
+    for price, names in zip(found.columns[4:], pairs):
+        if names is not None:
+            print(f"    {verdict}, {price}: {names}")

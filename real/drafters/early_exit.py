@@ -52,14 +52,15 @@ None: its own where there is no new layer |
         self.depth, self.own_head = depth, own_head
         self.settings = {"depth": depth, "own_head": own_head, "layers": layers}
         self.layers = nn.ModuleList(DecoderLayer(target.config) for _ in range(layers))
-        for layer in self.layers:
-            layer.load_state_dict(target.layers[-1].state_dict())
         self.norm = RMSNorm(target.config.width, target.config.norm_eps)
-        self.norm.load_state_dict(target.norm.state_dict())
         if own_head:
             self.head = nn.Linear(target.config.width, target.config.vocab, bias=False)
+        self.to(target.device, target.dtype)  # before copying, which rounds to the copy's dtype
+        for layer in self.layers:
+            layer.load_state_dict(target.layers[-1].state_dict())
+        self.norm.load_state_dict(target.norm.state_dict())
+        if own_head:
             self.head.weight.data.copy_(target.head.weight.data)
-        self.to(target.device, target.dtype)
 
     def restrict(self, target: Decoder, token: Tensor) -> None:
         """Like `DraftHead.restrict`; a separate head keeps the rows of these tokens."""

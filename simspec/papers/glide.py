@@ -10,22 +10,19 @@ import numpy as np
 from simspec.numerics.formulas import expected_speedup
 from simspec.numerics.stats import difference, quotient
 from simspec.output.frames import DataFrame, frame
+from simspec.papers.claims import EAGLE_NOTE, Claim, Effect, each, longer, slower
 from simspec.papers.recorded import (
     Array,
-    Claim,
-    Effect,
     Recorded,
     Recordings,
-    each,
+    crossed,
     figure,
     learned,
-    longer,
-    slower,
     speedup,
     tasks_of,
 )  # fmt: skip
 from simspec.policies.fixed import fixed
-from simspec.policies.trees import cape
+from simspec.policies.trees import cape, dynamic_tree
 from simspec.policy.policy import Policy
 from simspec.reports.trees import ROUNDS, TOKENS, priced_seconds, prompt_figures
 from simspec.trace.acceptance import by_depth
@@ -68,6 +65,7 @@ def table_1(recordings: Recordings) -> DataFrame:
             "tokens, which is the sum of min(p, q). E(spd.): section 5.1's formula at that rate, "
             "flat verification. Replayed: one draw, measured costs, where wide passes cost more. "
             "eagle is of an earlier training. The paper also has Finance-Alpaca and Spider.",
+            EAGLE_NOTE,
         ),
     )  # fmt: skip
 
@@ -126,22 +124,58 @@ def upper_layers(recordings: Recordings) -> list[Effect]:
     return [effect for lower, upper in pairs for effect in longer(upper, lower, recordings)]
 
 
+def _ways(recorded: Recorded, *policies: Policy | TreePolicy) -> list[Array]:
+    figures = (prompt_figures(recorded.trace, policy, recorded.cost) for policy in policies)
+    return [priced_seconds(of, recorded.cost) for of in figures]
+
+
 def cape_over_chain(recorded: Recorded) -> Effect | None:
     """Claim 13a: how much slower a chain of 5 is than CAPE."""
-    if recorded.trace.K < GAMMA:
+    if recorded.trace.K < GAMMA or recorded.trace.rank is None:
         return None
-    ways = [
-        priced_seconds(prompt_figures(recorded.trace, policy, recorded.cost), recorded.cost)
-        for policy in (fixed(GAMMA), cape("section", GAMMA))
-    ]
+    ways = _ways(recorded, fixed(GAMMA), cape("section", GAMMA))
     return slower("a chain of 5 over CAPE's", recorded, *ways)
 
 
+def beams_over_chain(recorded: Recorded) -> Effect | None:
+    """Claim 13b: how much slower recorded beams are than a chain as deep; greedy recordings alone,
+    since beams ignore the noise of the coupled rule."""
+    tree = recorded.trace.meta.tree
+    if recorded.trace.beam is None or not tree or recorded.trace.meta.rule != "greedy":
+        return None
+    ways = _ways(recorded, dynamic_tree("beams"), fixed(tree[-1]))
+    return slower("beams over a chain as deep", recorded, *ways)
+
+
+def sets_by_confidence(recorded: Recorded) -> Effect | None:
+    """Claim 13c: how much slower sets of one size are than CAPE's, whatever size 1 to 7 is fastest
+    on the other prompts."""
+    if recorded.trace.K < GAMMA or recorded.trace.rank is None:
+        return None
+    alike = np.stack(_ways(recorded, *(cape(size, GAMMA) for size in SIZES)))
+    ways = crossed(alike, recorded.trace)[0], *_ways(recorded, cape("section", GAMMA))
+    return slower("sets of one size over CAPE's", recorded, *ways)
+
+
+SIZES = (1, 3, 5, 7)
+"""Siblings of a chain's token, those of CAPE's sets."""
 CLAIMS = (
     Claim(
         "11a", "Reading the target's cache (its top layer) raises acceptance.", "Figure 4",
         partial(longer, LAYERS[-1], BLIND),
     ),
-    Claim("11b", "Upper layers' caches raise acceptance more.", "Figure 7", upper_layers),
-    Claim("13a", "CAPE pays.", "Figure 6", each(cape_over_chain, "glide")),
+    Claim(
+        "11b", "Upper layers' caches raise acceptance more.", "Figure 7", upper_layers,
+    ),
+    Claim(
+        "13a", "CAPE pays.", "Figure 6", each(cape_over_chain, "glide", "model"),
+    ),
+    Claim(
+        "13b", "Beam search costs more than it pays.", "Table 3",
+        each(beams_over_chain, "glide", "model", "eagle", "early_exit"),
+    ),
+    Claim(
+        "13c", "Sets sized by confidence beat sets of one size.", "section 4.2",
+        each(sets_by_confidence, "glide", "model"),
+    ),
 )  # fmt: skip

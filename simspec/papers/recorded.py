@@ -1,6 +1,6 @@
-"""What the papers' tables and claims share: recordings with prices, cards, figures and effects."""
+"""What the papers' tables and claims share: recordings with prices, cards and figures."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
+from simspec.cost.table import bundled_costs, load_cost
 from simspec.numerics.stats import Estimate, difference, estimate, quotient, stacked
 from simspec.output.files import read_json
 from simspec.output.frames import DataFrame, frame
@@ -26,24 +27,32 @@ from simspec.tree.tree import MAX_SUBMITTED
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
+Price = float | str | None
 FLAT = 0.10
 """c, a draft step over a plain step of the target, of the papers' regime: a verification pass costs
 one plain step whatever it verifies, and all else is free."""
-PRICES = (None, FLAT)
-"""Costs as measured with each recording, then flat ones."""
+FLATS = (None, 0.05, FLAT)
+H200 = "h200-vllm-0.26"
+"""Bundled steps of vLLM with an EAGLE-3 head of one layer on an H200. A step holds drafting and
+verification, so a tree's node is priced as a drafted token, which is more than it costs."""
+ONE_LAYER = ("eagle", "early_exit", "glide", "medusa", "hydra")
+"""Drafters that run about one layer a token, as the head of H200."""
+PRICES: tuple[Price, ...] = (None, H200, 0.05, FLAT)
+"""Costs as measured with each recording, those of an H200, then flat ones."""
 MOST_REPEATED = 0.2
 """Share of repeated 8-grams from which outputs are repetitive: they inflate acceptance."""
 TRAINED = ("eagle", "early_exit", "glide", "medusa", "hydra", "model", "self_skip")
 """Drafters that were trained, or searched for on text of the target."""
 FILES = (
-    "smollm2/greedy/{}.parquet", "smollm2/coupled/{}.parquet",
+    "*/greedy/{}.parquet", "*/coupled/{}.parquet",
     "tiny-{}-coupled.parquet", "tiny-{}-greedy.parquet",
 )  # fmt: skip
-"""Recordings of a drafter below the folder of recordings."""
-REJECTION = "smollm2/rejection/{}.parquet"
+"""Recordings of a drafter below the folder of recordings; a real target's have a folder of its name
+and the rule: SmolLM2's, and any further pair's."""
+REJECTION = "*/rejection/{}.parquet"
 """Recording of a drafter under the rejection rule."""
-FURTHER = "papers/{}-{}-{}.parquet"
-"""Further recordings of the embedded models: drafter, kind such as 'k10' or 'beam4', rule."""
+FURTHER = "papers/{}-k{}-{}.parquet"
+"""Deeper recordings of the embedded models: drafter, K, rule."""
 CARDS = ("ablations", "ablations-seed1")
 """Folders of the ablations' cards, by training seed."""
 LAYERS, EXIT_LAYERS = 10, 2
@@ -54,8 +63,9 @@ LAYERS, EXIT_LAYERS = 10, 2
 class Recorded:
     """A recording and its costs at one price; replays are kept, so further prices cost little.
 
-    target is 'smollm2' or 'tiny'; seed and draws are of policies that draw; regime names the price;
-    exit: (first layers, new layers) of an early exit that is priced by the measured one.
+    target is 'tiny' or the folder, such as 'smollm2'; seed and draws are of policies that draw;
+    regime names the price, measured is whether `cost` was; exit: (first layers, new layers) of an
+    early exit that is priced by the measured one.
     """
 
     name: str
@@ -66,6 +76,7 @@ class Recorded:
     seed: int = 0
     draws: int = 4
     regime: str = "measured"
+    measured: bool = True
     exit: tuple[int, int] | None = None
     _kept: dict[Any, Rounds] = field(default_factory=dict, repr=False)
 
@@ -73,6 +84,11 @@ class Recorded:
     def tokens(self) -> Array:
         """float64[S]: output tokens of each prompt."""
         return np.diff(self.trace.offset).astype(np.float64)
+
+    @property
+    def pair(self) -> str:
+        """The target and the rule of its text: recordings of one pair share their outputs."""
+        return f"{self.target}/{self.trace.meta.rule}"
 
     @cached_property
     def repetitive(self) -> bool:
@@ -83,18 +99,29 @@ class Recorded:
         """Whether a feature was recorded."""
         return feature in dict(self.trace.meta.features)
 
-    def at(self, c: float | None) -> "Recorded":
-        """The recording at its measured costs (None), or at flat ones of ratio c.
+    def has_price(self, price: Price) -> bool:
+        """Whether `at` this price says something of this drafter: measured costs may not be there,
+        and the H200's are of a drafter of one layer."""
+        one_layer = self.drafter in ONE_LAYER and self.exit is None
+        return self.measured if price is None else price != H200 or one_layer
+
+    def at(self, price: Price) -> "Recorded":
+        """The recording at its measured costs (None), at the H200's, or at flat ones of ratio c.
 
         Trees submit up to 32 tokens, so costs are extrapolated to them.
         """
-        if c is None:
+        if price is None:
             cost = (self.cost.extend(2) if self.cost.K == 1 else self.cost).widen(MAX_SUBMITTED)
+        elif isinstance(price, str):
+            cost = load_cost(bundled_costs()[price]).at(1)
+            cost = cost.extend(max(cost.K, self.trace.K)).widen(MAX_SUBMITTED)
         else:
             nodes = max(MAX_SUBMITTED, self.cost.nodes)
-            cost = CostModel.from_ratio(c, max(self.cost.K, 2), nodes)
+            cost = CostModel.from_ratio(price, max(self.cost.K, 2), nodes)
         cost = cost if self.exit is None else exit_cost(cost, *self.exit)
-        regime = self.regime if c is None else f"flat, c = {c:.2f}"
+        regime = self.regime if price is None else "H200"
+        if isinstance(price, float):
+            regime = f"flat, c = {price:.2f}"
         return replace(self, cost=cost, regime=regime, exit=None)
 
     def rounds(self, policy: Policy, seed: int | None = None) -> Rounds:
@@ -116,9 +143,14 @@ class Recorded:
         Means over the draws of a random policy; charged False: reading features is free.
         """
         cost = self.cost.reading(policy.reads) if charged else self.cost
+        replicates = [replicate_seconds(rounds, cost) for rounds in self.all_rounds(policy)]
+        return np.column_stack((self.point(policy, charged), np.mean(replicates, axis=0)))
+
+    def point(self, policy: Policy, charged: bool = True) -> Array:
+        """float64[S]: the first column of `seconds`, at the costs themselves."""
+        cost = self.cost.reading(policy.reads) if charged else self.cost
         draws = self.all_rounds(policy)
-        point = np.mean([by_prompt(cost.seconds(r), r) for r in draws], axis=0)
-        return np.column_stack((point, np.mean([replicate_seconds(r, cost) for r in draws], 0)))
+        return np.mean([by_prompt(cost.seconds(r), r) for r in draws], axis=0)
 
     def fixed_seconds(self, longest: int = 255, shortest: int = 1) -> Array:
         """float64[L, S, 1 + R]: seconds of the fixed lengths from `shortest` on, at most K."""
@@ -197,7 +229,7 @@ class Recordings:
         """Recordings of these drafters, the real model's before the embedded ones'."""
         found = []
         for drafter in drafters:
-            found += [self._read(drafter, path) for path in self._paths(drafter, FILES)]
+            found += [self._read(drafter, path) for path in self._paths(drafter, *FILES)]
             found += [recorded for recorded in self.given if recorded.drafter == drafter]
         return found
 
@@ -207,29 +239,21 @@ class Recordings:
 
     def sampled(self, *drafters: str) -> list[Recorded]:
         """The real model's recordings under the rejection rule."""
-        return [self._read(d, path) for d in drafters for path in self._paths(d, (REJECTION,))]
-
-    def further(self, drafter: str, kind: str) -> list[Recorded]:
-        """Recordings of a kind, as 'k10' or 'beam4', that add to the embedded models' of each rule.
-
-        Costs are those measured with the latter, continued to their K by `CostModel.extend`.
-        """
-        found = []
-        for beside in self.of(drafter):
-            path = FURTHER.format(drafter, kind, beside.trace.meta.rule)
-            if beside.target == "tiny" and self.folder and (self.folder / path).is_file():
-                trace, name = load_trace(self.folder / path), path.removesuffix(".parquet")
-                cost = beside.cost.extend(max(beside.cost.K, trace.K))
-                found.append(replace(beside, name=name, trace=trace, cost=cost, _kept={}))
-        return found
+        return [self._read(d, path) for d in drafters for path in self._paths(d, REJECTION)]
 
     def deep(self, drafter: str, K: int) -> list[Recorded]:
-        """The recordings `of` a drafter; a further one of K replaces one that is less deep."""
-        deeper = {recorded.trace.meta.rule: recorded for recorded in self.further(drafter, f"k{K}")}
-        return [
-            deeper.get(r.trace.meta.rule, r) if r.target == "tiny" and r.trace.K < K else r
-            for r in self.of(drafter)
-        ]
+        """The recordings `of` a drafter; of an embedded model that is less deep a further one of K,
+        along the same outputs, with the costs of the shorter, continued by `CostModel.extend`."""
+        return [self._deeper(recorded, K) for recorded in self.of(drafter)]
+
+    def _deeper(self, recorded: Recorded, K: int) -> Recorded:
+        path = FURTHER.format(recorded.drafter, K, recorded.trace.meta.rule)
+        there = self.folder and (self.folder / path).is_file()
+        if recorded.target != "tiny" or recorded.trace.K >= K or not self.folder or not there:
+            return recorded
+        trace, name = load_trace(self.folder / path), path.removesuffix(".parquet")
+        cost = recorded.cost.extend(max(recorded.cost.K, trace.K))
+        return replace(recorded, name=name, trace=trace, cost=cost, _kept={})
 
     def card(self, name: str, seed: int = 0) -> Card | None:
         """The card of an ablation."""
@@ -251,20 +275,21 @@ class Recordings:
         form = tuple(card.data["asked"]["settings"][name] for name in ("depth", "layers"))
         return replace(measured[0], name=card.label, trace=load_trace(path), exit=form, _kept={})
 
-    def _paths(self, drafter: str, files: Iterable[str]) -> list[Path]:
-        paths = [self.folder / file.format(drafter) for file in files] if self.folder else []
-        return [path for path in paths if path.is_file()]
+    def _paths(self, drafter: str, *files: str) -> list[Path]:
+        folder = self.folder
+        return [p for f in files for p in sorted(folder.glob(f.format(drafter)))] if folder else []
 
     def _read(self, drafter: str, path: Path) -> Recorded:
         if path not in self._kept:
             assert self.folder is not None
             name = str(path.relative_to(self.folder).with_suffix(""))
-            target = "smollm2" if name.startswith("smollm2") else "tiny"
+            target = name.partition("/")[0] if "/" in name else "tiny"
             trace, cost = load_trace(path), costs_of({name: path})[name]
-            if not isinstance(cost, CostModel):  # claims of such recordings count tokens
-                cost = CostModel.from_ratio(FLAT, trace.K)
+            measured = isinstance(cost, CostModel)
+            cost = cost if measured else CostModel.from_ratio(FLAT, trace.K)
+            cost = cost.extend(trace.K) if cost.K < trace.K else cost
             of = Recorded(name, drafter, target, trace, cost, self.seed, self.draws)
-            self._kept[path] = of
+            self._kept[path] = replace(of, measured=measured)
         return self._kept[path]
 
 
@@ -301,10 +326,13 @@ def tasks_of(recorded: Recorded, names: Sequence[str] = ()) -> Mask:
     return chosen
 
 
-def figure(*columns: Array, of: Callable[[Array], Any] = quotient, seed: int = 0) -> Estimate:
-    """A function of sums over prompts, with its 95% interval over prompts, and prices where columns
-    hold replicates of them."""
-    return estimate(stacked(*columns), of, level=0.95, resamples=2000, seed=seed)
+def figure(
+    *columns: Array, of: Callable[[Array], Any] = quotient, seed: int = 0, level: float = 0.95
+) -> Estimate:
+    """A function of sums over prompts, with its interval over prompts, and prices where columns
+    hold replicates of them; 50 resamples lie beyond each of its ends."""
+    resamples = min(round(100 / (1 - level)), 16_000)
+    return estimate(stacked(*columns), of, level=level, resamples=resamples, seed=seed)
 
 
 def speedup(recorded: Recorded, seconds: Array, chosen: Mask | None = None) -> Estimate:
@@ -350,102 +378,7 @@ def learned(recordings: Recordings, *names: str) -> str:
     return f"Each ablation learned {counts} tokens." if counts else ""
 
 
-def longer(better: str, worse: str, recordings: Recordings) -> list["Effect"]:
-    """The accepted length of one ablation less that of another, on sampled outputs."""
-    return [
-        Effect(
-            "accepted length of the first less that of the second",
-            f"{one.label} / {other.label}", "",
-            figure(*one.sums[:, :2].T, *other.sums[:, :2].T, of=difference), "tokens",
-        )
-        for one, other in recordings.cards(better, worse)
-    ]  # fmt: skip
-
-
 def excess(totals: Array) -> Array:
     """a / b - 1 of totals [..., 2]: how much slower a is than b, in shares of b."""
     slower: Array = totals[..., 0] / totals[..., 1] - 1
     return slower
-
-
-@dataclass(frozen=True)
-class Effect:
-    """What a claim's function returns: an effect in words, the recording or cards of it, the price
-    ('' where none enters), its Estimate at 95%, and the unit of that."""
-
-    what: str
-    on: str
-    regime: str
-    interval: Estimate
-    unit: str = "share"
-
-
-def slower(what: str, recorded: Recorded, theirs: Array, ours: Array) -> Effect:
-    """The time of `theirs` over that of `ours`, less 1: how much slower they are."""
-    interval = figure(theirs, ours, of=excess, seed=recorded.seed)
-    return Effect(f"time of {what}, less 1", recorded.name, recorded.regime, interval)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of a paper in our words, where it stands, the effects that it is about, and the
-    range in which it puts them."""
-
-    number: str
-    sentence: str
-    where: str
-    effects: Callable[[Recordings], Sequence[Effect]]
-    bounds: tuple[float, float] = (0.0, np.inf)
-
-    def holds(self, interval: Estimate) -> bool:
-        """Whether the interval lies within the bounds."""
-        return self.bounds[0] < interval.low and interval.high < self.bounds[1]
-
-
-def each(
-    function: Callable[[Recorded], Effect | Sequence[Effect] | None], *drafters: str,
-    prices: Sequence[float | None] = PRICES, K: int = 0,
-) -> Callable[[Recordings], list[Effect]]:  # fmt: skip
-    """The effects of a function of one recording, on the counted recordings at each price."""
-
-    def effects(recordings: Recordings) -> list[Effect]:
-        counted = recordings.counted(*drafters, K=K)
-        found = [function(recorded.at(c)) for c in prices for recorded in counted]
-        lists = [[each] if isinstance(each, Effect) else each or [] for each in found]
-        return [effect for effects in lists for effect in effects]
-
-    return effects
-
-
-def evidence(claims: Sequence[Claim], recordings: Recordings) -> DataFrame:
-    """Every effect of the claims: a row for each recording and price."""
-    rows = [
-        (claim.number, e.on, e.what, e.regime or "-", e.interval, e.unit)
-        for claim in claims
-        for e in claim.effects(recordings)
-    ]
-    return frame(
-        rows, ("claim", "recording", "effect", "regime", "estimate", "unit"), names=4,
-        title="Effects that the paper's claims are about", formats={"estimate": "+.3f"},
-        notes=[f"{c.number}: {c.sentence}" for c in claims],
-    )  # fmt: skip
-
-
-def summary(claims: Sequence[Claim], recordings: Recordings) -> DataFrame:
-    """A row for each claim: in each regime the median effect, and how many intervals hold."""
-    rows = []
-    for claim in claims:
-        row: dict[str, Any] = {
-            "claim": claim.number, "sentence": claim.sentence, "where": claim.where,
-            "claimed": "{:g} to {:g}".format(*claim.bounds).replace("to inf", "or more"),
-            "measured": None, f"flat, c = {FLAT:.2f}": None, "no price": None,
-        }  # fmt: skip
-        effects = sorted(claim.effects(recordings), key=lambda effect: effect.interval.value)
-        for regime in dict.fromkeys(effect.regime for effect in effects):
-            found = [effect.interval for effect in effects if effect.regime == regime]
-            median = found[(len(found) - 1) // 2].text("+.3f")
-            holds = f"{sum(map(claim.holds, found))} of {len(found)}"
-            row[regime if regime in row else "no price"] = f"{median}, holds on {holds}"
-        rows.append(row)
-    note = "The median recording's effect; holds: its 95% interval lies where the claim puts it."
-    return frame(rows, names=7, title="The papers' claims", notes=(note,))

@@ -9,16 +9,14 @@ import numpy as np
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import Estimate
 from simspec.output.frames import DataFrame, frame
+from simspec.papers.claims import Claim, Effect
 from simspec.papers.recorded import (
-    PRICES,
+    FLATS,
     Array,
-    Claim,
-    Effect,
     Recordings,
     ablations,
     by_prompt,
     crossed,
-    excess,
     figure,
     layer_and_head,
     learned,
@@ -207,7 +205,7 @@ def table_2(recordings: Recordings) -> DataFrame:
 def table_4(recordings: Recordings) -> DataFrame:
     """Single exits, and the cascade: speedup and mean accepted tokens."""
     rows: dict[str, dict[str, Any]] = {}
-    for own in filter(None, (ablation(recordings, c) for c in PRICES)):
+    for own in filter(None, (ablation(recordings, c) for c in FLATS)):
         for name, of in methods(own, single(recordings)).items():
             speed, mat = speed_and_mat(of, own)
             rows.setdefault(name, {"method": name})[own.regime] = speed
@@ -221,7 +219,7 @@ def table_4(recordings: Recordings) -> DataFrame:
 def figure_3(recordings: Recordings) -> DataFrame:
     """Speedup by the thresholds of the exits, drafts of 4."""
     rows: dict[str, dict[str, Any]] = {}
-    for own in filter(None, (ablation(recordings, c) for c in PRICES)):
+    for own in filter(None, (ablation(recordings, c) for c in FLATS)):
         tokens = np.diff(own.trace.offset).astype(np.float64)
         for values in [alone(own.exits, e) for e in range(own.exits)] + cascades(own.exits):
             seconds, rounds = own.run(values, 4)
@@ -259,25 +257,25 @@ def cascade_over_single(recordings: Recordings) -> list[Effect]:
     """Claim 18a: how much slower a drafter trained at its last exit alone is than a cascade of
     exits trained together, each at its best length, and thresholds, of the other half."""
     found = []
-    for seed, c in ((seed, c) for c in PRICES for seed in (0, 1)):
+    for seed, c in ((seed, c) for c in FLATS for seed in (0, 1)):
         own, other = ablation(recordings, c, seed), single(recordings, seed)
         if own and other:
-            on = f"sorted-single / sorted-together, seed {seed}"
-            found.append(_excess(own, other, on))
+            on, pair = f"sorted-single / sorted-together, seed {seed}", "tiny/coupled"
+            found.append(_excess(own, other, on, pair))
     return found
 
 
 def cascade_by_target(recordings: Recordings) -> list[Effect]:
     """Claim 18c: the same on each of three targets, by the weights that a pass reads."""
     found = {size: on_target(recordings, size) for size in TARGETS}
-    return [_excess(*of, f"s2d/{size}") for size, of in found.items() if of]
+    return [_excess(*of, f"s2d/{size}", f"s2d/{size}") for size, of in found.items() if of]
 
 
-def _excess(own: SortedRecording, other: Trace, on: str) -> Effect:
+def _excess(own: SortedRecording, other: Trace, on: str, pair: str) -> Effect:
     theirs, ours = own.last_exit(other)[0], own.all_lengths(cascades(own.exits))[0]
-    interval = figure(*(crossed(x, own.trace)[0] for x in (theirs, ours)), of=excess)
+    columns = tuple(crossed(x, own.trace)[0] for x in (theirs, ours))
     what = "time of the last exit alone over that of the cascade, less 1"
-    return Effect(what, on, own.regime or "by weights", interval)
+    return Effect(what, on, pair, own.regime or "by weights", columns)
 
 
 CLAIMS = (

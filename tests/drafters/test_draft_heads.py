@@ -57,6 +57,16 @@ def saved(name, folder, form=None):
     return folder / file
 
 
+def test_an_early_exit_starts_from_exact_copies():
+    """Of a float64 target too: modules are made in float32, which rounds what is copied there."""
+    target = toy_decoder(3)
+    head = EarlyExitHead(target, 2, own_head=True)
+    copies = (head.layers[0], target.layers[-1]), (head.norm, target.norm), (head.head, target.head)
+    for ours, theirs in copies:
+        for name, value in theirs.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], value), name
+
+
 @EACH
 def test_saved_heads_load(name, form, tmp_path):
     stem, head = saved(name, tmp_path, form), head_of(name, form)
