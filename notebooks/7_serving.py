@@ -133,7 +133,7 @@ logs = {
 }
 ends = {"specdecode-bench": trace.meta.end_tokens}
 imports = {
-    form: read_import(Import(form, file, end_token=ends.get(form, ())))
+    form: read_import(Import(form, (file,), end_token=ends.get(form, ())))
     for form, file in logs.items()
 }
 for form, found in imports.items():
@@ -192,7 +192,7 @@ print(f"accepted lengths differ by {apart:.2%} at most")
 # %%
 figure, axis = plt.subplots(figsize=(6.4, 3.4))
 for shift, K in enumerate((2, 4, 8)):
-    log = read_import(Import("vllm-requests", written(f"{K}.jsonl", responses(trace, K))))
+    log = read_import(Import("vllm-requests", (written(f"{K}.jsonl", responses(trace, K)),)))
     (counts,) = depth_counts(log).values()
     points = depth_curve(counts)
     depth = np.array([point.depth for point in points]) + 0.08 * (shift - 1)

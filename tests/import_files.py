@@ -7,6 +7,10 @@ from simspec.engines import Import
 from simspec.engines.imports import read_import
 
 FIXTURES = Path(__file__).parent / "import_fixtures"
+# guidellm.json and aiperf-released.jsonl were written by guidellm 0.8.1 (`guidellm run --backend
+# kind=openai_http ..`) and AIPerf 0.13.0 (`aiperf profile --export-level records ..`), against a
+# server that streams words with vLLM's metrics of drawn acceptance; then requests were left out,
+# and texts cut. The others have the form of their tools, and few enough figures to count by hand.
 FORMAT_OF = {
     "specdecode-bench.jsonl": "specdecode-bench", "vllm-requests.jsonl": "vllm-requests",
     "vllm-requests-summary.jsonl": "vllm-requests", "vllm-prometheus.txt": "vllm-prometheus",
@@ -16,12 +20,14 @@ FORMAT_OF = {
     "llamacpp-prometheus.txt": "llamacpp-prometheus",
     "llamacpp-log.txt": "llamacpp-log",
     "guidellm.json": "guidellm", "aiperf.jsonl": "aiperf",
+    "aiperf-released.jsonl": "aiperf", "sglang-log.txt": "sglang-log",
+    "sglang-prometheus.txt": "sglang-prometheus", "tensorrt-llm-stats.json": "tensorrt-llm-stats",
 }  # fmt: skip
 
 
 def read(format, path, **settings):
     """The import of a file."""
-    return read_import(Import(format, path, **settings))
+    return read_import(Import(format, (path,), **settings))
 
 
 def rows_of(name):

@@ -28,19 +28,28 @@ def import_(settings: Import) -> None:
         print(json.dumps(card)) if settings.as_json else print_fields(card)
         return
     from simspec.engines.import_report import import_report
-    from simspec.engines.imports import read_import, write_recordings
+    from simspec.engines.imports import read_import, read_imports, write_recordings
+    from simspec.engines.moved import LEAST, fallen, series_of
     from simspec.output.files import check_output
 
+    if len(settings.files) > 1 and settings.out is None and not settings.at:
+        moved = fallen(series_of(read_imports(settings)))
+        print(json.dumps({"moved": moved})) if settings.as_json else _print_moved(moved)
+        return
     inputs = [path for path in (settings.file, settings.before) if path is not None]
     if settings.out is not None:
         check_output(settings.out, *inputs)
     result = read_import(settings)
     report = import_report(result, settings.at)
+    if result.series is not None and len(result.series.at) >= LEAST:
+        report["moved"] = fallen(result.series)
     written = write_recordings(result, settings.out, *inputs) if settings.out is not None else []
     if settings.as_json:
         print(json.dumps(report | {"written": [str(path) for path in written]}))
         return
     _print(report)
+    if "moved" in report:
+        _print_moved(report["moved"])
     for path in written:
         print_text(f"wrote {path}")
 
@@ -51,6 +60,7 @@ TABLES = {
         "accepted_length",
     ),
     "accepted_length_at": ("drafter", "K", "accepted_length"),
+    "by_batch": ("running_up_to", "periods", "accepted_length", "tokens_per_second", "step_ms"),
     "acceptance_by_depth": (
         "drafter", "K", "depth", "tried", "accepted", "conditional", "marginal", "low", "high",
     ),
@@ -70,9 +80,22 @@ def _print(report: dict[str, Any]) -> None:
     print_fields(fields)
     for name, keys in TABLES.items():
         rows = report[name]
-        kept = [key for key in keys if any(row[key] not in (None, "") for row in rows)]
+        kept = [key for key in keys if any(row.get(key) not in (None, "") for row in rows)]
         if kept:
             names = sum(key in ("drafter", "K", "depth") for key in kept) or 1
             columns = [key.replace("_", " ") for key in kept]
             cells = [[row[key] for key in kept] for row in rows]
             show(frame(cells, columns, names=names, optional=("tried", "accepted")))
+
+
+def _print_moved(moved: dict[str, Any]) -> None:
+    from simspec.output.frames import frame, show
+    from simspec.output.terminal import print_fields
+
+    print_fields({
+        "has acceptance fallen?": moved["verdict"],
+        "false alarms": f"{moved['false_alarms']:.0%} of series without a fall, at one look and "
+        f"over all rows of the table; {moved['periods']} periods",
+    })  # fmt: skip
+    keys = "stream", "before", "after", "since", "p"
+    show(frame([[row[key] for key in keys] for row in moved["streams"]], list(keys), names=1))

@@ -15,6 +15,7 @@ from simspec.settings import Settings, argument, option
 
 IMPORT_FORMATS = (
     "vllm-requests", "vllm-log", "vllm-prometheus", "vllm-bench-serve", "sglang", "tensorrt-llm",
+    "tensorrt-llm-stats", "sglang-log", "sglang-prometheus",
     "llamacpp-log", "llamacpp-timings", "llamacpp-prometheus",
     "guidellm", "aiperf", "specdecode-bench",
 )  # fmt: skip
@@ -35,7 +36,12 @@ class Import(Settings):
         str,
         argument(f"One of {', '.join(IMPORT_FORMATS)}; with the extra real: gguf, vllm-forward."),
     ]
-    file: Annotated[Path, argument("The file that the other tool wrote.")]
+    files: Annotated[
+        tuple[Path, ...],
+        argument(
+            "The file that the other tool wrote; of several, in order: has acceptance fallen?"
+        ),
+    ]
     out: Annotated[
         Path | None,
         option("Write the recording, a .parquet file, or the costs; of gguf: the new folder."),
@@ -57,6 +63,16 @@ class Import(Settings):
         option("Of vllm-forward: one measured plain step of the smallest batch."),
     ] = None
     as_json: Annotated[bool, option("Print one JSON object instead of tables.", "--json")] = False
+
+    @property
+    def file(self) -> Path:
+        """The only file; ValueError where there are several."""
+        if len(self.files) != 1:
+            raise ValueError(
+                f"{len(self.files)} files were given, expected one: of several only a series is "
+                "read, without --out and --at"
+            )
+        return self.files[0]
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ class Fields:
 
     values: dict[str, Any]
     place: str
+    # the objects that it is in, the outermost first
+    around: tuple[dict[str, Any], ...] = ()
 
     def __contains__(self, key: str) -> bool:
         return self.values.get(key) is not None
@@ -80,11 +82,22 @@ class Fields:
 
     def inner(self, key: str) -> "Fields":
         """The object in a field."""
-        return Fields(self.get(key, dict[str, Any]), f"{self.place}, {key}")
+        around = (*self.around, self.values)
+        return Fields(self.get(key, dict[str, Any]), f"{self.place}, {key}", around)
+
+    def near(self, path: tuple[str, ...]) -> Any:
+        """The value at the path of keys in this object or the nearest around it; None: in none."""
+        for held in (self.values, *reversed(self.around)) if path else ():
+            value: Any = held
+            for key in path:
+                value = value.get(key) if type(value) is dict else None
+            if value is not None:
+                return value
+        return None
 
     def holding(self, key: str) -> Iterator["Fields"]:
         """Every object in this one, itself included, that has a field `key` other than null."""
-        yield from _holding(self.values, key, self.place, SEARCH_LEVELS)
+        yield from _holding(self.values, key, self.place, SEARCH_LEVELS, self.around)
 
     def error(self, key: str, expected: str) -> ValueError:
         """ValueError, one line: the place, the field, what was given and what was expected."""
@@ -92,12 +105,15 @@ class Fields:
         return ValueError(f"{self.place}: {key} is {shown}, {expected}")
 
 
-def _holding(value: Any, key: str, place: str, levels: int) -> Iterator[Fields]:
+def _holding(
+    value: Any, key: str, place: str, levels: int, around: tuple[dict[str, Any], ...]
+) -> Iterator[Fields]:
     if type(value) is dict and value.get(key) is not None:
-        yield Fields(value, place)
+        yield Fields(value, place, around)
     elif levels and type(value) in (dict, list):
+        inside = (*around, value) if type(value) is dict else around
         for item in value.values() if type(value) is dict else value:
-            yield from _holding(item, key, place, levels - 1)
+            yield from _holding(item, key, place, levels - 1, inside)
 
 
 def json_rows(text: str) -> list[Fields]:
@@ -138,7 +154,10 @@ def responses(rows: Iterable[Fields], key: str) -> list[Fields]:
     last: dict[tuple[str, str], Fields] = {}
     for row in rows:
         choices = row.get("choices", Objects) if type(row.values.get("choices")) is list else []
-        parts = [Fields(part, f"{row.place}, choices {i}") for i, part in enumerate(choices)]
+        parts = [
+            Fields(part, f"{row.place}, choices {i}", (row.values,))
+            for i, part in enumerate(choices)
+        ]
         holders = [
             (str(part.values.get("index", i)), next(part.holding(key), None))
             for i, part in enumerate(parts)

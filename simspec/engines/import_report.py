@@ -82,6 +82,21 @@ def outcomes_of_rounds(offset: np.ndarray, drafted: np.ndarray, accepted: np.nda
     return np.column_stack((request, drafted, accepted, np.ones_like(request))).astype(np.int64)
 
 
+class Series(NamedTuple):
+    """Periods in order of time: requests, lines of a log, iterations of a server, or files.
+
+    at: when each began, or its place in the file. task: its name, '' where there is none. rounds,
+    accepted: float64[N], rounds with a draft and tokens that they accepted, or means with weights.
+    depths: of periods as requests; None: unknown.
+    """
+
+    at: tuple[str, ...]
+    task: tuple[str, ...]
+    rounds: np.ndarray
+    accepted: np.ndarray
+    depths: DepthCounts | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Imported:
     """What a file holds.
@@ -110,6 +125,8 @@ class Imported:
     # {conclusion: why the file cannot give it}
     withheld: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    series: Series | None = None  # the periods of the file; None: it is one period
+    by_batch: tuple[dict[str, float], ...] = ()  # by requests running: lines, length, speed
 
     def __post_init__(self) -> None:
         if self.rounds == 0:
@@ -298,6 +315,7 @@ def import_report(
             for (name, K), counts in depth_counts(result).items()
             for point in depth_curve(counts, level)
         ],
+        "by_batch": list(result.by_batch),
         "not_concluded": dict(not_concluded(result)),
         "notes": list(result.notes),
     }

@@ -6,7 +6,8 @@ SpecDecode-Bench alone logs the outcome of a draft from every position, which is
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -30,8 +31,11 @@ from simspec.engines.import_report import (
     ELSEWHERE,
     NOTHING,
     PER_ROUND,
+    DepthCounts,
     Imported,
+    Series,
     censored,
+    counts_of,
     outcomes_of_totals,
 )
 from simspec.output.files import check_output, reraised
@@ -169,6 +173,11 @@ LOGS = {
         r"Accepted: (?P<accepted>\d{1,15}) tokens, Drafted: (?P<drafted>\d{1,15}) tokens, "
         r"Per-position acceptance rate: (?P<rates>\d\.\d+(?:, \d\.\d+)*),? Avg Draft acceptance "
     )),
+    "sglang-log": ("accept len:", "SGLang's decode batches", re.compile(
+        r"#running-req: (?P<running>\d{1,9}),.*?accept len: (?P<mean>\d{1,5}\.\d+), "
+        r"accept rate: (?P<rate>\d{1,5}\.\d+),.*?gen throughput \(token/s\): "
+        r"(?P<speed>\d{1,9}\.\d+)"
+    )),
     "llamacpp-log": ("#gen drafts", "llama-server", re.compile(
         r"statistics\s+(?P<drafter>\S{1,80}?):.*?#gen drafts =\s*(?P<rounds>\d{1,15}), "
         r"#acc drafts =\s*\d{1,15}, #gen tokens =\s*(?P<drafted>\d{1,15}), "
@@ -192,7 +201,7 @@ def _log(source: Source, settings: Import) -> Imported:
         if len(names := {match["drafter"] for match in lines}) > 1:
             raise ValueError(f"statistics of {', '.join(sorted(names))}: keep one drafter's lines")
         lines = lines[-1:]
-    at_least, sums = list[np.ndarray](), np.zeros(3, np.int64)
+    at_least, sums, used = list[np.ndarray](), np.zeros(3, np.int64), list[tuple[Any, ...]]()
     slack, varies = 0.0, False
     for line in lines:
         right, tried = int(line["accepted"]), int(line["drafted"])
@@ -200,6 +209,7 @@ def _log(source: Source, settings: Import) -> Imported:
         passes = -(-tried // len(rates)) if of_vllm else int(line["rounds"])
         sums += passes, tried, right
         if passes:
+            used.append((_when(line), passes, right))
             varies |= of_vllm and abs(1 + right / passes - float(line["mean"])) > ROUNDED
             at_least.append(np.rint(rates * passes).astype(np.int64))
             error = 0.0005 * passes  # of rates of three decimals
@@ -219,26 +229,111 @@ def _log(source: Source, settings: Import) -> Imported:
         "the statistics line runs since the server started; rounds without a draft are not in it"
     )  # fmt: skip
     counts = np.sum(at_least, axis=0)
-    return _pooled(source, settings, rounds, drafted, accepted, counts, slack, (note,))
+    result = _pooled(source, settings, rounds, drafted, accepted, counts, slack, (note,))
+    if not of_vllm:
+        return result
+    times, passed, accepted_of = map(np.array, zip(*used))
+    by_place = np.array(at_least)
+    depths = DepthCounts(np.column_stack((passed, by_place[:, :-1])), by_place)
+    return replace(result, series=_series(times, passed, accepted_of, depths))
 
 
-def _bench_serve(source: Source, settings: Import) -> Imported:
-    """The JSON of `vllm bench serve --save-result`; its acceptance rate is in per cent."""
-    rows = [row for row in json_rows(source.text) if "spec_decode_num_drafts" in row]
-    if len(rows) != 1:
-        raise ValueError(
-            f"{len(rows)} objects hold spec_decode_num_drafts, expected one run of vllm bench serve"
-        )
-    (row,) = rows
-    counts = (f"spec_decode_{k}" for k in ("num_drafts", "draft_tokens", "accepted_tokens"))
-    rounds, drafted, accepted = map(row.get, counts)
-    if not rounds or not drafted:
+WHEN = re.compile(r"(?:\d{4}-)?\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+
+
+def _when(line: re.Match[str]) -> str | None:
+    """The time at the start of a log's line."""
+    found = WHEN.search(line.string, 0, line.start())
+    return found and found[0]
+
+
+def _series(
+    times: Iterable[Any], rounds: np.ndarray, accepted: np.ndarray,
+    depths: DepthCounts | None = None, tasks: Iterable[Any] = (),
+) -> Series:  # fmt: skip
+    """Periods, by their times where all are numbers: seconds or nanoseconds since 1970."""
+    held, order = list(times), np.arange(len(rounds))
+    if all(type(t) in (int, float) and 0 < t < 1e19 for t in held):
+        seconds = np.array([t / 1e9 if t > 1e14 else min(t, 1e10) for t in held])
+        order = np.argsort(seconds, kind="stable")
+        held = [f"{datetime.fromtimestamp(s, UTC):%Y-%m-%d %H:%M:%S}" for s in seconds.tolist()]
+    at = [t[:40] if isinstance(t, str) else f"period {i}" for i, t in enumerate(held, 1)]
+    task = [t[:80] if isinstance(t, str) else "" for t in tasks] or [""] * len(at)
+    if depths is not None:
+        depths = DepthCounts(depths.tried[order], depths.accepted[order])
+    at, task = [at[i] for i in order], [task[i] for i in order]
+    return Series(tuple(at), tuple(task), rounds[order] * 1.0, accepted[order] * 1.0, depths)
+
+
+def _by_batch(
+    running: np.ndarray, rounds: np.ndarray, accepted: np.ndarray, **means: np.ndarray
+) -> tuple[dict[str, float], ...]:
+    """A row for up to 1, 2, 4, .. requests running, with the median of each of `means`."""
+    most, rows = np.exp2(np.ceil(np.log2(np.maximum(running, 1)))), list[dict[str, float]]()
+    for size in np.unique(most).tolist():
+        here = most == size
+        length = 1 + float(accepted[here].sum() / rounds[here].sum())
+        row = {"running_up_to": int(size), "periods": int(here.sum()), "accepted_length": length}
+        rows.append(row | {name: float(np.median(each[here])) for name, each in means.items()})
+    return tuple(rows)
+
+
+def _sglang_log(source: Source, settings: Import) -> Imported:
+    """SGLang's decode lines: means of equally many steps each, weighed by the requests running."""
+    words, written_by, form = LOGS[source.format]
+    lines = [match for _, match in log_lines(source, words, form, written_by)]
+    keys = "running", "mean", "rate", "speed"
+    table = np.array([[float(line[key]) for key in keys] for line in lines])
+    used = (table[:, 0] > 0) & (table[:, 1] >= 1)
+    running, mean, rate, speed = table[used].T
+    if not (mean > 1).any():
         raise ValueError(NOTHING)
-    check_figure(row, "spec_decode_acceptance_rate", 100 * accepted / drafted, 0.1)
-    check_figure(row, "spec_decode_acceptance_length", 1 + accepted / rounds)
-    rates = np.array(row.get("spec_decode_per_position_acceptance_rates", list[Number]))
-    at_least = np.rint(rates * rounds).astype(np.int64)
-    return _pooled(source, settings, rounds, drafted, accepted, at_least)
+    K, accepted = settings.drafted, running * (mean - 1)
+    least = int(np.rint(np.median((mean - 1)[mean > 1] / np.maximum(rate[mean > 1], 0.005))))
+    if K and (abs(mean - 1 - rate * K) > ROUNDED * (1 + K)).any():
+        raise ValueError(f"accept len - 1 is not accept rate x {K}: expected --drafted {least}")
+    note = f"{len(lines)} lines, weighed by the requests running when they were written"
+    return Imported(
+        source, length=float(np.average(mean, weights=running)), length_means=PER_ROUND,
+        draft_length=K, withheld=dict.fromkeys(("rounds", DEPTH), "a line holds means, no counts"),
+        notes=(note,) if K else (note, f"{PROPOSED}; most lines are of {least}"),
+        by_batch=_by_batch(running, running, accepted, tokens_per_second=speed),
+        series=_series(
+            (_when(line) for line, use in zip(lines, used) if use), running, accepted
+        ),
+    )  # fmt: skip
+
+
+def _sglang_counters(source: Source, settings: Import) -> Imported:
+    """SGLang's counters of finished requests; its gauges are means of the last interval only."""
+    names = "spec_verify_calls", "generation_tokens", "num_requests"
+    before = read_source(source.format, settings.before) if settings.before else None
+    found = read_counters(source, before, "sglang:", names)
+    if any(list(found.get(name, ())) != [NO_POSITION] for name in names):
+        raise ValueError(
+            "counters sglang:spec_verify_calls_total, generation_tokens_total and "
+            "num_requests_total are not all there; gauges hold the last interval alone: import "
+            "the server's log as sglang-log"
+        )
+    rounds, tokens, requests = (found[name][NO_POSITION] for name in names)
+    if not rounds:
+        raise ValueError(NOTHING)
+    accepted, K = tokens - requests - rounds, settings.drafted
+    if accepted < 0 or (K and accepted > K * rounds):
+        raise ValueError(
+            f"{tokens} tokens of {requests} requests in {rounds} verify calls: expected 1 to "
+            f"{K + 1 if K else 'K + 1'} tokens a call beside a request's first, so some requests "
+            "ran without speculation, or --drafted is another"
+        )
+    return _summed(
+        source, rounds, accepted, requests=requests, drafted=K and K * rounds, draft_length=K,
+        withheld={DEPTH: "no counter is by position"}
+        | ({} if K else {"acceptance rate": PROPOSED}),
+        notes=(
+            "accepted = tokens - requests - verify calls: a request's first token is its prefill's;"
+            " a stop inside a draft makes it too low, a request without speculation too high",
+        ),
+    )  # fmt: skip
 
 
 def _timings(source: Source, settings: Import) -> Imported:
@@ -268,12 +363,13 @@ def _timings(source: Source, settings: Import) -> Imported:
 
 
 class RowNames(NamedTuple):
-    """Names of a request's figures.
+    """Names of the figures of a request, a server's iteration, or a run.
 
     holder: the key of the object that holds them; '': the object that has `rounds`. expected: what
     the file should be. K: '' where the user states the draft length, since `drafted` is computed
     from it. length, rate: figures that must agree with the counts. by_length: histograms by draft
-    length. lists: accepted and drafted tokens of each round.
+    length. lists: accepted and drafted tokens of each round. time, task: paths of keys, from an
+    object around these figures. unit: of `rate`, 100 for per cent.
     """
 
     holder: str
@@ -288,6 +384,9 @@ class RowNames(NamedTuple):
     by_length: str = "acceptance_histogram_by_draft_length"
     lists: tuple[str, str] = ("per_step_accepted", "per_step_drafted")
     notes: tuple[str, ...] = ()
+    time: tuple[str, ...] = ("created",)
+    task: tuple[str, ...] = ()
+    unit: float = 1.0
 
 
 VLLM_ROWS = RowNames(
@@ -298,8 +397,11 @@ VLLM_ROWS = RowNames(
 )
 ROWS = {
     "vllm-requests": VLLM_ROWS,
-    "guidellm": VLLM_ROWS,
-    "aiperf": RowNames("spec_decode_acceptance", "AIPerf's export of records"),
+    "guidellm": VLLM_ROWS._replace(time=("info", "timings", "request_start")),
+    "aiperf": RowNames(
+        "spec_decode_acceptance", "AIPerf's export of records",
+        time=("metadata", "request_start_ns"), task=("metadata", "source_kind"),
+    ),
     "tensorrt-llm": RowNames(
         "speculative_decoding", "responses of trtllm-serve with speculative decoding",
         drafted="total_draft_tokens", accepted="total_accepted_draft_tokens",
@@ -311,9 +413,60 @@ ROWS = {
         accepted="spec_num_correct_drafts", histogram="spec_correct_drafts_histogram", K="",
         rate="spec_accept_rate",
     ),
+    "vllm-bench-serve": RowNames(
+        "", "one run of vllm bench serve with speculative decoding",
+        rounds="spec_decode_num_drafts", drafted="spec_decode_draft_tokens",
+        accepted="spec_decode_accepted_tokens",
+        histogram="spec_decode_per_position_acceptance_rates",
+        length="spec_decode_acceptance_length", rate="spec_decode_acceptance_rate", unit=100,
+    ),
+    "tensorrt-llm-stats": RowNames(
+        "specDecodingStats", "iterations of TensorRT-LLM's /metrics or llm.get_stats()",
+        rounds="numRequestsWithDraftTokens", drafted="numDraftTokens",
+        accepted="numAcceptedTokens", length="acceptanceLength", time=("timestamp",),
+    ),
 }  # fmt: skip
 """guidellm and AIPerf store vLLM's object. The bonus token is in no count: a file that counts it
 disagrees with its own sums."""
+
+
+def _sums(source: Source, settings: Import) -> Imported:
+    """Sums of rounds by their names in ROWS: of a run by position, or of a server's iterations."""
+    names = ROWS[source.format]
+    rows = [
+        held.inner(names.holder) if names.holder else held
+        for row in json_rows(source.text) for held in row.holding(names.holder or names.rounds)
+    ]  # fmt: skip
+    of_run = source.format == "vllm-bench-serve"
+    if not rows or (of_run and len(rows) > 1):
+        raise ValueError(
+            f"{len(rows)} objects hold {names.holder or names.rounds}, expected {names.expected}"
+        )
+    used = [row for row in rows if row.get(names.rounds) and row.get(names.drafted)]
+    if not used:
+        raise ValueError(NOTHING)
+    each = np.array([_totals(row, names) for row in used], np.int64)
+    rounds, drafted, accepted = each.sum(axis=0).tolist()
+    if of_run:
+        rates = np.array(used[0].get(names.histogram, list[Number]))
+        at_least = np.rint(rates * rounds).astype(np.int64)
+        return _pooled(source, settings, rounds, drafted, accepted, at_least)
+    per_round = each[:, 1] / each[:, 0]
+    # a step without a prefill: its time is of verification, drafting and the host
+    step_ms = np.zeros(len(used))
+    for i, row in enumerate(used):
+        if row.near(("inflightBatchingStats", "numContextRequests")) == 0:
+            ms = row.around[-1].get("iterLatencyMS")
+            step_ms[i] = ms if isinstance(ms, int | float) and 0 < ms < 1e9 else 0.0
+    timed, (of_rounds, _, of_accepted) = step_ms > 0, each.T
+    return _summed(
+        source, rounds, accepted, drafted=drafted,
+        draft_length=int(per_round[0]) if (per_round == per_round[0] // 1).all() else None,
+        withheld={DEPTH: "an iteration holds sums of its requests, and no histogram"},
+        notes=(f"{len(used)} iterations with a draft of {len(rows)}",),
+        by_batch=_by_batch(of_rounds[timed], *each.T[::2, timed], step_ms=step_ms[timed]),
+        series=_series((row.near(names.time) for row in used), of_rounds, of_accepted),
+    )  # fmt: skip
 
 
 def _rows(source: Source, settings: Import) -> Imported:
@@ -321,6 +474,20 @@ def _rows(source: Source, settings: Import) -> Imported:
     names = ROWS[source.format]
     holders = responses(json_rows(source.text), names.holder or names.rounds)
     found = [holder.inner(names.holder) if names.holder else holder for holder in holders]
+    result, started, totals = _of_requests(source, settings, found)
+    rounds, _, accepted = np.array(totals, np.int64).T
+    known = result.outcomes if result.draft_length is not None else None
+    return replace(result, series=_series(
+        (stats.near(names.time) for stats in started), rounds, accepted,
+        None if known is None else counts_of(known), (stats.near(names.task) for stats in started),
+    ))  # fmt: skip
+
+
+def _of_requests(
+    source: Source, settings: Import, found: list[Fields]
+) -> tuple[Imported, list[Fields], "list[Totals]"]:
+    """The import, the requests with a round, and their sums."""
+    names = ROWS[source.format]
     if not found:
         raise ValueError(f"no object has {names.holder or names.rounds}: expected {names.expected}")
     if any("llama" in str(stats.values.get("engine")).lower() for stats in found):
@@ -339,7 +506,7 @@ def _rows(source: Source, settings: Import) -> Imported:
     if not all(detailed):
         if any(detailed):
             notes.append("some responses are summaries, so all are read as such")
-        return _requests(source, settings, started, totals, notes)
+        return _requests(source, settings, started, totals, notes), started, totals
     accepted, drafted = (
         [np.array(stats.get(key, list[Depth]), np.int64) for stats in started]
         for key in names.lists
@@ -351,7 +518,8 @@ def _rows(source: Source, settings: Import) -> Imported:
             )
         _agree(stats, "its lists", (len(right), int(tried.sum()), int(right.sum())), total)
     offset = np.concatenate(([0], np.cumsum([len(right) for right in accepted]))).astype(np.int64)
-    return censored(source, offset, np.concatenate(drafted), np.concatenate(accepted), tuple(notes))
+    rounds = np.concatenate(drafted), np.concatenate(accepted)
+    return censored(source, offset, *rounds, tuple(notes)), started, totals
 
 
 Totals = tuple[int, ...]
@@ -364,7 +532,7 @@ def _totals(stats: Fields, names: RowNames) -> Totals:
     drafted, accepted = stats.get(names.drafted), stats.get(names.accepted)
     check_figure(stats, names.length, 1 + accepted / rounds)
     if drafted:
-        check_figure(stats, names.rate, accepted / drafted)
+        check_figure(stats, names.rate, names.unit * accepted / drafted, names.unit * ROUNDED)
     return rounds, drafted, accepted
 
 
@@ -550,9 +718,12 @@ READERS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "vllm-requests": (_rows, ()),
     "vllm-log": (_log, ()),
     "vllm-prometheus": (_prometheus, ("before",)),
-    "vllm-bench-serve": (_bench_serve, ()),
+    "vllm-bench-serve": (_sums, ()),
     "sglang": (_rows, ("drafted",)),
+    "sglang-log": (_sglang_log, ("drafted",)),
+    "sglang-prometheus": (_sglang_counters, ("before", "drafted")),
     "tensorrt-llm": (_rows, ()),
+    "tensorrt-llm-stats": (_sums, ()),
     "llamacpp-log": (_log, ("drafted",)),
     "llamacpp-timings": (_timings, ()),
     "llamacpp-prometheus": (_prometheus, ("before", "drafted")),
@@ -561,7 +732,7 @@ READERS: Mapping[str, tuple[Reader, tuple[str, ...]]] = {
     "specdecode-bench": (read_positions, ("temperature", "target", "end_token")),
 }
 """{format: (its reader, the settings that it reads)}."""
-ANY_FORMAT = ("format", "file", "out", "at", "as_json")
+ANY_FORMAT = ("format", "files", "out", "at", "as_json")
 
 
 def read_import(settings: Import) -> Imported:
@@ -578,6 +749,17 @@ def read_import(settings: Import) -> Imported:
     raised = ValueError, OverflowError, RecursionError
     with reraised(ValueError, str(settings.file), raised=raised):
         return reader(source, settings)
+
+
+def read_imports(settings: Import) -> list[Imported]:
+    """Several files in order; of counters each less the one before it, the first with `before`."""
+    before, results = settings.before, list[Imported]()
+    counters = "before" in READERS.get(settings.format, ("", ()))[1]
+    for file in settings.files:
+        if not counters or before is not None:
+            results.append(read_import(replace(settings, files=(file,), before=before)))
+        before = file if counters else before
+    return results
 
 
 def write_recordings(result: Imported, out: Path, *inputs: Path) -> list[Path]:

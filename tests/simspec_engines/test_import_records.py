@@ -150,25 +150,70 @@ def edited(path, name, *pairs):
         ("vllm-bench-serve", "vllm-bench-serve.json"),
         ("llamacpp-log", "llamacpp-log.txt"),
         ("llamacpp-prometheus", "llamacpp-prometheus.txt"),
+        ("sglang-prometheus", "sglang-prometheus.txt"),
+        ("tensorrt-llm-stats", "tensorrt-llm-stats.json"),
     ],
 )
 def test_totals_of_nine_rounds(format, name):
-    result = read(format, FIXTURES / name)
-    assert (result.rounds, result.accepted) == (9, 10)
+    result = read(format, FIXTURES / name, drafted=3 if format == "sglang-prometheus" else None)
+    assert (result.rounds, result.drafted, result.accepted) == (9, 27, 10)
     assert result.length == pytest.approx(1 + 10 / 9)
-    assert marginals(result)[3] == pytest.approx(NINE)
+    if format in ("sglang-prometheus", "tensorrt-llm-stats"):
+        assert depth_counts(result) == {}
+        assert DEPTH in result.withheld
+    else:
+        assert marginals(result)[3] == pytest.approx(NINE)
     assert length_at(result, 3) == {"": pytest.approx(1 + sum(NINE))}
     with pytest.raises(ValueError, match="start at other tokens"):
         length_at(result, 1)
 
 
-@pytest.mark.parametrize("format", ["tensorrt-llm", "sglang", "guidellm"])
+@pytest.mark.parametrize("format", ["tensorrt-llm", "sglang"])
 def test_sums_of_requests_keep_requests(format):
     path = next(FIXTURES.glob(f"{format}.json*"))
     result = read(format, path, drafted=3 if format == "sglang" else None)
     (counts,) = depth_counts(result).values()
     assert counts.tried[:, 0].tolist() == [4, 3]
     assert counts.accepted.tolist() == [[3, 2, 1], [2, 1, 1]]
+
+
+def test_files_that_released_tools_wrote():
+    of_guidellm = read("guidellm", FIXTURES / "guidellm.json")
+    of_aiperf = read("aiperf", FIXTURES / "aiperf-released.jsonl")
+    assert (of_guidellm.requests, of_guidellm.kind, of_guidellm.draft_length) == (8, "pooled", 3)
+    assert (of_aiperf.requests, of_aiperf.kind, of_aiperf.draft_length) == (3, "censored", 3)
+    for result in (of_guidellm, of_aiperf):
+        assert result.series.at == tuple(sorted(result.series.at))
+        assert all(label.startswith("2026-11-28 14:") for label in result.series.at)
+        assert result.series.accepted.sum() == result.accepted
+
+
+def test_a_kind_of_source_is_the_task(tmp_path):
+    def change(row):
+        row["metadata"] |= {"source_kind": "weka_main\x1b[31m", "request_start_ns": 5}
+
+    result = read("aiperf", changed(tmp_path / "f", "aiperf.jsonl", change))
+    assert set(result.series.task) == {"weka_main\x1b[31m"}
+    assert result.series.depths.accepted.tolist() == [[3, 2, 1], [2, 1, 1]]
+
+
+def test_sglangs_log_is_weighed_by_the_requests_running(tmp_path):
+    result = read("sglang-log", FIXTURES / "sglang-log.txt")
+    assert result.length == pytest.approx((2.5 + 3 * 2.1) / 4)
+    assert [row["tokens_per_second"] for row in result.by_batch] == [120, 260]
+    assert result.series.at == ("2026-11-28 08:00:01", "2026-11-28 08:00:02")
+    with pytest.raises(ValueError, match="the draft length varies or is not given"):
+        length_at(result, 3)
+    stated = read("sglang-log", FIXTURES / "sglang-log.txt", drafted=3)
+    assert length_at(stated, 3) == {"": result.length}
+    with pytest.raises(ValueError, match="expected --drafted 3"):
+        read("sglang-log", FIXTURES / "sglang-log.txt", drafted=5)
+
+
+def test_iterations_without_a_prefill_are_priced_by_batch():
+    result = read("tensorrt-llm-stats", FIXTURES / "tensorrt-llm-stats.json")
+    assert [(row["running_up_to"], row["step_ms"]) for row in result.by_batch] == [(4, 20), (8, 22)]
+    assert result.notes == ("2 iterations with a draft of 3",)
 
 
 def test_vllm_summaries_are_kept_by_draft_length():
@@ -393,6 +438,7 @@ WRONG_FIGURES = [
     ("sglang.jsonl", "spec_accept_rate", float("nan"), "spec_accept_rate is nan"),
     ("sglang.jsonl", "spec_correct_drafts_histogram", shifted, "bonus token"),
     ("vllm-bench-serve.json", "spec_decode_acceptance_rate", 50.0, TESTED),
+    ("guidellm.json", "num_spec_steps", 5, "by the counts"),
 ]
 
 
@@ -415,6 +461,10 @@ WRONG_TEXTS = [
     ("vllm-log", (r"Accepted: \d+ tokens, Drafted: \d+ tokens", NO_DRAFTS), "no drafted token"),
     ("vllm-prometheus", ('position="0"', 'position="7"'), "at some position"),
     ("vllm-prometheus", (r"} 9.0", "} 9.5"), "is no counter"),
+    ("sglang-prometheus", ("spec_verify_calls_total", "x"), "gauges hold the last interval"),
+    ("sglang-prometheus", (r"} 9.0", "} 20.0"), "ran without speculation"),
+    ("sglang-log", ("accept rate: ", "rate "), "in another form than SGLang's"),
+    ("sglang-log", (r"accept len: \d.\d+", "accept len: 1.00"), "no round with a draft"),
 ]
 
 
