@@ -19,7 +19,9 @@ IMPORT_FORMATS = (
     "llamacpp-log", "llamacpp-timings", "llamacpp-prometheus",
     "guidellm", "aiperf", "specdecode-bench",
 )  # fmt: skip
-EXPORT_FORMATS = ("vllm", "vllm-synthetic", "sglang", "llamacpp", "transformers")
+EXPORT_FORMATS = (
+    "vllm", "vllm-synthetic", "sglang", "llamacpp", "transformers", "aiconfigurator", "blis",
+)  # fmt: skip
 LONGEST_DRAFT = 255
 """Tokens of a draft: recordings hold lengths in a byte."""
 Length = Annotated[int, Meta(ge=1, le=LONGEST_DRAFT)]

@@ -264,3 +264,17 @@ def acceptance_by_depth(traces: Iterable[Trace], k: int, seed: int = 0) -> list[
         raise ValueError(f"no round of the recordings drafts a token at K = {k}: record others")
     at_least = histogram[::-1].cumsum()[::-1]
     return [float(n / at_least[0]) for n in at_least[1:]]
+
+
+def accepted_drafts(traces: Iterable[Trace], k: int, seed: int = 0) -> Estimate:
+    """Accepted drafts a round of `fixed(k)`, rounds without a draft counted, with its interval."""
+    columns = []
+    for trace in traces:
+        sums = np.zeros((trace.sequences, 2))
+        for draw in range(1 if trace.ratio is None else DRAWS):
+            rounds = replay(trace, fixed(k), seed=seed + draw)
+            prompt = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
+            counts = np.column_stack((rounds.accepted, np.ones(len(rounds))))
+            np.add.at(sums, prompt, counts)
+        columns.append(sums)
+    return estimate(np.concatenate(columns), quotient)

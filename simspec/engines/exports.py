@@ -1,7 +1,8 @@
 """Settings of serving engines, written from replays with their provenance.
 
 Sources: vllm/config/speculative.py and v1/spec_decode/dynamic/utils.py of vLLM, srt/server_args.py
-of SGLang, common/arg.cpp of llama.cpp, generation/configuration_utils.py of transformers.
+of SGLang, common/arg.cpp of llama.cpp, generation/configuration_utils.py of transformers,
+sdk/speculative.py of AIConfigurator, sim/config.go of BLIS.
 """
 
 import hashlib
@@ -19,8 +20,17 @@ import simspec
 from simspec.cost.model import CostModel
 from simspec.cost.table import cost_file
 from simspec.engines import EXPORT_FORMATS, Export
-from simspec.engines.choice import Choice, Evidence, Schedule, acceptance_by_depth, choose, gather
+from simspec.engines.choice import (
+    Choice,
+    Evidence,
+    Schedule,
+    acceptance_by_depth,
+    accepted_drafts,
+    choose,
+    gather,
+)  # fmt: skip
 from simspec.engines.ngram import RULES, ngram_rule
+from simspec.numerics.stats import Estimate
 from simspec.output.files import check_output, parse_json, replacing, reraised, write_json
 from simspec.policies import parse
 from simspec.policy.policy import Policy
@@ -67,6 +77,11 @@ LLAMACPP = Mechanisms(
 TRANSFORMERS = Mechanisms(
     "transformers", {"model": "assistant", "prompt_lookup": "prompt_lookup"},
     own=("assistant", "prompt_lookup"),
+)  # fmt: skip
+
+BLIS = Mechanisms(
+    "BLIS", {"model": "draft", "eagle": "eagle", "medusa": "medusa", "prompt_lookup": "ngram"},
+    own=("mtp", "eagle", "medusa", "ngram", "draft"),
 )  # fmt: skip
 
 
@@ -266,6 +281,32 @@ def transformers(request: Request) -> str:
     return json.dumps(config, indent=1) + "\n"
 
 
+def _accepted(request: Request) -> dict[int, Estimate]:
+    """{K: accepted drafts a step}: of the length that --policy states, else of each up to K."""
+    lengths = range(1, request.evidence.K + 1) if request.choice.chosen else [request.length]
+    return {k: accepted_drafts(request.evidence.traces.values(), k) for k in lengths}
+
+
+def aiconfigurator(request: Request) -> str:
+    """The flags of `aiconfigurator cli`, a line for each draft length: accepted drafts a step."""
+    each = _accepted(request).items()
+    return "".join(
+        _flags({"--nextn": k, "--nextn-accepted": round(found.value, 6)}) for k, found in each
+    )
+
+
+def blis(request: Request) -> str:
+    """The flags of `blis run`, a line for each draft length: 1 + rate K is the accepted length."""
+    method, _ = request.drafter(BLIS)
+    return "".join(
+        _flags({
+            "--num-speculative-tokens": k, "--speculative-acceptance-rate": round(a.value / k, 6),
+            "--speculative-method": method,
+        })
+        for k, a in _accepted(request).items()
+    )  # fmt: skip
+
+
 class ExportFormat(NamedTuple):
     """A document of an engine: how it is written, whose own costs should price it, what it does
     not say, and the shortest draft to choose from."""
@@ -299,6 +340,12 @@ EXPORTS = {
     "transformers": ExportFormat(transformers, "transformers", (
         "the threshold's own adaptation: with scikit-learn transformers moves it as it decodes",
     )),
+    "aiconfigurator": ExportFormat(aiconfigurator, "", (
+        "the drafter's costs: AIConfigurator prices layers of multi-token prediction",
+    ), shortest=1),
+    "blis": ExportFormat(blis, "", (
+        "the drafter's costs: BLIS prices the wider verification alone",
+    ), shortest=1),
 }  # fmt: skip
 
 
@@ -391,22 +438,36 @@ def _provenance(
     for name, path in paths.items():
         source = settings.cost or str(cost_beside(path))
         sources.setdefault(source, evidence.costs[name][0])
-    return {
-        "simspec": simspec.__version__,
-        "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "target": evidence.target,
-        "drafter": evidence.drafter,
-        "predicted": [
-            {"batch": size, "policy": policy, "speedup": gain.to_dict()}
-            for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
-        ],
-        "level": choice.gains[0].level,
-        "covers": covers(cost for costs in evidence.costs.values() for cost in costs),
-        "length_chosen": choice.chosen,
-        "recordings": recordings,
-        "costs": [_cost(source, model) for source, model in sources.items()],
-        "not_covered": [*EXPORTS[settings.format].not_covered, *NOT_COVERED],
-    }
+    return (
+        {
+            "simspec": simspec.__version__,
+            "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "target": evidence.target,
+            "drafter": evidence.drafter,
+            "predicted": [
+                {"batch": size, "policy": policy, "speedup": gain.to_dict()}
+                for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
+            ],
+            "level": choice.gains[0].level,
+            "covers": covers(cost for costs in evidence.costs.values() for cost in costs),
+            "length_chosen": choice.chosen,
+        }
+        | (
+            {
+                "accepted_drafts_by_length": {
+                    k: found.to_dict()
+                    for k, found in _accepted(Request(evidence, choice, settings)).items()
+                }
+            }
+            if settings.format in ("aiconfigurator", "blis")
+            else {}
+        )
+        | {
+            "recordings": recordings,
+            "costs": [_cost(source, model) for source, model in sources.items()],
+            "not_covered": [*EXPORTS[settings.format].not_covered, *NOT_COVERED],
+        }
+    )
 
 
 def _cost(source: str, model: CostModel) -> dict[str, Any]:

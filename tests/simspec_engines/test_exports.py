@@ -143,6 +143,28 @@ def test_thresholds_survive(threshold, inclusive):
             document("transformers", None, policy=name)
 
 
+def test_planners_are_told_accepted_drafts_by_length(tmp_path):
+    lengths = [replay(TRACE, policies.fixed(k)).accepted.mean() for k in range(1, TRACE.K + 1)]
+    TRACE.save(tmp_path / "t.parquet")
+    for format in ("aiconfigurator", "blis"):
+        arguments = ("export", format, "t.parquet", "--cost", 0.1, "--out", "f", "--method", "mtp")
+        simspec(*arguments[: -2 if format == "aiconfigurator" else None], cwd=tmp_path)
+        lines = [flags(line) for line in (tmp_path / "f").read_text().splitlines()]
+        if format == "blis":
+            rates = [float(line["--speculative-acceptance-rate"]) for line in lines]
+            assert [k * r for k, r in enumerate(rates, 1)] == pytest.approx(lengths, abs=1e-4)
+            assert {line["--speculative-method"] for line in lines} == {"mtp"}
+        else:
+            accepted = [float(line["--nextn-accepted"]) for line in lines]
+            assert accepted == pytest.approx(lengths, abs=1e-6)
+            assert [line["--nextn"] for line in lines] == [str(k) for k in range(1, TRACE.K + 1)]
+        card = json.loads((tmp_path / f"f{SIDECAR}").read_text())["accepted_drafts_by_length"]
+        assert card["3"]["value"] == pytest.approx(lengths[2])
+    one = ("export", "aiconfigurator", "t.parquet", "--cost", 0.1, "--out", "f")
+    simspec(*one, "--policy", "fixed:2", cwd=tmp_path)
+    assert flags((tmp_path / "f").read_text())["--nextn"] == "2"
+
+
 def test_acceptance_is_of_all_tokens_before_too():
     accepted = replay(TRACE, policies.fixed(4)).accepted
     expected = [np.mean(accepted > i) for i in range(4)]
