@@ -24,7 +24,7 @@ COPIES = {
 
 PICTURES = {
     f"traces/smollm2/{name}": f"pictures/{name}"
-    for name in ("engines.png", "race.png", "speedups.png")
+    for name in ("engines.png", "speedups.png")
 }
 """Picture in the repository -> file of the site."""
 
