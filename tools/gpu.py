@@ -4,10 +4,10 @@
     python tools/gpu.py --minutes 9 --work /tmp/gpu --out $OUT
     python tools/gpu.py --toy --minutes 5           # all of it on a CPU, with small things
 
-Give the same command again until all are done. What the minutes or a signal end is stopped by
-SIGTERM, which all commands keep their work at, and goes on in the next call; a step that fails is
-tried once more there. After each step all results, logs and states go to --out in pieces that a
-transfer takes; on the next machine `cat results.tar.gz.* | tar xz -C WORK` puts them back.
+Give the same command again until all are done. A step that the minutes or a signal end is stopped
+by SIGTERM and goes on in the next call; one that fails is tried once more there. After each step
+results, logs and states go to --out in pieces that a transfer takes; `cat results.tar.gz.* | tar xz
+-C WORK` puts them back on the next machine.
 
 Half of a first lease was lost waiting. A call carries 64 MB, this tree included: the first brings
 vLLM, copies the tree to /tmp and starts the list there, `setsid ... --wait --minutes 13 &`, which
@@ -48,14 +48,14 @@ pair-costs | 1 | {pair} | measure --for {work}/pair-greedy.parquet {real_pair} {
 pair-run | 2.5 | {pair} | run {work}/pair-greedy.parquet {contest} --policy fixed:4 --policy confidence:0.6 --policy cost_ts --cost {work}/pair-greedy.cost.json {real_pair} --save {work}/pair-run.json | pair-run.json
 model-1 | 3.5 | {pair} | engine run vllm {served} {drafter} {asked} --out {work}/model-1.rows.jsonl | model-1.rows.jsonl
 model-cost | 4 | {pair} | engine measure vllm {served} {drafter} {timed} --out {work}/model.cost.json | model.cost.json*
-model-1-compared | 0.2 | {pair} | engine compare {work}/model-1.rows.jsonl --cost {work}/model.cost.json --recording {recording} |
+model-1-compared | 0.2 | {pair} | engine compare {work}/model-1.rows.jsonl --cost {work}/model.cost.json {explained} |
 eagle3 | 8.5 | | engine measure vllm --model {shape} --drafter eagle3 {deep} {contexts} --out {work}/eagle3.cost.json | eagle3.cost.json*
 pair-coupled | 2.5 | {pair} | record {recorded} --rule coupled --temperature 0.8 --depth {depth} --out {work}/pair-coupled.parquet | pair-coupled.*
 ngram-1 | 3.5 | {pair} | engine run vllm {served} {asked} --out {work}/ngram-1.rows.jsonl | ngram-1.rows.jsonl
 ngram-cost | 4 | {pair} | engine measure vllm {served} {timed} --out {work}/pair-ngram.cost.json | pair-ngram.cost.json*
 ngram-1-compared | 0.2 | {pair} | engine compare {work}/ngram-1.rows.jsonl --cost {work}/pair-ngram.cost.json |
 model-8 | 2.5 | {pair} | engine run vllm {served} {drafter} {asked} {many} --out {work}/model-8.rows.jsonl | model-8.rows.jsonl
-model-8-compared | 0.2 | {pair} | engine compare {work}/model-8.rows.jsonl --cost {work}/model.cost.json --recording {recording} |
+model-8-compared | 0.2 | {pair} | engine compare {work}/model-8.rows.jsonl --cost {work}/model.cost.json {explained} |
 ngram-8 | 2.5 | {pair} | engine run vllm {served} {asked} {many} --out {work}/ngram-8.rows.jsonl | ngram-8.rows.jsonl
 ngram-8-compared | 0.2 | {pair} | engine compare {work}/ngram-8.rows.jsonl --cost {work}/pair-ngram.cost.json |
 async | 6 | | engine measure vllm --model {shape} --drafter eagle3 {usual} --fast --out {work}/async.cost.json | async.cost.json*
@@ -81,6 +81,7 @@ pair | models/coder/target/card.json models/coder/model/card.json / models/smoll
 recorded | traces/coder/prompts.jsonl --models models/coder --per-task 22 --budget 192 --device cuda / traces/smollm2/prompts.jsonl --per-task 1 --longest 300 --budget 8
 real_pair | --models models/coder {fast} / {fast}
 recording | {work}/pair-greedy.parquet / traces/smollm2/greedy/prompt_lookup.parquet
+explained | --recording {recording} / --json
 served | --model models/coder/target --dtype bfloat16 --recording {recording} / --model models/smollm2/target --recording {recording}
 drafter | --drafter models/coder/model / --drafter models/smollm2/target
 asked | -k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8 --prompts 24 --budget 96 --repeats 2 / -k 0 -k 2 --prompts 2 --budget 8 --repeats 1
