@@ -10,14 +10,14 @@ results, logs and states go to --out in pieces that a transfer takes; `cat resul
 -C WORK` puts them back on the next machine.
 
 Half of a first lease was lost waiting. A call carries 64 MB, this tree included: the first brings
-vLLM, copies the tree to /tmp and starts the list there, `setsid ... --wait --minutes 13 &`, which
-waits for weights. Without the tree (`git sparse-checkout set tools`) the next calls follow at once,
-with a piece of weights each, and copy WORK/home to $OUT. SmolLM2's GGUF is 98 MB, the pair's 26
-pieces; once whole, `simspec import gguf` and `tools/fetch_coder.py models/coder` import them.
+vLLM, copies the tree to /tmp and starts the list there: `setsid ... --wait --minutes 13 &`. Without
+the tree (`git sparse-checkout set tools`) the next follow at once, with a piece of weights each,
+and copy WORK/home to $OUT. SmolLM2's GGUF has 98 MB, the pair 26 pieces; once whole, they are
+imported by `simspec import gguf` and `tools/fetch_coder.py models/coder`.
 
-Minutes are predicted from an H200: engines are up 105 s after their start, four together 125 s
-(alone is taken to be no slower); K = 0 to 7 starts seven, the first one alone: 105 + 2 x 125 s. 60
-steps of three batches take 1.5 s; a plain step of SmolLM2 1.8 ms, of the pair 2.2 ms by its bytes.
+Minutes are predicted from an H200: engines are up 105 s after their start, four together 125 s; K =
+0 to 7 starts seven, the first one alone: 105 + 2 x 125 s. 60 steps of three batches take 1.5 s; a
+plain step of SmolLM2 1.8 ms, of the pair 2.2 ms by its bytes.
 """
 
 import io
@@ -156,10 +156,9 @@ def take_home(steps: list[Step], work: Path, out: Path) -> float:
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
         for path in sorted({path for name in names for path in work.glob(name)}):
             tar.add(path, path.relative_to(work))
-    data = packed.getvalue()
+    data, part = packed.getvalue(), out / "part"
     out.mkdir(parents=True, exist_ok=True)
     for place, begin in enumerate(range(0, len(data), PIECE)):
-        part = out / "part"
         part.write_bytes(data[begin : begin + PIECE])
         part.replace(out / f"results.tar.gz.{place:03d}")
     return len(data) / 1e6
