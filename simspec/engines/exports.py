@@ -28,7 +28,7 @@ from simspec.engines.choice import (
     accepted_drafts,
     choose,
     gather,
-)  # fmt: skip
+)
 from simspec.engines.ngram import RULES, ngram_rule
 from simspec.numerics.stats import Estimate
 from simspec.output.files import check_output, parse_json, replacing, reraised, write_json
@@ -438,36 +438,27 @@ def _provenance(
     for name, path in paths.items():
         source = settings.cost or str(cost_beside(path))
         sources.setdefault(source, evidence.costs[name][0])
-    return (
-        {
-            "simspec": simspec.__version__,
-            "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
-            "target": evidence.target,
-            "drafter": evidence.drafter,
-            "predicted": [
-                {"batch": size, "policy": policy, "speedup": gain.to_dict()}
-                for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
-            ],
-            "level": choice.gains[0].level,
-            "covers": covers(cost for costs in evidence.costs.values() for cost in costs),
-            "length_chosen": choice.chosen,
-        }
-        | (
-            {
-                "accepted_drafts_by_length": {
-                    k: found.to_dict()
-                    for k, found in _accepted(Request(evidence, choice, settings)).items()
-                }
-            }
-            if settings.format in ("aiconfigurator", "blis")
-            else {}
-        )
-        | {
-            "recordings": recordings,
-            "costs": [_cost(source, model) for source, model in sources.items()],
-            "not_covered": [*EXPORTS[settings.format].not_covered, *NOT_COVERED],
-        }
-    )
+    by_length = {}
+    if settings.format in ("aiconfigurator", "blis"):
+        found = _accepted(Request(evidence, choice, settings))
+        by_length = {"accepted_drafts_by_length": {k: a.to_dict() for k, a in found.items()}}
+    return {
+        "simspec": simspec.__version__,
+        "document_sha256": hashlib.sha256(text.encode()).hexdigest(),
+        "target": evidence.target,
+        "drafter": evidence.drafter,
+        "predicted": [
+            {"batch": size, "policy": policy, "speedup": gain.to_dict()}
+            for size, policy, gain in zip(evidence.batch, choice.policies, choice.gains)
+        ],
+        "level": choice.gains[0].level,
+        "covers": covers(cost for costs in evidence.costs.values() for cost in costs),
+        "length_chosen": choice.chosen,
+        **by_length,
+        "recordings": recordings,
+        "costs": [_cost(source, model) for source, model in sources.items()],
+        "not_covered": [*EXPORTS[settings.format].not_covered, *NOT_COVERED],
+    }
 
 
 def _cost(source: str, model: CostModel) -> dict[str, Any]:
