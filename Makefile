@@ -112,6 +112,9 @@ $(M)/target/card.json: | $(VENV)/.installed
 coder: $(VENV)/.installed
 	$(BIN)/python tools/fetch_coder.py models/coder
 
+coder-%: $(VENV)/.installed
+	BIN=$(BIN) DATA=$(DATA) tools/coder.sh $*
+
 # What traces/smollm2 was made by, from public prompts in DATA; steps are in the file. Killed, they go on.
 smollm2-%: $(M)/target/card.json
 	BIN=$(BIN) DATA=$(DATA) tools/smollm2.sh $*

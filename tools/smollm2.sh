@@ -3,14 +3,15 @@
 #
 # Steps: run (README's figures); eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines;
 # rejection. Killed, each command goes on where it was. DATA holds the public prompts that traces/README.md names.
-# Steps from recordings on serve another pair too: MODELS TRACES (folders), DRAFTERS RULES BUDGET DEPTH (recordings),
-# THREADS SECONDS_EACH (costs), NAMES POLICIES PROMPTS TOKENS (compare).
+# Steps from recordings on serve another pair too, as coder.sh does: MODELS TRACES (folders), DRAFTERS RULES PER_TASK BUDGET
+# DEPTH (recordings), DTYPE THREADS SECONDS_EACH (costs and compare), NAMES POLICIES PROMPTS TOKENS (compare).
 set -euo pipefail
 S=$BIN/simspec M=${MODELS:-models/smollm2} T=${TRACES:-traces/smollm2} THREADS=${THREADS:-2}
 shopt -s nullglob
 text=(--target $M/target --prompts $M/prompts.jsonl --longest 700 --out $M --dtype "${DTYPE:-bfloat16}" --threads 2)
 small=(--draft-vocab 8192)
-record=("$S" record $T/prompts.jsonl --models $M --budget "${BUDGET:-128}")
+record=("$S" record $T/prompts.jsonl --models $M --budget "${BUDGET:-128}" --per-task "${PER_TASK:-20}")
+ran=(--models $M --threads $THREADS --dtype "${DTYPE:-float32}")
 [ -e $M/prompts.jsonl ] || [[ $1 = run || $1 = costs || $1 = engines ]] ||
   "$BIN/python" tools/cut_prompts.py "$DATA/eval" "$(basename "$M")" $T/prompts.jsonl $M/prompts.jsonl
 learn() { # fixed chats, code and prose
@@ -58,14 +59,14 @@ case $1 in
   costs) # weights that are not at hand are drawn at random in their sizes: seconds do not depend on values
     [ -n "${DRAFTERS:-}" ] ||
       "$BIN/python" tools/untrained.py sizes $M $T/drafters/{eagle,glide,medusa,early_exit,model}.json
-    "$S" measure $(printf -- '--for %s ' $T/{greedy,coupled,rejection}/*.parquet) --models $M --threads $THREADS \
+    "$S" measure $(printf -- '--for %s ' $T/{greedy,coupled,rejection}/*.parquet) "${ran[@]}" \
       --seconds "${SECONDS_EACH:-20}" ;;
   untrained) # n-grams of a suffix tree, and the target without layers 12 to 19
     mkdir -p $M/untrained
     "${record[@]}" --drafter suffix --drafter self_skip --depth 8 --rule greedy --out $M/untrained ;;
   compare) # speedups predicted and measured, a quarter of an hour each, alone
     for name in ${NAMES:-greedy/eagle coupled/eagle greedy/prompt_lookup}; do
-      "$S" run $T/$name.parquet --compare --cost $T/$name.cost.json --models $M --threads $THREADS \
+      "$S" run $T/$name.parquet --compare --cost $T/$name.cost.json "${ran[@]}" \
         --prompts "${PROMPTS:-20}" --budget "${TOKENS:-32}" --save $T/measured/compare-${name/\//-}.json \
         $(printf -- '--policy %s ' ${POLICIES:-fixed:2 beta_ts cost_ts})
     done ;;

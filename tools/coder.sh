@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# How traces/coder was made: BIN=.venv/bin tools/coder.sh STEP, or `make coder-STEP`: recordings, costs, compare of smollm2.sh.
+#
+# Recordings are float32: in bfloat16 a token depends on how many are written together. Costs and runs are bfloat16, the
+# dtype that pays on a CPU. Recordings take two hours of two cores, alone.
+set -euo pipefail
+export MODELS=models/coder TRACES=traces/coder DRAFTERS="model prompt_lookup suffix" RULES="${RULES:-greedy coupled}"
+export PER_TASK=22 BUDGET=192 DEPTH=12 DTYPE="${DTYPE:-bfloat16}" NAMES="${NAMES:-greedy/model}" PROMPTS=24
+export POLICIES="${POLICIES:-fixed:1 fixed:2 fixed:3 fixed:4 confidence:0.6 adaedl beta_ts cost_ts}"
+"$(dirname "$0")/smollm2.sh" "$@"
