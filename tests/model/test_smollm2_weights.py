@@ -56,22 +56,3 @@ def test_the_page_has_their_acceptance_on_the_exhibit(folder):
     assert f"on chat alone {(chat.run > 0).mean():.3f} of first tokens" in page
     rounds = len(replay(trace, fixed(5)))
     assert f"Chains of five commit {trace.rows / rounds:.2f} tokens a round" in page
-
-
-LONGER = {"glide": "glide-long", "early_exit": "early_exit-h200"}
-
-
-@pytest.mark.parametrize("drafter", LONGER)
-def test_a_longer_training_accepts_more_on_the_exhibit(drafter):
-    """Greedily, of five tokens from every position; by the card of a recording that is not kept."""
-    name = LONGER[drafter]
-    card = json.loads((EXHIBIT / "measured" / f"{name}-exhibit.json").read_text())
-    trained = json.loads((EXHIBIT / "drafters" / f"{name}.json").read_text())
-    assert (card["rule"], card["K"], card["rows"]) == ("greedy", 5, 9511)
-    assert card["drafter_sha256"] == trained.get("stored_sha256", trained["sha256"])
-    earlier = load_trace(EXHIBIT / "greedy" / f"{drafter}.parquet")
-    before, now = np.minimum(earlier.run, 5).mean(), card["mean_accepted_length"]
-    assert earlier.rows == card["rows"]
-    page = " ".join((ROOT / "docs" / "smollm2.md").read_text(encoding="utf-8").split())
-    assert now > 1.3 * before
-    assert f"{now:.3f} of five (`{drafter}`: {before:.3f})" in page
