@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Any
 
 LIBRARIES = (
     "numba", "pandas", "pyarrow.parquet", "scipy.stats", "matplotlib.figure",
@@ -99,7 +100,8 @@ class Outcome:
 def load_mutants(folder: Path) -> list[Mutant]:
     """The bugs of all files of a folder below tests/; MutantError for two of one name.
 
-    Tests are found by the names of their files, in whichever folder they are.
+    Tests are found by the names of their files, in whichever folder they are. A bug without tests
+    has those of the file that is named after its own: `test_x.py` of `x.py`.
     """
     tests = folder.resolve().parent
     found = {path.name: str(path.relative_to(tests.parent)) for path in tests.rglob("test_*.py")}
@@ -108,8 +110,11 @@ def load_mutants(folder: Path) -> list[Mutant]:
         file, colons, name = test.partition("::")
         return found.get(Path(file).name, file) + colons + name
 
+    def tests_of(file: str, bug: dict[str, Any]) -> tuple[str, ...]:
+        return tuple(map(located, bug.get("tests", [f"test_{Path(file).name}"])))
+
     mutants = [
-        Mutant(name, file=file, **{"new": ""} | bug | {"tests": tuple(map(located, bug["tests"]))})
+        Mutant(name, file=file, **{"new": ""} | bug | {"tests": tests_of(file, bug)})
         for path in sorted(folder.glob("*.toml"))
         for file, bugs in tomllib.loads(path.read_text(encoding="utf-8")).items()
         for name, bug in bugs.items()
