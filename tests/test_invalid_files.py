@@ -21,6 +21,7 @@ def test_invalid_cost_file_is_refused(input_folder, tmp_path, name):
 
 INVALID_PROMPTS = {
     "missing": (None, "cannot be read as prompts"),
+    "a folder": ("", "cannot be read as prompts"),
     "empty": (b"", "holds no prompt"),
     "blank": (b"\n \n\n", "holds no prompt"),
     "too long": (
@@ -48,13 +49,26 @@ INVALID_PROMPTS = {
         "x.jsonl line 2: expected a JSON object",
     ),
     "a NUL": (PROMPT_LINE + b"\0", "x.jsonl line 2: expected a JSON object"),
+    **{
+        rest: (PROMPT_LINE + b'{"task": "t", ' + rest + b"}", "line 2: expected a JSON object")
+        for rest in (
+            b'"turns": []',
+            b'"turns": "a"',
+            b'"turns": [5]',
+            b'"turns": ["fine", 5]',
+            b'"text": 5',
+            b'"text": null',
+        )
+    },
 }
 
 
 @pytest.mark.parametrize("kind", INVALID_PROMPTS)
 def test_invalid_prompts_are_refused(tmp_path, kind):
     content, words = INVALID_PROMPTS[kind]
-    if content is not None:
+    if content == "":
+        (tmp_path / "x.jsonl").mkdir()
+    elif content is not None:
         (tmp_path / "x.jsonl").write_bytes(content)
     refused(
         tmp_path, "record", "x.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2, words=words

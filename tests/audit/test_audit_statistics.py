@@ -329,23 +329,18 @@ def test_risk_is_shared_by_the_tests(drafter, tests):
     assert found.detectable_variation == checks.detectable_variation(40, 2, RISK / tests)
 
 
-@pytest.mark.parametrize("p_value, alarms", [(0.99, ("temperature",)), (1.01, ())])
-def test_temperature_is_tested_at_its_level(p_value, alarms):
+@pytest.mark.parametrize("p_value", [0.99, 1.01])
+def test_temperature_and_drafter_bias_are_tested_at_their_level(p_value):
     """The mean likelihood ratio is 1 / p, whatever the number of alternatives."""
-    level = RISK / 3
-    tilt = -math.log(p_value * level) / 40
-    found = checks.sampling_tests(statistics(halves(20, 20), tilt), None, RISK)
-    assert found.p_temperature == pytest.approx(p_value * level)
-    assert found.alarms == alarms
-
-
-@pytest.mark.parametrize("p_value, alarms", [(0.99, ("drafter bias",)), (1.01, ())])
-def test_drafter_bias_is_tested_at_its_level(p_value, alarms):
-    level = RISK / 4
-    tilt = -math.log(p_value * level) / 40
-    found = checks.sampling_tests(statistics(halves(20, 20)), bias(40, tilt), RISK)
-    assert found.p_bias == pytest.approx(p_value * level)
-    assert found.alarms == alarms
+    of_three, of_four = (p_value * RISK / tests for tests in (3, 4))
+    heated = statistics(halves(20, 20), -math.log(of_three) / 40)
+    found = checks.sampling_tests(heated, None, RISK)
+    assert found.p_temperature == pytest.approx(of_three)
+    assert found.alarms == (("temperature",) if p_value < 1 else ())
+    biased = bias(40, -math.log(of_four) / 40)
+    found = checks.sampling_tests(statistics(halves(20, 20)), biased, RISK)
+    assert found.p_bias == pytest.approx(of_four)
+    assert found.alarms == (("drafter bias",) if p_value < 1 else ())
 
 
 @pytest.mark.parametrize("n, bins", [(39, 1), (40, 2), (60, 3), (65, 3), (400, 20), (900, 20)])

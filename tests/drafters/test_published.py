@@ -120,18 +120,6 @@ def swap(name, make):
                 lambda w: w * float("nan"),
             )
         ),
-    ],
-)
-def test_mismatched_tensors_are_refused(tmp_path, change, words):
-    decoder = squared()
-    eagle_release(tmp_path, decoder)
-    edit(tmp_path, change)
-    refused(words, load, tmp_path, decoder)
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
         ({"hidden_size": 32}, "hidden_size 32, expected 16"),
         ({"num_attention_heads": 4}, "num_attention_heads 4, expected 2"),
         ({"num_key_value_heads": None}, "num_key_value_heads None, expected 1"),
@@ -148,10 +136,11 @@ def test_mismatched_tensors_are_refused(tmp_path, change, words):
         ({"rms_norm_eps": -1}, "cannot have"),
     ],
 )
-def test_mismatched_config_is_refused(tmp_path, changes, words):
+def test_mismatched_tensors_and_configs_are_refused(tmp_path, change, words):
+    """A change of the tensors, or entries of config.json."""
     decoder = squared()
     eagle_release(tmp_path, decoder)
-    configure(tmp_path, **changes)
+    edit(tmp_path, change) if callable(change) else configure(tmp_path, **change)
     refused(words, load, tmp_path, decoder)
 
 

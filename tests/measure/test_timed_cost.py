@@ -93,20 +93,15 @@ def test_seconds_are_scaled_to_the_typical_pace():
     assert taken(samples) == [2]
 
 
-def test_disturbed_blocks_count_where_there_are_no_others():
-    samples = paced([1.0, 2.0, 3.0], [1.0, 1.0, 1.0])
-    put(samples, Job(PLAIN), [(0, 9, 0, 0)], block=0)
-    assert estimate(samples.seconds(Job(PLAIN))).seconds == 9
-    put(samples, Job(PLAIN), [(0, 3, 0, 0)], block=1)
-    assert estimate(samples.seconds(Job(PLAIN))).seconds == 3
-
-
-def test_blocks_that_a_bootstrap_did_not_draw_do_not_count():
-    samples = paced([1.0], [1.0], [1.0])
-    put(samples, Job(PLAIN), [(0, 9, 0, 0)], block=0)
-    put(samples, Job(PLAIN), [(0, 3, 0, 0)], block=1)
-    samples.draws = np.array([0, 2, 1])
-    assert estimate(samples.seconds(Job(PLAIN))).seconds == 3
+def test_disturbed_and_undrawn_blocks_count_where_there_are_no_others():
+    """Blocks that a bootstrap did not draw; the control draws the other block alone."""
+    for blocks, draws in (([[1.0, 2.0, 3.0], [1.0, 1.0, 1.0]], None), ([[1.0]] * 3, [0, 2, 1])):
+        samples = paced(*blocks)
+        put(samples, Job(PLAIN), [(0, 9, 0, 0)], block=0)
+        assert estimate(samples.seconds(Job(PLAIN))).seconds == 9
+        put(samples, Job(PLAIN), [(0, 3, 0, 0)], block=1)
+        samples.draws = draws and np.array(draws)
+        assert estimate(samples.seconds(Job(PLAIN))).seconds == 3
 
 
 def test_drafts_behind_a_backlog_count_where_there_are_no_others():

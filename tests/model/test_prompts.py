@@ -112,36 +112,6 @@ def test_only_newlines_end_a_line(tmp_path):
     assert texts(path) == ["a\u2028b\x85c\u2029d", odd]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("not json", "[1]", '{"text": "no task"}', '{"task": "t"}'),
-        *(f'{{"task": "t", "turns": {turns}}}' for turns in ("[]", '"a"', "[5]", '["fine", 5]')),
-        *(f'{{"task": "t", "text": {text}}}' for text in ("5", "null")),
-    ],
-)
-def test_invalid_lines_are_refused(tmp_path, line):
-    path = written(tmp_path, {"task": "t", "text": "fine"}, line)
-    with pytest.raises(PromptError, match="line 2: expected a JSON object") as caught:
-        read_prompts(path, PLAIN, 100)
-    assert "\n" not in str(caught.value)
-
-
-def test_file_without_prompts_is_refused(tmp_path):
-    contents = (
-        (b"", "no prompt: expected"),
-        (b'{"task": "t", "text": "too long"}', "of 1 to 2 tokens"),
-    )
-    for content, what in contents:
-        (tmp_path / "p.jsonl").write_bytes(content)
-        with pytest.raises(PromptError, match=what):
-            read_prompts(tmp_path / "p.jsonl", PLAIN, 2)
-    (tmp_path / "latin.jsonl").write_bytes(b'{"task": "t", "text": "caf\xe9"}')
-    for path in (tmp_path / "nowhere.jsonl", tmp_path / "latin.jsonl", tmp_path):
-        with pytest.raises(PromptError, match="cannot be read as prompts"):
-            read_prompts(path, PLAIN, 100)
-
-
 def prompts_of(tasks):
     return [Prompt(str(i), task, "s", [1]) for i, task in enumerate(tasks)]
 

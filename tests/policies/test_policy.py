@@ -207,7 +207,7 @@ def _half(params, state, slot, features, u):
 
 
 def _drops(params, state, slot, features, u):
-    return slot == 0, False
+    return slot < params[0], False
 
 
 def _drops_later(params, state, slot, features, u):
@@ -219,17 +219,18 @@ TOLD = (("probability", "confidence"), ("confidence", "confidence"))
 
 def test_stepper_refuses_anticipating_policies_under_rejection():
     """Declared: at once. Undeclared: at the moment it drops a token that it could see.
-    Elsewhere, and where it looks at q alone: never.
+    Elsewhere, where it looks at q alone, and at slot 0, where plain decoding drops nothing: never.
     """
-    sees = Policy("sees", _drops, _quiet, reads=("probability",))
-    for drawn in (False, True):
+    for drawn, length in ((False, 1), (True, 0), (True, 1)):
+        sees = Policy("sees", _drops, _quiet, (length,), reads=("probability",))
         stepper = Stepper(sees, 4, 0, COST, TOLD)
         stepper.unforeseeing(drawn)
         stepper.begin(0)
-        assert stepper.ask(0) == (True, True)
-        stepper.see(0, np.array([9, 9], np.uint8))
-        if not drawn:
-            assert stepper.ask(1) == (False, False)
+        for slot in range(length):
+            assert stepper.ask(slot) == (True, True)
+            stepper.see(slot, np.array([9, 9], np.uint8))
+        if not (drawn and length):
+            assert stepper.ask(length) == (False, False)
             continue
         with pytest.raises(
             PolicyError, match="'sees' drops a drawn token by which token it is"
@@ -239,7 +240,7 @@ def test_stepper_refuses_anticipating_policies_under_rejection():
     with pytest.raises(PolicyError, match="drops a drawn token"):
         Stepper(Policy("says so", _more, _quiet, anticipates=True), 4, 0, COST).unforeseeing(True)
     for reads in ((), ("confidence",)):
-        policy = Policy("q alone", _drops, _quiet, reads=reads)
+        policy = Policy("q alone", _drops, _quiet, (1,), reads=reads)
         stepper = Stepper(policy, 4, 0, COST, TOLD)
         stepper.unforeseeing(True)
         stepper.begin(0)
@@ -355,27 +356,6 @@ def test_features_of_the_last_round_are_gone():
     stepper.end(1, 1, 0)
     stepper.ask(0)
     assert np.isnan(stepper._state[0])
-
-
-def _drops_behind(params, state, slot, features, u):
-    return slot < params[0], False
-
-
-@pytest.mark.parametrize("length, refused", [(0, False), (1, True)])
-def test_drawn_tokens_are_not_dropped_by_what_they_are(length, refused):
-    """Plain decoding drops nothing, so a policy that stops at slot 0 is served."""
-    policy = Policy("drops", _drops_behind, _quiet, (length,), reads=("probability",))
-    stepper = Stepper(policy, 3, 0, PRICED, (("probability", "confidence"),))
-    stepper.unforeseeing(True)
-    stepper.begin(0)
-    for slot in range(length):
-        assert stepper.ask(slot) == (True, True)
-        stepper.see(slot, [100])
-    if refused:
-        with pytest.raises(PolicyError, match="drops a drawn token by which token it is"):
-            stepper.ask(length)
-    else:
-        assert stepper.ask(length) == (False, False)
 
 
 def _draws(params, state, slot, features, u):

@@ -59,6 +59,7 @@ def test_sequences_of_other_prompts_are_added(tmp_path):
         ({"record_settings": Settings(4, 8, RULES["coupled"], (4,))}, "end_tokens"),
         ({"record_settings": Settings(4, 8, RULES["greedy"], END)}, "rule"),
         ({"record_settings": Settings(4, 8, OTHER_SEED, END)}, "seed"),
+        ({"record_settings": Settings(4, 8, RULES["coupled"], END, batch=2)}, "batch"),
         ({"device": "another GPU"}, "device"),
         ({"target": "toy/2"}, "target"),
     ],
@@ -127,10 +128,3 @@ def test_probabilities_of_the_rejection_rule_are_cached(tmp_path, monkeypatch):
     recorded(tmp_path / "a.parquet", "eagle", rejection, cache)
     monkeypatch.setattr(recorder, "target_sequence", lambda *_: pytest.fail("the target ran again"))
     assert recorded(tmp_path / "b.parquet", "medusa", rejection, cache) == plain
-
-
-def test_cache_of_another_batch_is_refused(tmp_path):
-    coupled, cache = Settings(4, 8, RULES["coupled"], END), tmp_path / "cache.json"
-    recorded(tmp_path / "a.parquet", record_settings=coupled, cache=cache)
-    with pytest.raises(RecordError, match="made with another batch"):
-        recorded(tmp_path / "b.parquet", record_settings=replace(coupled, batch=2), cache=cache)

@@ -144,19 +144,14 @@ def test_wrong_address_is_one_line(recording, address, words, monkeypatch):
     refused(recording, "sweep", "a.parquet", *options, words=words)
 
 
-def test_missing_package_is_one_line(recording, monkeypatch):
+def test_missing_package_and_kept_results_beside_a_cluster_are_refused(recording, monkeypatch):
+    asked = "sweep", "a.parquet", "--policy", "fixed:1", "--cluster", NOBODY
+    refused(recording, *asked, "--keep", "kept", words="leave out --jobs and --keep")
     monkeypatch.setitem(sys.modules, "distributed", None)
     words = (
         f"a sweep on {NOBODY} needs Dask, which is not installed: pip install 'simspec[cluster]'"
     )
-    options = "--policy", "fixed:1", "--cluster", NOBODY
-    refused(recording, "sweep", "a.parquet", *options, words=words)
-
-
-def test_kept_results_beside_a_cluster_are_refused(recording):
-    words = "leave out --jobs and --keep"
-    options = "--policy", "fixed:1", "--cluster", NOBODY, "--keep", "kept"
-    refused(recording, "sweep", "a.parquet", *options, words=words)
+    refused(recording, *asked, words=words)
 
 
 def test_dask_is_imported_only_where_it_is_asked_for():

@@ -211,28 +211,21 @@ def alternating():
     return replace(trace, run=np.where(sequence % 2, 0, trace.run).astype(np.uint8), meta=meta)
 
 
-def test_a_length_is_taken_from_the_other_half():
-    trace = alternating()
-    figures, chosen, _ = fit_length(trace, FLAT, fixed, None)
-    shortest, longest = (fit_length(trace, FLAT, fixed, k)[0] for k in (1, 4))
-    assert chosen == "k=4 / k=1"
-    assert figures[1::2].tolist() == longest[1::2].tolist()
-    assert figures[::2].tolist() == shortest[::2].tolist()
-    assert shortest.tolist() != longest.tolist()
-
-
-def test_a_policy_is_fitted_on_the_half_that_does_not_judge_it():
-    """It drafts four tokens where it is fitted on prompt 0, else one."""
+def test_lengths_and_policies_are_fitted_on_the_half_that_does_not_judge_them():
+    """The policy drafts four tokens where it is fitted on prompt 0, else one."""
     trace = alternating()
 
     def policy_of(sequences):
         k = 4 if 0 in sequences else 1
         return DeferredPolicy(f"fitted:{k}", lambda trace, cost: fixed(k))
 
-    figures, *_ = fit_tree(trace, FLAT, policy_of)
+    of_length, chosen, _ = fit_length(trace, FLAT, fixed, None)
+    assert chosen == "k=4 / k=1"
     shortest, longest = (fit_length(trace, FLAT, fixed, k)[0] for k in (1, 4))
-    assert figures[1::2].tolist() == longest[1::2].tolist()
-    assert figures[::2].tolist() == shortest[::2].tolist()
+    assert shortest.tolist() != longest.tolist()
+    for figures in (of_length, fit_tree(trace, FLAT, policy_of)[0]):
+        assert figures[1::2].tolist() == longest[1::2].tolist()
+        assert figures[::2].tolist() == shortest[::2].tolist()
 
 
 @pytest.mark.parametrize("sequences", [2, 5])

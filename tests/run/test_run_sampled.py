@@ -89,17 +89,13 @@ def checked(pair, drafting, monkeypatch=None, draws=None):
     return check_rounds(rounds_of(own, ran), own, settings, trace)
 
 
-def test_control_altered_acceptance_is_detected(monkeypatch):
-    _, pair = recording("model")
-    tests = checked(pair, pair, monkeypatch, Doubtful)
-    assert "rounds" in tests.alarms
-    assert tests.rounds > tests.replayed
-
-
-def test_control_a_drafter_of_another_temperature_is_detected():
+def test_control_altered_acceptance_and_another_temperature_are_detected(monkeypatch):
     _, pair = recording("model")
     heated = replace(pair, drafter=Heated(pair.drafter.lm))
     assert "rounds" in checked(pair, heated).alarms
+    tests = checked(pair, pair, monkeypatch, Doubtful)
+    assert "rounds" in tests.alarms
+    assert tests.rounds > tests.replayed
 
 
 def test_control_p_and_q_swapped_are_detected(monkeypatch):

@@ -38,20 +38,18 @@ def refused_undecoded(path, monkeypatch, words):
     assert "NoneType" not in str(error.value)
 
 
-def test_rows_that_the_file_cannot_hold_are_refused(tmp_path, monkeypatch, parts):
-    rows = MOST_BYTES // 4 + 1
-    table = pa.table({"token": pa.array(np.zeros(rows, np.int32))})
-    path = written(tmp_path / "x.parquet", table, parts[1], use_dictionary=True)
-    refused_undecoded(path, monkeypatch, f"{rows} rows of 4 bytes")
-
-
-def test_wide_values_are_refused(tmp_path, monkeypatch, parts):
-    width = (MOST_BYTES >> 10) + 1
+def test_rows_that_the_file_cannot_hold_and_wide_values_are_refused(tmp_path, monkeypatch, parts):
+    rows, width = MOST_BYTES // 4 + 1, (MOST_BYTES >> 10) + 1
     rank = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(width), 1 << 10, [None, pa.py_buffer(bytes(width << 10))]
     )
-    path = written(tmp_path / "x.parquet", pa.table({"rank": rank}), parts[1])
-    refused_undecoded(path, monkeypatch, f"{1 << 10} rows of {width} bytes")
+    for name, column, words in (
+        ("token", pa.array(np.zeros(rows, np.int32)), f"{rows} rows of 4 bytes"),
+        ("rank", rank, f"{1 << 10} rows of {width} bytes"),
+    ):
+        table = pa.table({name: column})
+        path = written(tmp_path / "x.parquet", table, parts[1], use_dictionary=name == "token")
+        refused_undecoded(path, monkeypatch, words)
 
 
 @pytest.mark.parametrize(
