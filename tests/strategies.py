@@ -66,16 +66,19 @@ def traces(draw, max_K=6, max_rows=10, max_sequences=4, optional=True):
 
 
 @st.composite
-def costs(draw, K=6):
+def costs(draw, K=6, nodes=0):
+    """Of chains of K tokens; of trees of so many nodes too, where more than none."""
     times = st.integers(0, 64).map(
         lambda n: n / 64
     )  # exact in binary, so that sums of two orders agree
     steps = draw(st.lists(times, min_size=K, max_size=K))
-    verify = draw(st.lists(times.map(lambda t: t + 0.25), min_size=K + 1, max_size=K + 1))
+    rows = (nodes or K) + 1
+    verify = draw(st.lists(times.map(lambda t: t + 0.25), min_size=rows, max_size=rows))
     catch_up = draw(st.lists(times, min_size=0, max_size=3))
     return CostModel(
-        np.cumsum([0.0, *steps]), verify, [0.0, *catch_up], overhead=draw(times), baseline=1.0
-    )
+        np.cumsum([0.0, *steps]), verify, [0.0, *catch_up], overhead=draw(times), baseline=1.0,
+        node=draw(times) if nodes else 0.0,
+    )  # fmt: skip
 
 
 def _nosy_more(params, state, slot, features, u):

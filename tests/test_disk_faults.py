@@ -32,15 +32,24 @@ def failed_in_one_line(server, code):
     return server.error.splitlines()[-1]
 
 
-@pytest.mark.parametrize("most_bytes", [0, 300, 1500])
-def test_recording_on_a_full_disk_goes_on_later(server, tmp_path, whole, most_bytes):
-    """No file may be larger; settings and shards are larger."""
+@pytest.mark.parametrize("most_bytes, share", [
+    (0, None), (300, None), (1500, None), (None, 0.0), (None, 0.4), (None, 0.8),
+])  # fmt: skip
+def test_recording_goes_on_after_a_full_disk_or_a_read_only_folder(
+    server, tmp_path, whole, most_bytes, share
+):
+    """No file may be larger, settings and shards are; or the folder is read-only from a moment."""
     folder = prompts(tmp_path, 2)
-    line = failed_in_one_line(server, server(folder, ARGUMENTS, most_bytes=most_bytes)[0])
-    assert "free some space, and give the same command again" in line
-    assert ".parts/" in line
-    assert not (folder / "x.parquet").exists()
-    assert not list(folder.rglob(".*.part"))
+    fault = {"most_bytes": most_bytes} if share is None else {"seal_at": 1 + int(share * whole[1])}
+    line = failed_in_one_line(server, server(folder, ARGUMENTS, **fault)[0])
+    if share is None:
+        assert "free some space, and give the same command again" in line
+        assert ".parts/" in line
+        assert not (folder / "x.parquet").exists()
+        assert not list(folder.rglob(".*.part"))
+    else:
+        assert "Read-only file system" in line
+        assert not (folder / "x.parquet").exists() or rows(folder / "x.parquet") == whole[0]
     assert server(folder, ARGUMENTS)[0] == 0
     assert rows(folder / "x.parquet") == whole[0]
 
@@ -62,18 +71,6 @@ def test_disk_that_fills_before_the_last_file_loses_no_shard(server, tmp_path, w
     largest = max(map(len, held.values()))
     failed_in_one_line(server, server(folder, ARGUMENTS, most_bytes=largest + 1)[0])
     assert shards(folder) == held
-    assert server(folder, ARGUMENTS)[0] == 0
-    assert rows(folder / "x.parquet") == whole[0]
-
-
-@pytest.mark.parametrize("share", [0.0, 0.4, 0.8])
-def test_folder_that_becomes_read_only_while_recording(server, tmp_path, whole, share):
-    folder = prompts(tmp_path, 2)
-    moment = 1 + int(share * whole[1])
-    line = failed_in_one_line(server, server(folder, ARGUMENTS, seal_at=moment)[0])
-    assert "Read-only file system" in line
-    if (folder / "x.parquet").exists():
-        assert rows(folder / "x.parquet") == whole[0]
     assert server(folder, ARGUMENTS)[0] == 0
     assert rows(folder / "x.parquet") == whole[0]
 

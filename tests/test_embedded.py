@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 from loaded_pairs import together
-from toy_lm import POLICIES, policy_from, run_all
+from toy_lm import POLICIES, learn_nothing, policy_from, run_all
 
 from real.decode.features import PREDICTOR_NAMES as NAMES_LEARNT
 from real.decode.features import drafter_features
@@ -37,12 +37,9 @@ def _surer(params, state, slot, features, u):
     return slot == 0 or features[slot - 1, 0] >= params[0], True
 
 
-def _ignore(params, state, computed, drafted, accepted, features, cost):
-    pass
-
-
 LEARNT = [
-    Policy(f"{name}:0.6", _surer, _ignore, params=(0.6,), reads=(name,)) for name in NAMES_LEARNT
+    Policy(f"{name}:0.6", _surer, learn_nothing, params=(0.6,), reads=(name,))
+    for name in NAMES_LEARNT
 ]
 
 

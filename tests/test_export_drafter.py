@@ -1,12 +1,8 @@
 """Drafters written for engines: read back they draft the same, and the rest is refused by name."""
 
 import json
-import os
 import shutil
-import sys
 from dataclasses import replace
-from importlib.util import module_from_spec, spec_from_file_location
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,13 +12,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from served_drafters import CONTEXT, DRAFT_TOKENS, END, SHAPE, VOCAB, make_world, random_prompts
 from shell import command, refused
+from test_engine_workers import vllm_worker
 from toy_checkpoint import qwen2_checkpoint
 from toy_lm import NEW
 from transformers import AutoModelForCausalLM
 
 from real.drafters import BUILTIN
 from real.engines import RELEASED, EngineSettings, ModelDraft
-from real.engines.adapter import WORKERS, served_form
+from real.engines.adapter import served_form
 from real.engines.export_drafter import SERVED, UNSERVED, drafter_of, export_drafter
 from real.model.draft_head import DraftVocabularyHead
 
@@ -291,23 +288,14 @@ def test_what_vllm_would_load_wrongly_does_not_start(world, written, tmp_path):
 
 
 def test_the_worker_gives_vllm_that_method(world, written):
-    worker = module_of("vllm_worker")
-    for case in ("model", "eagle", "medusa"):
-        settings = EngineSettings(world.target, ModelDraft(3, written[case][2]), batch=2)
-        options, engine = RELEASED["vllm"].start(settings), object.__new__(worker.VllmEngine)
-        engine.options, engine.draft = options, options["draft"]
-        config = engine._speculation()
-        assert config["method"] == {"model": "draft_model"}.get(case, case)
-        assert config["model"] == str(written[case][2])
-        assert config["num_speculative_tokens"] == 3
-        scheduled = config.get("num_speculative_tokens_per_batch_size")
-        assert scheduled == (None if case == "medusa" else [(1, 2, 3)])
-
-
-def module_of(name):
-    """A worker's file as a module; vLLM itself is imported by its functions only."""
-    with patch.dict(os.environ), patch.object(sys, "path", [str(WORKERS), *sys.path]):
-        spec = spec_from_file_location(name, WORKERS / f"{name}.py")
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module
+    with vllm_worker("vllm") as vllm:
+        for case in ("model", "eagle", "medusa"):
+            settings = EngineSettings(world.target, ModelDraft(3, written[case][2]), batch=2)
+            options, engine = RELEASED["vllm"].start(settings), object.__new__(vllm.VllmEngine)
+            engine.options, engine.draft = options, options["draft"]
+            config = engine._speculation()
+            assert config["method"] == {"model": "draft_model"}.get(case, case)
+            assert config["model"] == str(written[case][2])
+            assert config["num_speculative_tokens"] == 3
+            scheduled = config.get("num_speculative_tokens_per_batch_size")
+            assert scheduled == (None if case == "medusa" else [(1, 2, 3)])

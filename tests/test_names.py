@@ -83,22 +83,15 @@ def test_pictures_of_hostile_names_are_drawn(folder):
     assert (folder / "a.png").stat().st_size > 1000
 
 
-def test_csv_holds_no_formula_and_no_control_character(folder):
-    simspec(
-        "sweep", "t.parquet", "--policy", "fixed:1", "--by", "task", "--out", "o.csv", cwd=folder
-    )
+def test_csv_holds_no_formula_nor_control_character_and_json_names_as_they_are(folder):
+    asked = "sweep", "t.parquet", "--policy", "fixed:1", "--by", "task", "--out", "o.csv", "--json"
+    out, _ = simspec(*asked, cwd=folder)
+    assert {row["group"] for row in json.loads(out)["rows"]} == set(HOSTILE)
     text = (folder / "o.csv").read_text()
     assert not UNSAFE.search(text)
     groups = {row["group"] for row in csv.DictReader(text.splitlines())}
     assert groups == set(map(csv_text, HOSTILE))
     assert not any(group.startswith(("=", "+", "-", "@")) for group in groups)
-
-
-def test_json_keeps_names_as_they_are(folder):
-    out, _ = simspec(
-        "sweep", "t.parquet", "--policy", "fixed:1", "--by", "task", "--json", cwd=folder
-    )
-    assert {row["group"] for row in json.loads(out)["rows"]} == set(HOSTILE)
 
 
 class Elements(HTMLParser):

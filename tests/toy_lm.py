@@ -220,14 +220,14 @@ def _go(params, state, slot, features, u):
     return u < params[0], u < params[1]
 
 
-def _ignore(params, state, computed, drafted, accepted, features, cost):
+def learn_nothing(params, state, computed, drafted, accepted, features, cost):
     pass
 
 
 def at_random(go: float, keep: float) -> Policy:
     """Continues, and drops what it computed, at random: it takes every branch of the loop."""
     return Policy(
-        f"random:{go},{keep}", _go, _ignore, params=(go, go + keep * (1 - go)), random=True
+        f"random:{go},{keep}", _go, learn_nothing, params=(go, go + keep * (1 - go)), random=True
     )
 
 

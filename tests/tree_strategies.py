@@ -70,19 +70,6 @@ def recordings(draw, **options):
     return ranked(draw(traces(**options)), draw(st.integers(0, 2**32)))
 
 
-@st.composite
-def prices(draw, K=6):
-    times = st.integers(0, 64).map(lambda n: n / 64)  # exact in binary
-    steps = draw(st.lists(times, min_size=K, max_size=K))
-    verify = draw(st.lists(times, min_size=MAX_NODES + 1, max_size=MAX_NODES + 1))
-    catch_up = draw(st.lists(times, min_size=0, max_size=3))
-    draft = np.cumsum([0.0, *steps])
-    return CostModel(
-        draft, np.array(verify) + 0.25, [0.0, *catch_up], overhead=draw(times), baseline=1.0,
-        node=draw(times)
-    )  # fmt: skip
-
-
 def example(K=4, prompts=12, **options):
     trace = synthetic.iid(0.6, prompts, 30, K, seed=3, confidence=True)
     return ranked(trace, 1, **options)

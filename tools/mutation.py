@@ -101,7 +101,7 @@ def load_mutants(folder: Path) -> list[Mutant]:
     """The bugs of all files of a folder below tests/; MutantError for two of one name.
 
     Tests are found by the names of their files, in whichever folder they are. A bug without tests
-    has those of the file that is named after its own: `test_x.py` of `x.py`.
+    has those of its file's table, else of the file named after its own: `test_x.py` of `x.py`.
     """
     tests = folder.resolve().parent
     found = {path.name: str(path.relative_to(tests.parent)) for path in tests.rglob("test_*.py")}
@@ -110,14 +110,16 @@ def load_mutants(folder: Path) -> list[Mutant]:
         file, colons, name = test.partition("::")
         return found.get(Path(file).name, file) + colons + name
 
-    def tests_of(file: str, bug: dict[str, Any]) -> tuple[str, ...]:
-        return tuple(map(located, bug.get("tests", [f"test_{Path(file).name}"])))
+    def tests_of(file: str, bugs: dict[str, Any], bug: dict[str, Any]) -> tuple[str, ...]:
+        of_file = bugs.get("tests", [f"test_{Path(file).name}"])
+        return tuple(map(located, bug.get("tests", of_file)))
 
     mutants = [
-        Mutant(name, file=file, **{"new": ""} | bug | {"tests": tests_of(file, bug)})
+        Mutant(name, file=file, **{"new": ""} | bug | {"tests": tests_of(file, bugs, bug)})
         for path in sorted(folder.glob("*.toml"))
         for file, bugs in tomllib.loads(path.read_text(encoding="utf-8")).items()
         for name, bug in bugs.items()
+        if name != "tests"
     ]
     names = [mutant.name for mutant in mutants]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -24,7 +24,7 @@ from enumerated_world import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_lm import at_random, toy_decoder
+from toy_lm import at_random, learn_nothing, toy_decoder
 
 from real.decode import verify
 from real.decode.loop import decode
@@ -247,11 +247,7 @@ def _stops_at_the_unlikely(params, state, slot, features, u):
     return slot < 2 and (slot == 0 or features[slot - 1, 0] >= params[0]), True
 
 
-def _ignore(params, state, computed, drafted, accepted, features, cost):
-    pass
-
-
-ANTICIPATING = Policy("drops", _drops_the_unlikely, _ignore, (0.4,), reads=("probability",))
+ANTICIPATING = Policy("drops", _drops_the_unlikely, learn_nothing, (0.4,), reads=("probability",))
 
 
 def texts_of(world, rule, policy, length, seed=0):
@@ -275,7 +271,7 @@ def test_anticipating_policies_change_the_distribution_and_are_refused(monkeypat
 def test_stopping_after_the_seen_token_keeps_the_distribution():
     """HuggingFace's confidence threshold reads q of the drawn token and submits it: nothing is
     dropped."""
-    policy = Policy("stops", _stops_at_the_unlikely, _ignore, (0.4,), reads=("probability",))
+    policy = Policy("stops", _stops_at_the_unlikely, learn_nothing, (0.4,), reads=("probability",))
     world, rule = World(3, 3, 0.2), Rule("rejection")
     assert off(texts_of(world, rule, policy, 3), world.true(rule, 3)) < EXACT
 

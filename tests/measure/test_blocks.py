@@ -42,16 +42,13 @@ def orders(seen, turns):
     return {tuple(row) for row in rows.tolist()}
 
 
-def test_jobs_of_the_loop_are_shuffled():
+def test_jobs_of_the_loop_and_tree_widths_are_shuffled():
     block, seen = object.__new__(LoopBlock), []
     block.jobs = [Job(FIXED, size) for size in range(1, COUNT + 1)]
     block.one_by_one, block.target = True, toy_pair("prompt_lookup")[0]
     block._sequence = lambda units, retries, counted: seen.extend(u.size for (u,) in units)
     block.run(np.random.default_rng(0), 4, True, 0.0)
     assert len(orders(seen, 4)) == 4
-
-
-def test_tree_widths_are_shuffled():
     block, seen = object.__new__(TreeWidthBlock), []
     block.trees = {Job(WIDTH, size): None for size in range(1, COUNT + 1)}
     block._draft = lambda job, rounds, counted: seen.append(job.size)

@@ -173,16 +173,13 @@ def test_sequence_beyond_the_window_is_refused(folder):
         target.verify(tokens[19:], [-1])
 
 
-def test_broken_config_is_refused(folder):
-    (folder / "config.json").write_text('{"model_type": ')
-    refused("JSON", load_decoder, folder)
-
-
-@pytest.mark.parametrize("left", [0, 5, 300, -1])
-def test_truncated_weights_are_refused(folder, left):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:left])
-    refused("cannot be loaded", load_decoder, folder)
+@pytest.mark.parametrize("file, left, words", [
+    ("config.json", 20, "JSON"),
+    *(("model.safetensors", left, "cannot be loaded") for left in (0, 5, 300, -1)),
+])  # fmt: skip
+def test_truncated_files_are_refused(folder, file, left, words):
+    (folder / file).write_bytes((folder / file).read_bytes()[:left])
+    refused(words, load_decoder, folder)
 
 
 class Bomb:
@@ -205,20 +202,14 @@ def test_pickle_is_refused_unopened(folder):
     assert mark.exists()
 
 
-@pytest.mark.parametrize(
-    "changes", [dict(qkv_bias=True), dict(qk_norm=True), dict(output_bias=True)]
-)
-def test_save_refuses_configs_beyond_llama(tmp_path, changes):
-    with pytest.raises(WeightsError):
-        save_decoder(decoder_of(**changes), tmp_path, end_token=3, context=64)
-    assert not (tmp_path / "model.safetensors").exists()
-
-
-def test_save_refuses_stretched_rotations(tmp_path):
+@pytest.mark.parametrize("changes", [{"qkv_bias": True}, {"qk_norm": True}, {"output_bias": True}])
+def test_save_refuses_configs_beyond_llama_and_stretched_rotations(tmp_path, changes):
     plain = decoder_of()
     stretched = Decoder(plain.config, frequencies(plain.config) / 2)
-    with pytest.raises(WeightsError):
-        save_decoder(stretched, tmp_path, end_token=3, context=64)
+    for decoder in (decoder_of(**changes), stretched):
+        with pytest.raises(WeightsError):
+            save_decoder(decoder, tmp_path, end_token=3, context=64)
+        assert not (tmp_path / "model.safetensors").exists()
 
 
 def test_drafter_with_another_vocabulary_is_refused(folder):

@@ -32,16 +32,11 @@ def compiled():
     return function(21), bool(function.stats.cache_hits)
 
 
-def test_code_is_read_from_the_cache(tmp_path, monkeypatch):
+def test_code_is_read_from_the_cache_or_compiled_anew_without_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
-    assert compiled() == (42, False)
-    assert compiled() == (42, True)
-
-
-def test_without_a_cache_folder_code_is_compiled_anew(monkeypatch):
+    assert [compiled(), compiled()] == [(42, False), (42, True)]
     monkeypatch.setattr(caching.CompileResultCacheImpl, "_locator_classes", [])
-    assert compiled() == (42, False)
-    assert compiled() == (42, False)
+    assert [compiled(), compiled()] == [(42, False)] * 2
 
 
 def test_a_damaged_index_costs_one_compilation(tmp_path, monkeypatch):

@@ -128,17 +128,13 @@ def test_a_line_beyond_the_limit_is_not_kept():
     assert len(started._received) <= LONGEST_LINE + (1 << 20)
 
 
-def test_a_closed_output_is_noticed_while_the_process_runs():
+@pytest.mark.parametrize(
+    "fault, words", [("close", "has closed its"), ("twice", "has finished before")]
+)
+def test_a_closed_output_and_a_request_that_finishes_twice_are_refused(fault, words):
+    """The process that has closed its output still runs."""
     patience = replace(QUICK, end=0.2)
-    with (
-        worker("close", 1, patience) as started,
-        pytest.raises(EngineError, match="has closed its"),
-    ):
-        converse(started, [])
-
-
-def test_a_request_that_finishes_twice_is_refused():
-    with worker("twice", 1) as started, pytest.raises(EngineError, match="has finished before"):
+    with worker(fault, 1, patience) as started, pytest.raises(EngineError, match=words):
         converse(started, [])
 
 

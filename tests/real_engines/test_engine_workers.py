@@ -6,6 +6,7 @@ The records are of SmolLM2-135M, float32, n-gram drafts of K = 3 (tests/engine_f
 import json
 import os
 import sys
+from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,12 +178,17 @@ def test_folders_are_refused_where_gguf_files_are_read(tmp_path, gguf):
     assert RELEASED[name].start(EngineSettings(gguf))["draft"] is None
 
 
+@contextmanager
+def vllm_worker(name):
+    """A worker of vLLM; its environment variables and modules' folder are taken back."""
+    with patch.dict(os.environ), patch.object(sys, "path", [str(WORKERS), *sys.path]):
+        yield worker(name)
+
+
 @pytest.fixture
-def vllm(monkeypatch):
-    """vLLM's worker; its environment variables are taken back."""
-    monkeypatch.setattr(sys, "path", [str(WORKERS), *sys.path])
-    with patch.dict(os.environ):
-        yield worker("vllm")
+def vllm():
+    with vllm_worker("vllm") as found:
+        yield found
 
 
 def lengths_set(vllm, options, k, force=None):

@@ -1,21 +1,19 @@
 """Costs of shapes: the bundled H200 table, its 18 measured speedups, and steps as costs."""
 
 import json
-import os
 import sys
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 from shell import simspec
-from test_engine_workers import worker
+from test_engine_workers import vllm_worker
 
 from real.engines import EngineError, Finished, Ready, Worker
-from real.engines.adapter import WORKERS, Environment
+from real.engines.adapter import Environment
 from real.engines.shapes import (
     Shape,
     ShapePlan,
@@ -430,10 +428,9 @@ def test_conversations_with_released_versions_become_a_cost_table(path):
 
 
 @pytest.fixture
-def shapes_worker(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(WORKERS), *sys.path])
-    with patch.dict(os.environ):
-        yield worker("vllm_shapes")
+def shapes_worker():
+    with vllm_worker("vllm_shapes") as found:
+        yield found
 
 
 def scripted(module, steps, k=2):

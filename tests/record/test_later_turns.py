@@ -218,20 +218,21 @@ def test_a_checkpoint_needs_no_generation_config(folder):
     assert end_tokens(TINY / "target", 4096) == (0,)
 
 
-@pytest.mark.parametrize("value", [VOCAB, -1, [3, 99], True, 2.5, "3", "x" * 5000])
-def test_an_end_token_outside_the_vocabulary_is_refused(folder, value):
-    generate(folder, value)
-    with pytest.raises(WeightsError, match="eos_token_id in generation_config.json is") as caught:
+@pytest.mark.parametrize("content", [
+    *(VOCAB, -1, [3, 99], True, 2.5, "3", "x" * 5000),  # end tokens outside the vocabulary
+    *(b"", b"[1]", b'{"eos_token_id": ', b"3", b"\xff"),  # files that are damaged
+])  # fmt: skip
+def test_end_tokens_outside_the_vocabulary_and_damaged_files_are_refused(folder, content):
+    damaged, words = isinstance(content, bytes), "eos_token_id in generation_config.json is"
+    generate(folder, content if not damaged else 3)
+    if damaged:
+        (folder / "generation_config.json").write_bytes(content)
+    with pytest.raises(
+        WeightsError, match="is no generation config" if damaged else words
+    ) as caught:
         end_tokens(folder, VOCAB)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000
-
-
-@pytest.mark.parametrize("content", ["", "[1]", '{"eos_token_id": ', "3", "\xff"])
-def test_a_damaged_generation_config_is_refused(folder, content):
-    (folder / "generation_config.json").write_bytes(content.encode("latin-1"))
-    with pytest.raises(WeightsError, match="is no generation config"):
-        end_tokens(folder, VOCAB)
 
 
 def test_a_recording_ends_at_the_tokens_of_the_generation_config(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shell import refused
 from test_features import read_features
+from test_sequence_cache import recorded
 from toy_lm import DRAFTERS, END, RULES, ToyPairs, toy_pair, toy_prompts, toy_recording
 
 from real.decode.features import drafter_features
@@ -20,12 +22,11 @@ from real.measure import MeasureSettings
 from real.measure.price import measure
 from real.pair import TINY
 from real.prompts import Prompt
-from real.record import RecordError, RecordingFiles, Settings, record
+from real.record import RecordError, Settings
 from real.record import recorder as module
 from real.record.recorder import record_sequence
 from real.record.rows import record_stepwise
 from real.record.sequences import target_sequence
-from real.record.settings import describe
 from real.sampling import Rule, margin
 from simspec import load_trace
 from simspec.trace.quantization import encode_margin
@@ -178,28 +179,22 @@ def test_rows_equal_full_forward_passes(rule):
     assert scored > 20
 
 
-def _prompts(count):
-    return [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-
-
-def _record(out, count=7, record_settings=None, drafter=None, **options):
-    target, toy_drafter = PAIRS["model"]
-    record_settings = record_settings or Settings(4, 8, RULES["coupled"], END)
-    drafter = drafter or toy_drafter
-    meta = describe("toy", drafter, record_settings, _prompts(count), "", "cpu", torch.float64)
-    files = RecordingFiles(out, shard_size=2)
-    return record(target, drafter, record_settings, _prompts(count), files, meta, **options)
+_record = partial(
+    recorded,
+    name="model",
+    prompts=[Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(7))],
+)
 
 
 def test_killed_recording_continues_at_its_last_shard(tmp_path, monkeypatch):
     whole = _record(tmp_path / "whole.parquet")
-    recorded = []
+    begun = []
 
     def counted(target, drafter, record_settings, prompt, sequence, *rest):
-        if len(recorded) == 5:
-            recorded.append(None)
+        if len(begun) == 5:
+            begun.append(None)
             raise KeyboardInterrupt
-        recorded.append(sequence)
+        begun.append(sequence)
         return record_sequence(target, drafter, record_settings, prompt, sequence)
 
     monkeypatch.setattr(module, "record_sequence", counted)
@@ -208,7 +203,7 @@ def test_killed_recording_continues_at_its_last_shard(tmp_path, monkeypatch):
         _record(out)
     assert not out.exists()
     resumed = _record(out)
-    assert recorded == [0, 1, 2, 3, 4, None, 4, 5, 6]  # the unfinished shard is recorded again
+    assert begun == [0, 1, 2, 3, 4, None, 4, 5, 6]  # the unfinished shard is recorded again
     assert resumed == whole == load_trace(out)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["killed.parquet", "whole.parquet"]
 
@@ -220,16 +215,6 @@ def test_other_settings_are_refused(tmp_path, monkeypatch):
         _record(out)
     with pytest.raises(RecordError, match="other settings"):
         _record(out, record_settings=Settings(4, 9, RULES["coupled"], END))
-
-
-def test_drafter_with_history_is_refused():
-    class Pool(Silent):
-        history_free = False
-
-    target, _ = PAIRS["model"]
-    record_settings = Settings(4, 8, RULES["greedy"], END)
-    with pytest.raises(RecordError, match="earlier rounds"):
-        record_sequence(target, Pool(), replace(record_settings), [5, 6], 0)
 
 
 def test_silent_drafter_has_depth_zero():

@@ -145,24 +145,3 @@ def test_the_command_encodes_strings(tmp_path):
     held, encoder = load_trace(tmp_path / "t.parquet"), load_tokenizer(TINY / "target")
     assert encoder.decode(held.prompt.tolist()) == "Once upon a time"
     assert encoder.decode(held.token.tolist()) == " there was a king"
-
-
-REFUSED = [
-    (["--from-text", "texts.jsonl", "x.jsonl"], "both given: give one of them"),
-    ([], "no prompts are given: name a file of them, or --from-text FILE"),
-    (["--from-text", "texts.jsonl", "--drafter", "model"], "names no model, expected"),
-    (
-        ["--from-text", "texts.jsonl", "--drafter", "vllm", "--drafter", "model"],
-        "records one drafter",
-    ),
-    (["--from-text", "none.jsonl"], "cannot be read"),
-]
-
-
-@pytest.mark.parametrize("arguments,reason", REFUSED, ids=range(len(REFUSED)))
-def test_the_command_refuses_in_one_line(tmp_path, arguments, reason):
-    write(tmp_path, LINES)
-    _, error = simspec("record", *arguments, "--out", "t.parquet", cwd=tmp_path, code=2)
-    assert reason in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "t.parquet").exists()

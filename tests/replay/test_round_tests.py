@@ -87,16 +87,12 @@ def test_control_a_recording_of_another_drafter_is_detected():
     assert PAIRED_TESTS[0] in tests.alarms
 
 
-def test_fewer_than_eight_prompts_and_streams_are_not_paired():
+def test_few_prompts_are_not_paired_and_without_drafts_no_loss_is_detectable():
     own = drawn_recording(1, prompts=7)
     tests = check_rounds(run_of(own, "fixed:2", 1), own, settings("fixed:2", 5, 0.3), own)
     assert [name for name, _ in tests.p_values] == list(OWN_TESTS)
     assert tests.level == pytest.approx(0.1)
     assert tests.replays == 10
-
-
-def test_a_policy_without_drafts_has_no_detectable_loss():
-    own = drawn_recording(1)
     tests = check_rounds(run_of(own, "fixed:0", 1), own, settings("fixed:0", 5, 0.3))
     assert tests.detectable == float("inf")
     assert tests.equal

@@ -57,7 +57,7 @@ def test_contexts_share_the_cache_between_plain_and_drafted_steps():
     assert found[-1].first is None
 
 
-def test_flat_verification_pays_at_every_batch():
+def test_flat_verification_pays_at_every_batch_and_dear_drafts_never():
     cost = CostModel.from_ratio(0.1, 4)
     rows = batch_rows(TRACE, cost, BatchPlan((1, 7, 100)))
     first, *others = (row.fixed(2).value for row in rows)
@@ -65,9 +65,6 @@ def test_flat_verification_pays_at_every_batch():
     (crossing,) = crossings(TRACE, cost, BatchPlan(), rows)
     assert crossing.first is None
     assert any("upper bounds" in note for note in batch_notes(cost, BatchPlan()))
-
-
-def test_dear_drafts_never_pay():
     cost = CostModel.from_ratio(5.0, 4)
     rows = batch_rows(TRACE, cost, BatchPlan((1, 2)))
     (crossing,) = crossings(TRACE, cost, BatchPlan(), rows)

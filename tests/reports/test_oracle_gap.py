@@ -75,7 +75,7 @@ def test_best_fixed_policy_scores_zero(trace):
     assert sum(row["share"] == 0 for row in rows.values()) == 1
 
 
-def test_no_gap_has_no_share(trace):
+def test_no_gap_has_no_share_and_a_gap_on_one_prompt_no_interval(trace):
     (result,) = score.score({"t": trace}, {"t": CostModel.from_ratio(5.0, 4)}, ["fixed:2"])
     row = result["policies"][0]
     assert result["best_fixed"] == "fixed:0"
@@ -83,9 +83,6 @@ def test_no_gap_has_no_share(trace):
     assert row["share"] is row["low"] is row["high"] is None
     assert row["regret_fixed"] > 0
     assert score.score_frame([result], "")["share"].tolist() == [None] * 5
-
-
-def test_a_gap_on_one_prompt_has_a_share_but_no_interval(trace):
     run = trace.run.copy()
     run[trace.offset[1] :] = 0
     one = replace(trace, run=run)

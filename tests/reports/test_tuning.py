@@ -129,16 +129,13 @@ def rows_of(*held_out):
     return [Tuned(str(i), half(0.01), one, one.p, "") for i, one in enumerate(held_out)]
 
 
-def test_verdicts_of_several_recordings_are_corrected_by_holm():
+def test_verdicts_are_corrected_by_holm_and_slower_and_kept_settings_do_not_hold():
     """Control: each p alone is below 0.05."""
     alone = [corrected(rows_of(half(p)), 0.95)[0].verdict for p in (0.01, 0.02, 0.04)]
     assert alone == ["holds"] * 3
     rows = corrected(rows_of(half(0.04), half(0.01), half(0.03)), 0.95)
     assert [row.p for row in rows] == pytest.approx([0.06, 0.03, 0.06])
     assert [row.verdict for row in rows] == ["over-fitted", "holds", "over-fitted"]
-
-
-def test_slower_and_kept_settings_do_not_hold():
     slower, kept = rows_of(half(0.001, -0.2), half(0.001))
     rows = corrected([slower, replace(kept, verdict="default kept")], 0.95)
     assert [row.verdict for row in rows] == ["over-fitted", "default kept"]

@@ -237,38 +237,28 @@ def test_folders_are_read_in_order(folder):
     assert [t for t, _ in texts][2:] == ["one", "two", "# title"]
 
 
-def refused(words, path):
+PACKED = lzma.compress(jsonl(*({"text": str(i)} for i in range(2000))).encode())
+UNFIT = {
+    **{line: ("t.jsonl", jsonl({"text": "fine"}).encode() + line + b"\n", f"line 2: {words}")
+       for line, words in ((b"not json", "expected a JSON object"),
+                           (b'{"body": "x"}', "expected a JSON object"),
+                           (b'["text"]', "expected a JSON object"),
+                           (b'{"text": 5}', '"text" is int'),
+                           (b'{"text": null}', '"text" is NoneType'),
+                           (b"", "expected a JSON object"))},
+    "cut": ("cut.jsonl.xz", PACKED[:-20], "cut.jsonl.xz"),
+    "not packed": ("no.jsonl.xz", b"plain", "no.jsonl.xz"),
+    "not UTF-8": ("latin.txt", b"caf\xe9", "latin.txt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_lines_without_text_and_damaged_files_are_refused_by_name(tmp_path, kind):
+    name, content, words = UNFIT[kind]
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(CorpusError, match=words) as caught:
-        list(documents([path]))
+        list(documents([tmp_path / name]))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "line, words",
-    [
-        ("not json", "line 2: expected a JSON object"),
-        ('{"body": "x"}', "line 2: expected a JSON object"),
-        ('["text"]', "line 2: expected a JSON object"),
-        ('{"text": 5}', 'line 2: "text" is int'),
-        ('{"text": null}', 'line 2: "text" is NoneType'),
-        ("", "line 2: expected a JSON object"),
-    ],
-)
-def test_lines_without_text_are_refused(tmp_path, line, words):
-    path = tmp_path / "t.jsonl"
-    path.write_text(jsonl({"text": "fine"}) + line + "\n")
-    refused(words, path)
-
-
-def test_damaged_files_are_refused_by_name(folder):
-    packed = lzma.compress(jsonl(*({"text": str(i)} for i in range(2000))).encode())
-    for name, content in (
-        ("cut.jsonl.xz", packed[:-20]),
-        ("no.jsonl.xz", b"plain"),
-        ("latin.txt", b"caf\xe9"),
-    ):
-        (folder / name).write_bytes(content)
-        refused(name, folder / name)
 
 
 TURNS = st.lists(st.tuples(st.sampled_from(["a b", "c"]), st.sampled_from(["d\n\ne", "f"])))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tree_strategies import NODES, example, ordered, prices, ranked, recordings
+from strategies import costs
+from tree_strategies import NODES, example, ordered, ranked, recordings
 
 from simspec import CostModel, PolicyError, TraceError, load_trace, replay, sweep, synthetic
 from simspec.policies import make, parse
@@ -207,7 +208,11 @@ def joined(one, other):
 
 
 @settings(max_examples=25)
-@given(recordings(optional=False, max_K=3, max_rows=6, max_sequences=2), prices(), st.booleans())
+@given(
+    recordings(optional=False, max_K=3, max_rows=6, max_sequences=2),
+    costs(nodes=MAX_NODES),
+    st.booleans(),
+)
 def test_tree_oracle_has_the_least_time_over_its_trees(trace, cost, dynamic):
     trees = {chain_tree(k) for k in range(1, trace.K + 1)}
     trees |= {

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tree_strategies import NODES, example, ordered, prices, recordings, scores, shapes
+from strategies import costs
+from tree_strategies import NODES, example, ordered, recordings, scores, shapes
 
 from simspec import CostModel, Rounds, committed, replay, summary, sweep, synthetic
 from simspec.policies import fixed
@@ -34,7 +35,7 @@ def equal(trace, policy, cost, figures_at):
 
 
 @settings(max_examples=150)
-@given(recordings(optional=False), shapes(), prices())
+@given(recordings(optional=False), shapes(), costs(nodes=MAX_NODES))
 def test_static_tree_equals_its_set_of_paths(trace, tree, cost):
     tree = tree.cut(trace.K)
     policy = TreePolicy("tree", "static", tree=tree)
@@ -51,7 +52,7 @@ def test_static_tree_equals_its_set_of_paths(trace, tree, cost):
     recordings(optional=False),
     st.sampled_from(["section", "appendix", 0, 1, 3, 31]),
     st.integers(0, 6),
-    prices(),
+    costs(nodes=MAX_NODES),
 )
 def test_cape_equals_its_chain_and_sets(trace, table, k, cost):
     k = min(k, trace.K)
@@ -76,7 +77,7 @@ def test_cape_equals_its_chain_and_sets(trace, table, k, cost):
 @settings(max_examples=80)
 @given(
     recordings(optional=False, max_K=4, max_rows=6, max_sequences=2), st.integers(1, 3),
-    st.integers(1, 4), st.integers(0, 99), prices()
+    st.integers(1, 4), st.integers(0, 99), costs(nodes=MAX_NODES)
 )  # fmt: skip
 def test_one_recorded_order_serves_every_budget(trace, width, depth, seed, cost):
     trace = ordered(trace, width, min(depth, trace.K), seed)
@@ -110,7 +111,7 @@ def _runs(trace):
 
 
 @settings(max_examples=60)
-@given(recordings(optional=False), st.integers(0, 6), prices())
+@given(recordings(optional=False), st.integers(0, 6), costs(nodes=MAX_NODES))
 def test_sets_of_width_zero_cost_the_same_as_the_chain(trace, k, cost):
     rounds = replay_tree(trace, cape(0, min(k, trace.K)))
     assert (
@@ -211,7 +212,7 @@ def test_rounds_by_hand():
 
 
 @settings(max_examples=60)
-@given(recordings(optional=False), shapes(), prices())
+@given(recordings(optional=False), shapes(), costs(nodes=MAX_NODES))
 def test_tree_metrics_equal_counts(trace, tree, cost):
     policy = TreePolicy("tree", "static", tree=tree.cut(trace.K))
     rounds = replay_tree(trace, policy)
