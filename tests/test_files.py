@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from import_files import read
 
 from real.files import replace_json
+from simspec import CostModel
 from simspec.engines.imports import READERS
 from simspec.output.files import check_keys, check_output, read_json, replacing, write_json
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    """One that fails in its middle, and one, of a cost, whose last step finds the disk full."""
     path = tmp_path / "a.json"
     path.write_text("old")
 
@@ -23,8 +25,14 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
             part.write_text("half")
             raise RuntimeError("full")
 
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
     with pytest.raises(RuntimeError, match="full"):
         fail()
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(ValueError, match="a.json cannot be written: No space left on device"):
+        CostModel.from_ratio(0.1, 2).to_json(path)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
