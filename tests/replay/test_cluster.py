@@ -110,7 +110,10 @@ def _kill_workers(address, everyone):
 
     with Client(address, set_as_default=False) as client:
         processes = client.run(os.getpid)
-        busy = [name for name, tasks in client.processing().items() if tasks]
+        for _ in range(600):  # between two batches of tasks no worker is
+            if busy := [name for name, tasks in client.processing().items() if tasks]:
+                break
+            time.sleep(0.05)
     assert busy
     for name in processes if everyone else busy[:1]:
         os.kill(processes[name], signal.SIGKILL)
