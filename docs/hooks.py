@@ -23,8 +23,7 @@ COPIES = {
 """Path in the repository -> page of the site."""
 
 PICTURES = {
-    f"traces/smollm2/{name}": f"pictures/{name}"
-    for name in ("engines.png", "speedups.png")
+    f"traces/smollm2/{name}": f"pictures/{name}" for name in ("engines.png", "speedups.png")
 }
 """Picture in the repository -> file of the site."""
 

@@ -58,13 +58,13 @@ for each, one in traces.items():
 # %% [markdown]
 # ## What a round costs
 #
-# Two kinds of cost model: measured on a machine, and a ratio c, as papers have it, where every target
-# pass costs 1.
+# Two kinds of cost model: measured on a machine, and a ratio c, as papers have it, where every
+# target pass costs 1.
 #
 # **Look for:** whether verification costs more for longer drafts (the papers charge every pass
-# alike), and how much drafting K tokens costs beside a target step. vLLM 0.26 on an H200 was measured
-# with another, far larger pair of models, as a question: what if this acceptance were theirs? A round
-# was timed as a whole there, so its drafting is part of `verify`.
+# alike), and how much drafting K tokens costs beside a target step. vLLM 0.26 on an H200 was
+# measured with another, far larger pair of models, as a question: what if this acceptance were
+# theirs? A round was timed as a whole there, so its drafting is part of `verify`.
 
 # %%
 served = load_cost("h200-vllm-0.26")

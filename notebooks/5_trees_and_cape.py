@@ -219,8 +219,8 @@ axes[0, 0].legend(fontsize=7)
 #
 # A tree asks the target to verify more rows, and the drafter to read several nodes in each pass.
 # Left: the target's pass over n nodes, in plain steps. Right: the speedup of the best chain
-# (dashed) and of the optimal tree of n nodes, at two prices: measured on this machine, and every pass
-# at the price of a plain step.
+# (dashed) and of the optimal tree of n nodes, at two prices: measured on this machine, and every
+# pass at the price of a plain step.
 #
 # **Look for:** whether a tree ever rises above the dashed line of its own colour. Where rows are
 # dear, it loses; where a pass costs the same for one row and for forty, nodes are free.
