@@ -67,7 +67,7 @@ def traces(draw, max_K=6, max_rows=10, max_sequences=4, optional=True):
 
 @st.composite
 def costs(draw, K=6, nodes=0):
-    """Of chains of K tokens; of trees of so many nodes too, where more than none."""
+    """Of chains of K tokens; of trees of `nodes` nodes too, where it is above 0."""
     times = st.integers(0, 64).map(
         lambda n: n / 64
     )  # exact in binary, so that sums of two orders agree

@@ -68,7 +68,7 @@ steps; the first step after that backlog |
     def policy(self) -> Policy:
         """The chain policy that makes the loop do this job, round by round."""
         params = (float(self.size),)
-        if self.kind == BACKLOG:  # after so many rounds without a draft its first step catches up
+        if self.kind == BACKLOG:  # after `size` rounds without a draft its first step catches up
             return Policy(f"after:{self.size}", _draft_once, _count, params, state0=(0.0,))
         if self.kind == FEATURES:
             return policies.BUILTIN["confidence"](0.0, K=self.size)

@@ -110,8 +110,8 @@ def fallen(series: Series, alarms: float = ALARMS, seed: int = 0) -> dict[str, A
     Young 1993): of series whose periods are exchangeable a share of at most `alarms` is said to
     have fallen, at one look, however prompts differ. A request that spans periods makes neighbors
     alike: where fewer than 8 independent ones would be as sure, nothing is said. Measured alarms:
-    3 to 7% of series of 16 to 60 independent periods; where 60 periods hold requests of 4 each 12%,
-    so a series should last 30 times as long as a request. ValueError for fewer than 16 periods.
+    3 to 7% of series of 16 to 60 independent periods, but 8 to 15% where a request lasts 4 periods,
+    and up to 28% where it lasts 20: periods should be longer. ValueError for fewer than 16.
     """
     periods = len(series.at)
     if periods < LEAST:
