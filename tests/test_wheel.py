@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from cut_example import SOURCE, cut
+from cut_example import CUTS, cut
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -170,31 +170,23 @@ def test_one_version_is_named_everywhere():
     assert found == [[simspec.__version__]] * 3
 
 
-def test_example_replays_as_the_full_recording():
-    (path,) = (ROOT / "simspec" / "example").glob("*.parquet")
-    example, whole = (
-        load_trace(path),
-        load_trace(ROOT / "traces" / f"{path.stem.rpartition('-')[0]}.parquet"),
-    )
-    assert example.sequences == int(path.stem.rpartition("-")[2])
+@pytest.mark.parametrize("source", CUTS)
+def test_example_replays_as_the_full_recording_and_equals_its_script(source):
+    (shipped,) = (ROOT / CUTS[source]).glob("*.parquet")
+    example, whole = load_trace(shipped), load_trace(ROOT / "traces" / f"{source}.parquet")
+    assert shipped.stem == f"{source.replace('/', '-')}-{example.sequences}"
     assert {example.task.count(task) for task in set(whole.task)} == {4}
     chosen = [whole.meta.ids.index(name) for name in example.meta.ids]
     for text in ("fixed:3", "beta_ts", "confidence:0.5"):
         assert replay(example, parse(text), seed=5) == replay(whole, parse(text), seed=5).select(
             chosen, whole
         ), "make example"
-
-
-def test_example_equals_its_script():
-    (shipped,) = (ROOT / "simspec" / "example").glob("*.parquet")
-    example = load_trace(shipped)
-    fresh = cut(load_trace(ROOT / "traces" / f"{SOURCE}.parquet"))
-    assert shipped.stem == f"{SOURCE}-{fresh.sequences}"
+    fresh = cut(whole)
     for name in ("token", "run", "depth", "feature", "rank", "margin", "prompt", "sequence"):
         assert (getattr(example, name) == getattr(fresh, name)).all(), name
     assert example.meta.ids == fresh.meta.ids
     assert example.meta.features == fresh.meta.features
-    costs = ROOT / "traces" / f"{SOURCE}.cost.json", shipped.with_suffix(".cost.json")
+    costs = ROOT / "traces" / f"{source}.cost.json", shipped.with_suffix(".cost.json")
     assert costs[0].read_bytes() == costs[1].read_bytes()
 
 
@@ -215,12 +207,12 @@ def test_installed_wheel_sweeps_its_example(unpacked, tmp_path):
     assert code == 0, problem
     file, version, deepest = output.splitlines()
     assert Path(file).is_relative_to(unpacked)
-    assert (version, deepest) == (simspec.__version__, "16 16")
+    assert (version, deepest) == (simspec.__version__, "12 12")
     code, output, problem = _alone([unpacked], SWEEP, tmp_path)
     assert code == 0, problem
     rows = json.loads(output)["rows"]
     (name,) = {row["trace"] for row in rows}
-    assert name.startswith("tiny-early_exit-coupled-")
+    assert name.startswith("coder-greedy-model-")
     assert (unpacked / "simspec" / "example" / f"{name}.parquet").exists()
     assert {row["policy"] for row in rows} == {"fixed:1", "beta_ts:acceptance"}
     assert {row["cost"] for row in rows} != {"c=0.1"}  # the example's own costs were found
@@ -243,7 +235,7 @@ def test_demo_runs_on_the_wheel_of_models_and_asks_for_it(unpacked, models, tmp_
     code, output, problem = _alone([unpacked, models], demo, tmp_path)
     assert code in (0, 1), problem  # whether seconds agree is this machine's
     (row,) = json.loads(output)["rows"]
-    assert row["recording"].startswith("tiny-early_exit-coupled-")
+    assert row["recording"].startswith("tiny-model-greedy-")
     assert (row["exceptions"], row["failures"]) == (0, 0)
 
 

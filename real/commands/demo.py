@@ -17,8 +17,8 @@ from simspec.trace.recordings import recordings
 
 PANEL = "Run and verify"
 POLICIES = ("fixed:1", "fixed:2", "fixed:4", "beta_ts", "cost_ts", "confidence:0.5", "oracle")
-# Of a checkout; a wheel has one recording, which is shown there.
 SHOWN = ("tiny-model-greedy", "tiny-model-coupled", "tiny-early_exit-greedy")
+"""Of a checkout; elsewhere the recording in the wheel of the embedded models is shown."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ def demo(settings: Demo) -> None:
     ModelSettings(threads=1).use_threads()  # two wait for each other where a core is busy
     rows, equal, unsettled = [], True, []
     with show_progress() as progress:
-        for name in [name for name in SHOWN if name in recordings()] or recordings():
-            path, trace = open_recording(name)
+        shown = [name for name in SHOWN if name in recordings()]
+        for place in shown or ModelSettings().folder.glob("*.parquet"):
+            path, trace = open_recording(str(place))
+            name = path.stem
             pair = ModelSettings().load_for(trace, name)
             cost = policy_cost_of(path, None, trace.K)
             found = sweep(trace, POLICIES, cost, replicates=2, progress=False)
