@@ -33,7 +33,7 @@ from simspec.policies.trees import static
 from simspec.policy.predictor import split_by_task
 from simspec.reports.trees import compare_trees
 from simspec.trace.recordings import costs_of, recordings
-from simspec.tree.replay import replay_tree, tree_seconds
+from simspec.tree.replay import replay_tree, tree_rounds
 from simspec.tree.search import rank_acceptance
 from simspec.tree.tree import MAX_NODES
 
@@ -237,7 +237,7 @@ for colour, (label, price) in zip(COLOURS, prices.items()):
     for n in budgets:
         policy = optimal_tree(n, fit=first).resolve(trace, price)
         rounds = replay_tree(held, policy, price)
-        curve.append(plain / tree_seconds(rounds, held, policy, price).sum())
+        curve.append(plain / price.seconds_tree(*tree_rounds(held, policy)).sum())
     axes[1].plot(budgets, curve, "o-", ms=3, color=colour, label=label)
     axes[1].axhline(max(chains), color=colour, ls="--", lw=0.9)
     best = int(np.argmax(curve))

@@ -74,10 +74,6 @@ class Real:
         number = float(f"{math.exp(x) if self.log else x:.{DIGITS}g}")
         return min(max(number, self.low), self.high)
 
-    def coordinate(self, value: Any) -> float:
-        """The inverse of `value`."""
-        return math.log(value) if self.log else float(value)
-
 
 @dataclass(frozen=True)
 class Option:
@@ -94,10 +90,6 @@ class Option:
     def value(self, x: float) -> Any:
         """The argument at this coordinate."""
         return self.values[int(round(x))]
-
-    def coordinate(self, value: Any) -> float:
-        """The inverse of `value`."""
-        return float(self.values.index(value))
 
 
 Argument = Real | Option

@@ -4,35 +4,23 @@ from math import exp, log, log1p
 from struct import pack, unpack
 
 
-def slots(counts, batch, ends):
-    """[batches][slots][(sequence, its round's number), ...] of sequences with these many rounds."""
+def slots(counts, batch):
+    """[slots][(sequence, its round's number), ...] of sequences with these many rounds."""
     sequences = len(counts)
-    if ends == "refill":
-        orders = [
-            [(i * sequences // batch + n) % sequences for n in range(sequences)]
-            for i in range(batch)
-        ]
-        return [[[(s, r) for s in order for r in range(counts[s])] for order in orders]]
-    waiting, batches = list(range(sequences)), []
-    while waiting:
-        taken = waiting[:batch]
-        filler = 0
-        while len(taken) < batch:
-            taken.append(filler % sequences)
-            filler += 1
-        waiting = waiting[batch:]
-        batches.append([[(s, r) for r in range(counts[s])] for s in taken])
-    return batches
+    orders = [
+        [(i * sequences // batch + n) % sequences for n in range(sequences)] for i in range(batch)
+    ]
+    return [[(s, r) for s in order for r in range(counts[s])] for order in orders]
 
 
-def price(steps_of, tokens, catch_up, padded):
+def price(steps_of, tokens, catch_up):
     """Seconds of one step, from its [(computed, drafted, backlog, context)]."""
     longest = max(computed for computed, _, _, _ in steps_of)
     verified = max(drafted for _, drafted, _, _ in steps_of)
     seconds = tokens.overhead + tokens.fixed
     for computed, drafted, backlog, context in steps_of:
         seconds += tokens.kv * context
-        seconds += tokens.token * ((verified if padded else drafted) + 1)
+        seconds += tokens.token * (drafted + 1)
         if computed:
             seconds += catch_up[min(backlog, len(catch_up) - 1)]
     if verified:
@@ -40,13 +28,13 @@ def price(steps_of, tokens, catch_up, padded):
     if longest:
         seconds += tokens.draft_round
     for j in range(1, longest + 1):
-        rows = [item for item in steps_of if padded or item[0] >= j]
+        rows = [item for item in steps_of if item[0] >= j]
         seconds += tokens.draft + tokens.draft_row * (len(rows) - 1)
         seconds += tokens.draft_kv * sum(context for _, _, _, context in rows)
     return seconds
 
 
-def lock_step(rounds, prompts, tokens, catch_up, batch, ends, padded=False, context=None):
+def lock_step(rounds, prompts, tokens, catch_up, batch, context=None):
     """(seconds of each step, seconds of each sequence) of rounds [[(row, computed, drafted,
     accepted)]], rows counted from the sequence's start.
     """
@@ -62,64 +50,53 @@ def lock_step(rounds, prompts, tokens, catch_up, batch, ends, padded=False, cont
                 backlog = 1 if accepted == computed else 0
         described.append(facts)
     times, shares = [], [0.0] * len(rounds)
-    for group in slots([len(facts) for facts in described], batch, ends):
-        for t in range(max(map(len, group))):
-            now = [lane[t] for lane in group if t < len(lane)]
-            seconds = price([described[s][r] for s, r in now], tokens, catch_up, padded)
-            times.append(seconds)
-            doing = [described[s][r] for s, r in now]
-            plain = price([(0, 0, 0, item[3]) for item in doing], tokens, [0.0], False)
-            total = sum(item[0] for item in doing)
-            for (s, _), (computed, *_) in zip(now, doing):
-                part = computed / total if total else 1 / len(now)
-                shares[s] += plain / len(now) + (seconds - plain) * part
+    for now in zip(*slots([len(facts) for facts in described], batch)):
+        doing = [described[s][r] for s, r in now]
+        seconds = price(doing, tokens, catch_up)
+        times.append(seconds)
+        plain = price([(0, 0, 0, item[3]) for item in doing], tokens, [0.0])
+        total = sum(item[0] for item in doing)
+        for (s, _), (computed, *_) in zip(now, doing):
+            part = computed / total if total else 1 / batch
+            shares[s] += plain / batch + (seconds - plain) * part
     return times, shares
 
 
-def batch_rounds(texts, K, batch, ends, choose):
+def batch_rounds(texts, K, batch, choose):
     """([plays][(row, computed, drafted, accepted)], sequence of each play, steps) of one rule.
 
     texts: [(budget, [(depth, run, [confidence])])] a sequence; choose(step) -> tokens to verify of
-    each (slot, new, computed, confidences), and is told the outcome by step["accepted"]. With
-    refill slots that are ready go on until all are; those plays are left out. steps: [(rows)] as
-    lists of (sequence, row, computed, drafted), one entry a step.
+    each (slot, new, computed, confidences), and is told the outcome by step["accepted"]. Slots that
+    are ready go on until all are; those plays are left out. steps: [(rows)] as lists of (sequence,
+    row, computed, drafted), one entry a step.
     """
     sequences, steps, finished = len(texts), [], []
-    if ends == "refill":
-        orders = [[(i * sequences // batch + n) % sequences for n in range(sequences)]
-                  for i in range(batch)]  # fmt: skip
-        groups = [orders]
-    else:
-        groups, first = [], 0
-        while first < sequences:
-            groups.append([[(first + i) % sequences] for i in range(batch)])
-            first += batch
-    for orders in groups:
-        lanes = [{"n": 0, "row": 0, "plays": [[]]} for _ in orders]
-        while any(lane["n"] < len(order) for lane, order in zip(lanes, orders)):
-            step, doing = [], []
-            for slot, (lane, order) in enumerate(zip(lanes, orders)):
-                if ends == "shrink" and lane["n"] >= 1:
-                    continue
-                s = order[lane["n"] % len(order)]
-                budget, rows = texts[s]
-                depth, run, confidence = rows[lane["row"]]
-                computed = min(K, budget - lane["row"] - 1, depth)
-                step.append((slot, lane["row"] == 0, computed, confidence[:computed]))
-                doing.append((lane, s, computed, run))
-            request = {"step": step}
-            drafted = choose(request)
-            accepted = [min(d, run) for d, (_, _, _, run) in zip(drafted, doing)]
-            request["outcome"](accepted)
-            steps.append([(s, lane["row"], c, d) for d, (lane, s, c, _) in zip(drafted, doing)])
-            for d, a, (lane, s, computed, _) in zip(drafted, accepted, doing):
-                lane["plays"][-1].append((lane["row"], computed, d, a))
-                lane["row"] += a + 1
-                if lane["row"] >= len(texts[s][1]):
-                    lane["n"], lane["row"] = lane["n"] + 1, 0
-                    lane["plays"].append([])
-        for lane, order in zip(lanes, orders):
-            finished += list(zip(order, lane["plays"]))
+    orders = [
+        [(i * sequences // batch + n) % sequences for n in range(sequences)] for i in range(batch)
+    ]
+    lanes = [{"n": 0, "row": 0, "plays": [[]]} for _ in orders]
+    while any(lane["n"] < sequences for lane in lanes):
+        step, doing = [], []
+        for slot, (lane, order) in enumerate(zip(lanes, orders)):
+            s = order[lane["n"] % sequences]
+            budget, rows = texts[s]
+            depth, run, confidence = rows[lane["row"]]
+            computed = min(K, budget - lane["row"] - 1, depth)
+            step.append((slot, lane["row"] == 0, computed, confidence[:computed]))
+            doing.append((lane, s, computed, run))
+        request = {"step": step}
+        drafted = choose(request)
+        accepted = [min(d, run) for d, (_, _, _, run) in zip(drafted, doing)]
+        request["outcome"](accepted)
+        steps.append([(s, lane["row"], c, d) for d, (lane, s, c, _) in zip(drafted, doing)])
+        for d, a, (lane, s, computed, _) in zip(drafted, accepted, doing):
+            lane["plays"][-1].append((lane["row"], computed, d, a))
+            lane["row"] += a + 1
+            if lane["row"] >= len(texts[s][1]):
+                lane["n"], lane["row"] = lane["n"] + 1, 0
+                lane["plays"].append([])
+    for lane, order in zip(lanes, orders):
+        finished += list(zip(order, lane["plays"]))
     return [rounds for _, rounds in finished], [s for s, _ in finished], steps
 
 

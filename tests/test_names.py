@@ -15,7 +15,7 @@ from shell import command, simspec
 from simspec import CostModel, synthetic
 from simspec.output.names import csv_text, label_text, markdown_text, printable, printable_logs
 from simspec.reports.comparison import Question
-from simspec.reports.page import report
+from simspec.reports.page import all_figures, page_of
 
 HOSTILE = (
     "code[python]", "code[java]", "[/b]", "\x1b[2J\x1b]0;title\x07",
@@ -98,10 +98,8 @@ def test_page_shows_hostile_names_as_text():
     trace = synthetic.iid(0.7, 9, 30, 4)
     name = "<img src=x onerror=alert(1)>\x1b[1m\u202e"
     meta = replace(trace.meta, drafter=name, target=name, tasks=(name,) * 9)
-    html = report(
-        {f"{name}.parquet": replace(trace, meta=meta)}, CostModel.from_ratio(0.1, 4),
-        ("fixed:1",), 1, Question(resamples=199)
-    )  # fmt: skip
+    traces, cost = {f"{name}.parquet": replace(trace, meta=meta)}, CostModel.from_ratio(0.1, 4)
+    html = page_of(list(all_figures(traces, cost, ("fixed:1",), 1, Question(resamples=199))))
     page = Document(html)
     assert not {*page.tags} & {"img", "script"}
     assert not UNSAFE.search(html)

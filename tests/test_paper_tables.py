@@ -13,12 +13,10 @@ from simspec import formulas
 from simspec.papers.printed import (
     EESD,
     GLIDE_1,
-    cells,
     eesd_cells,
     glide_cells,
     implied_cost,
     implied_costs,
-    misfits,
     rounding,
     shared_cost,
 )
@@ -98,7 +96,8 @@ def test_columns_are_in_order():
 
 def test_misfits_by_name(record_property):
     """GLIDE: one cell lost a digit. EESD Table 11: one HM, and a block with another base."""
-    names = [cell.name for cell in misfits()]
+    cells = glide_cells() + eesd_cells()
+    names = [cell.name for cell in cells if not cell.ok]
     methods = ("vanilla Vicuna-7B", "self Self", "Medusa Self", "Beta-TS Self", "Cali-TS Self")
     block = [f"EESD 11, Vicuna-13B {method}, speedup by" for method in methods]
     assert names == [
@@ -107,7 +106,7 @@ def test_misfits_by_name(record_property):
         *(f"{label} {how}" for label in block for how in ("speed", "time")),
     ]
     record_property(
-        "measured", f"papers: {len(names)} of {len(cells())} printed cells do not fit their own row"
+        "measured", f"papers: {len(names)} of {len(cells)} printed cells do not fit their own row"
     )
 
 

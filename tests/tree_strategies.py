@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from strategies import traces
 
 from simspec import CostModel, synthetic
+from simspec.tree.replay import tree_rounds
 from simspec.tree.tree import MAX_NODES, Tree
 
 
@@ -25,6 +26,13 @@ def shapes(draw, most=12, widest=4):
         parent.append(p)
         rank.append(r)
     return Tree(tuple(parent), tuple(rank))
+
+
+def tree_seconds(rounds, trace, policy, cost):
+    """Seconds of the rounds of `replay_tree`."""
+    replayed, rows, backlog = tree_rounds(trace, policy)
+    assert replayed == rounds
+    return cost.seconds_tree(rounds, rows, backlog)
 
 
 NODES = CostModel.from_ratio(0.1, 6, MAX_NODES)

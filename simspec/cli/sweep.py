@@ -251,15 +251,15 @@ REPORTS = {
 
 def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
     from simspec.policies import parse_batch
-    from simspec.replay.batches import BatchRules, supported_batch_policies
+    from simspec.replay.batches import supported_batch_policies
     from simspec.replay.sweep import cost_model
     from simspec.reports.batches import (
+        CONVENTIONS,
         SHARED,
         BatchPlan,
         batch_frame,
         batch_notes,
         batch_rows,
-        conventions,
         crossings,
         speed_frame,
     )
@@ -276,7 +276,7 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
     if of_requests:
         # what a recording holds is checked here, what is priced below
         groups = list(servable_groups(paths, of_requests, dict.fromkeys(paths, 1.0)))
-    rules, frames, speeds = BatchRules(captured=settings.captured), [], []
+    frames, speeds = [], []
     for served, group in groups:
         for name, trace in group.items():
             priced = costs[name]
@@ -286,12 +286,12 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
                 raise ValueError(notes[0])
             print_notes(f"{name}: {note}" for note in notes)
             plan = BatchPlan(
-                settings.batch, settings.context, [*served, *shared, *whole], rules,
-                on.replicates, on.seed, on.level,
+                settings.batch, settings.context, [*served, *shared, *whole],
+                settings.captured, on.replicates, on.seed, on.level,
             )  # fmt: skip
             rows = batch_rows(trace, model, plan)
             crossed, below = crossings(trace, model, plan, rows), batch_notes(model, plan)
             frames.append(batch_frame(name, rows, crossed, below))
             speeds += [speed_frame(name, rows)] if rows[0].verified else []
-    frames[-1].attrs["notes"] += [*conventions(rules), *cost_notes(paths, costs, on.cost)]
+    frames[-1].attrs["notes"] += [*CONVENTIONS, *cost_notes(paths, costs, on.cost)]
     return [*frames, *speeds]

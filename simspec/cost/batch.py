@@ -1,6 +1,6 @@
 """Costs of sequences decoded together in a step."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,6 @@ class StepLoad:
     catch_up: Array  # float64: sum of catch_up[backlog] of those that draft, in seconds
     cached: Array  # float64: sum of the contexts
     draft_cached: Array  # float64: sum of context x computed tokens
-
-    def padded(self) -> "StepLoad":
-        """Every sequence brought to the longest draft of its step."""
-        return replace(
-            self,
-            computed=self.active * self.most_computed,
-            drafted=self.active * self.most_drafted,
-            draft_cached=self.cached * self.most_computed,
-        )
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from simspec.cost.provenance import (
     converted,
     read_origin,
 )
-from simspec.cost.rounds import CostTables, chain_seconds, levels_seconds
+from simspec.cost.rounds import CostTables, backlogs
 from simspec.output.files import check_keys, read_json, write_json
 
 _ARRAYS = (*LISTS, "passes")
@@ -302,9 +302,18 @@ class CostModel:
         """
         if len(rounds.computed) and (most := int(rounds.computed.max())) > self.K:
             raise self._error(f"prices drafts up to {self.K}, a round computed {most}")
-        held = rounds.offset, rounds.computed, rounds.drafted, rounds.accepted
-        # contiguous: compiled code that is cached has one signature
-        return np.asarray(chain_seconds(self.tables, *map(np.ascontiguousarray, held)))
+        return self._seconds(rounds, backlogs(rounds))
+
+    def _seconds(self, rounds: Any, backlog: np.ndarray) -> np.ndarray:
+        """float64[R]: `round_seconds` of each round, added in that order."""
+        rows = np.where(rounds.computed > 0, np.minimum(backlog, len(self.catch_up) - 1), 0)
+        seconds: np.ndarray = self.overhead + self.draft[rounds.computed]
+        return seconds + self.verify[rounds.drafted] + self.catch_up[rows]
+
+    def seconds_without_backlog(self, levels: Any, rows: Any, nodes: Any) -> Any:
+        """Seconds of rounds that draft trees, without catch-up: overhead + draft[levels] + node
+        (rows - levels) + verify[nodes]."""
+        return self.overhead + self.draft[levels] + self.node * (rows - levels) + self.verify[nodes]
 
     def seconds_tree(self, rounds: Any, rows: Any, backlog: Any) -> np.ndarray:
         """float64[R]: seconds of rounds that draft trees: `round_seconds` + node (rows - computed).
@@ -322,8 +331,7 @@ class CostModel:
                     f"prices {priced} {kind} tokens, a round has {tokens.max()}: "
                     "measure with more rows"
                 )
-        held = rounds.offset, rounds.computed, rounds.drafted, np.asarray(backlog, np.int64)
-        seconds: np.ndarray = levels_seconds(self.tables, *held)
+        seconds = self._seconds(rounds, backlogs(rounds, backlog))
         return seconds + self.node * np.maximum(np.asarray(rows) - rounds.computed, 0)
 
     def to_dict(self) -> dict[str, Any]:

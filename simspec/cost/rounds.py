@@ -1,6 +1,6 @@
 """Seconds of a round, and the drafter's backlog after it."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -46,33 +46,25 @@ def next_backlog(backlog, computed, accepted):
     return 1 if accepted == computed else 0
 
 
-@cached_njit
-def chain_seconds(tables, offset, computed, drafted, accepted):
-    """float64[R]: seconds of rounds of chains, the backlog starting at 0 in each sequence."""
-    draft, verify, catch_up, overhead = tables
-    seconds = np.empty(computed.shape[0])
-    for s in range(offset.shape[0] - 1):
-        backlog = 0
-        for r in range(offset[s], offset[s + 1]):
-            seconds[r] = round_seconds(
-                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
-            )
-            backlog = next_backlog(backlog, computed[r], accepted[r])
-    return seconds
+def backlogs(rounds: Any, after: Any = None) -> np.ndarray:
+    """int64[R]: the drafter's backlog before each round of a `Rounds`, 0 where a sequence starts.
 
-
-@cached_njit
-def levels_seconds(tables, offset, computed, drafted, after):
-    """float64[R]: seconds of rounds of trees without their further rows; `after` is the backlog
-    after each round.
+    after int64[R]: the backlog after each round that drafts; default that of chains, as
+    `next_backlog` has it.
     """
-    draft, verify, catch_up, overhead = tables
-    seconds = np.empty(computed.shape[0])
+    after = rounds.accepted == rounds.computed if after is None else after
+    held = rounds.offset, rounds.computed, np.asarray(after, np.int64)
+    # contiguous: compiled code that is cached has one signature
+    found: np.ndarray = _backlogs(*map(np.ascontiguousarray, held))
+    return found
+
+
+@cached_njit
+def _backlogs(offset, computed, after):
+    backlogs = np.zeros(computed.shape[0], np.int64)
     for s in range(offset.shape[0] - 1):
         backlog = 0
         for r in range(offset[s], offset[s + 1]):
-            seconds[r] = round_seconds(
-                draft, verify, catch_up, overhead, computed[r], drafted[r], backlog
-            )
+            backlogs[r] = backlog
             backlog = after[r] if computed[r] > 0 else backlog + 1
-    return seconds
+    return backlogs

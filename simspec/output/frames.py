@@ -78,7 +78,10 @@ def flat(table: DataFrame) -> DataFrame:
     for record in table.to_dict("records"):
         cells: dict[Any, Any] = {}
         for name, cell in record.items():
-            cells |= cell.columns(name) if hasattr(cell, "columns") else {name: cell}
+            if hasattr(cell, "low"):  # an Estimate
+                cells |= {name: cell.value, f"{name}_low": cell.low, f"{name}_high": cell.high}
+            else:
+                cells[name] = cell
         rows.append(cells)
     return DataFrame(rows)
 

@@ -237,7 +237,7 @@ def best_tree(recorded: Recorded) -> Array:
     A tree of no nodes is plain decoding.
     """
     figures, *_ = fit_tree(recorded.trace, recorded.cost, tree_or_chain)
-    return priced_seconds(figures, recorded.cost)
+    return priced_seconds(figures)
 
 
 def tree_or_chain(fit: Sequences) -> DeferredPolicy:

@@ -124,16 +124,17 @@ def upper_layers(recordings: Recordings) -> list[Effect]:
     return [effect for lower, upper in pairs for effect in longer(upper, lower, recordings)]
 
 
-def _ways(recorded: Recorded, *policies: Policy | TreePolicy) -> list[Array]:
+def prompt_seconds(recorded: Recorded, *policies: Policy | TreePolicy) -> list[Array]:
+    """float64[S, 1 + R] of each policy: seconds at the recording's price and its replicates."""
     figures = (prompt_figures(recorded.trace, policy, recorded.cost) for policy in policies)
-    return [priced_seconds(of, recorded.cost) for of in figures]
+    return [priced_seconds(of) for of in figures]
 
 
 def cape_over_chain(recorded: Recorded) -> Effect | None:
     """Claim 13a: how much slower a chain of 5 is than CAPE."""
     if recorded.trace.K < GAMMA or recorded.trace.rank is None:
         return None
-    ways = _ways(recorded, fixed(GAMMA), cape("section", GAMMA))
+    ways = prompt_seconds(recorded, fixed(GAMMA), cape("section", GAMMA))
     return slower("a chain of 5 over CAPE's", recorded, *ways)
 
 
@@ -143,7 +144,7 @@ def beams_over_chain(recorded: Recorded) -> Effect | None:
     tree = recorded.trace.meta.tree
     if recorded.trace.beam is None or not tree or recorded.trace.meta.rule != "greedy":
         return None
-    ways = _ways(recorded, dynamic_tree("beams"), fixed(tree[-1]))
+    ways = prompt_seconds(recorded, dynamic_tree("beams"), fixed(tree[-1]))
     return slower("beams over a chain as deep", recorded, *ways)
 
 
@@ -152,8 +153,8 @@ def sets_by_confidence(recorded: Recorded) -> Effect | None:
     on the other prompts."""
     if recorded.trace.K < GAMMA or recorded.trace.rank is None:
         return None
-    alike = np.stack(_ways(recorded, *(cape(size, GAMMA) for size in SIZES)))
-    ways = crossed(alike, recorded.trace)[0], *_ways(recorded, cape("section", GAMMA))
+    alike = np.stack(prompt_seconds(recorded, *(cape(size, GAMMA) for size in SIZES)))
+    ways = crossed(alike, recorded.trace)[0], *prompt_seconds(recorded, cape("section", GAMMA))
     return slower("sets of one size over CAPE's", recorded, *ways)
 
 

@@ -105,16 +105,6 @@ def eesd_cells() -> list[Cell]:
     return cells
 
 
-def cells() -> list[Cell]:
-    """All cells that have a formula."""
-    return glide_cells() + eesd_cells()
-
-
-def misfits() -> list[Cell]:
-    """The cells that no inputs within the printed rounding produce."""
-    return [cell for cell in cells() if not cell.ok]
-
-
 def implied_cost(v_d: float, r_d: float, speedup: float) -> float:
     """The c = T_d / T_t at which Eq. 14 gives this speedup: v_d (1 - (1 - 1/speedup) / r_d).
 

@@ -202,12 +202,7 @@ def _price(name: str, outcome: Outcome, cost: CostModel) -> np.ndarray:
         raise PolicyError(
             f"cost {cost.name!r} prices {cost.K} levels, {name} has {deepest}: measure further"
         )
-    price: np.ndarray = (
-        cost.overhead
-        + cost.draft[outcome.levels]
-        + cost.node * (outcome.rows - outcome.levels)
-        + cost.verify[outcome.nodes]
-    )
+    price: np.ndarray = cost.seconds_without_backlog(outcome.levels, outcome.rows, outcome.nodes)
     return price
 
 

@@ -24,8 +24,6 @@ class PrintedError:
 class LengthCurve:
     """Published accepted lengths of one drafter on one task, bonus included."""
 
-    group: str  # label of the source
-    texts: Mapping[str, str]  # {source, target, drafter, task, setting, caution: text}
     accepted_length: Mapping[int, float]  # {K: mean tokens emitted a round}
     # {K: (share of rounds whose first i + 1 tokens are accepted,)}, at most K
     marginals: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
@@ -40,10 +38,7 @@ def length_curves() -> tuple[LengthCurve, ...]:
 
 
 def _curve(data: Mapping[str, Any]) -> LengthCurve:
-    texts = {key: value for key, value in data.items() if isinstance(value, str)}
     return LengthCurve(
-        texts.pop("group"),
-        texts,
         dict(zip(data["K"], data["accepted_length"])),
         {int(K): tuple(values) for K, values in data.get("marginals", {}).items()},
         tuple(PrintedError(**error) for error in data.get("printed", ())),

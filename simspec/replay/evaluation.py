@@ -12,7 +12,7 @@ from simspec.cost.gate import Claim, check_claims, no_interval
 from simspec.cost.model import CostModel
 from simspec.numerics.stats import OVER_PRICES, OVER_PROMPTS, Estimate, estimate, quotient, stacked
 from simspec.numerics.stats import difference as difference_of_quotients
-from simspec.replay.sweep import check_sweep, cost_model, plan_jobs, run_seconds
+from simspec.replay.sweep import check_sweep, cost_model, plan_jobs, sequence_seconds
 from simspec.trace.recordings import check_priced
 from simspec.trace.trace import Trace, load_trace
 
@@ -72,24 +72,19 @@ class Evaluation:
 
 
 def evaluate(
-    trace: Trace,
-    policies: Sequence[Any],
-    cost: CostModel,
-    replicates: int = 4,
-    seed: int = 0,
-    jobs: int = 1,
+    trace: Trace, policies: Sequence[Any], cost: CostModel, replicates: int = 4, seed: int = 0
 ) -> Evaluation:
     """The evaluation of policies, as `sweep` takes them, averaged over `replicates` draws.
 
     No policy is replayed at a replicate of the costs: each plans with the costs as measured, and
-    its rounds are priced again. jobs: threads, on which results do not depend. ValueError for what
-    cannot run, PriceError for a speedup that no round can reach.
+    its rounds are priced again. ValueError for what cannot run, PriceError for a speedup that no
+    round can reach.
     """
-    check_sweep("prompt", replicates, jobs)
-    todo = plan_jobs({"": trace}, policies, {"": cost}, replicates, seed)
+    check_sweep("prompt", replicates)
     seconds: Seconds = {}
     rounds: dict[str, float] = {}
-    for job, (spent, count) in zip(todo, run_seconds(todo, jobs)):
+    for job in plan_jobs({"": trace}, policies, {"": cost}, replicates, seed):
+        spent, count = sequence_seconds(job)
         name, draws = job.policy.name, replicates if job.random else 1
         for _ in range(1 if job.random else replicates):
             seconds[name] = seconds.get(name, 0.0) + spent / replicates

@@ -1,74 +1,35 @@
 """Metrics: totals and rates of a set of rounds, and their seconds at replicates of costs."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
+from simspec.cost.rounds import backlogs
 from simspec.numerics.compile import cached_njit
 from simspec.trace.trace import Rounds, Trace
 
 # mypy: disable-error-code="no-untyped-def"
 
 
-class Totals(NamedTuple):
-    """Sums over rounds by group of sequences; `add_rounds` adds to them in place.
+@cached_njit
+def _add(recording, group, rounds_of, columns, K, totals):
+    """Adds all rounds to sums by group of sequences; False where one does not lie in its sequence,
+    or goes deeper than the trace.
+
+    | totals | sums |
+    | --- | --- |
+    | counts int64[G, 8] | sequences, tokens, rounds; tokens computed, drafted, paid for, \
+accepted; rounds cut |
+    | sums float64[G] | seconds, in the order of the rounds |
+    | tried, taken int64[G, K + 1] | rounds by the last depth that they tried; by accepted tokens |
 
     Depth j is tried iff drafted >= j and accepted >= j - 1. Of a tree computed counts the levels,
     of which at most `computed` are tried, and a round pays for its nodes, or levels where these are
     more. Cut are rounds whose draft reached depth[row] while K and budget allowed more.
-    """
-
-    # int64[G, 8]: sequences, tokens, rounds; tokens computed, drafted, paid for, accepted; rounds
-    # cut
-    counts: np.ndarray
-    seconds: np.ndarray  # float64[G]: seconds, added in the order of the rounds
-    tried: np.ndarray  # int64[G, K + 1]: rounds by the last depth that they tried
-    accepted: np.ndarray  # int64[G, K + 1]: rounds by accepted tokens
-
-    @classmethod
-    def zero(cls, groups: int, K: int) -> "Totals":
-        """No rounds, of a recording of depth K."""
-        histograms = (np.zeros((groups, K + 1), np.int64) for _ in range(2))
-        return cls(np.zeros((groups, 8), np.int64), np.zeros(groups), *histograms)
-
-    def by_depth(self) -> tuple[np.ndarray, np.ndarray]:
-        """(tried, accepted), int64[G, K]: rounds that tried depths 1 .. K, and accepted them."""
-        return _at_least(self.tried), _at_least(self.accepted)
-
-
-def add_rounds(
-    totals: Totals, rounds: Rounds, trace: Trace, group: np.ndarray, K: int, seconds: np.ndarray
-) -> None:
-    """Adds the rounds of a trace; group int64[S] numbers each sequence's group.
-
-    K: the policy's longest draft; seconds, float64[R], of each round. ValueError for rounds that
-    are not of this trace.
-    """
-    columns = rounds.row, rounds.computed, rounds.drafted, rounds.accepted, seconds
-    counted = {len(column) for column in columns} == {int(rounds.offset[-1])}
-    ordered = rounds.offset[0] == 0 and (np.diff(rounds.offset) >= 0).all()
-    recording = trace.offset, trace.budget, trace.depth
-    if not (counted and ordered) or not _add(
-        recording, group, rounds.offset, columns, K, tuple(totals)
-    ):
-        raise ValueError(
-            "the rounds do not lie in this trace's sequences: pass the trace they were made on"
-        )
-
-
-def _at_least(histogram: np.ndarray) -> np.ndarray:
-    counts: np.ndarray = histogram[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:]
-    return counts
-
-
-@cached_njit
-def _add(recording, group, rounds_of, columns, K, totals):
-    """Adds all rounds to the totals; False where one does not lie in its sequence, or goes deeper
-    than the trace.
     """
     offset, budget, depth = recording
     row, computed, drafted, accepted, seconds = columns
@@ -154,23 +115,10 @@ def summary(
 
     K: the policy's longest draft (default the trace's), for cut_share. For a policy that reads
     features pass cost.reading(policy.reads). For a tree policy pass K = policy.longest(trace.K) and
-    seconds, float64[R], from `tree_replay.tree_seconds`. ValueError if the rounds are not of this
+    seconds, float64[R], from `CostModel.seconds_tree`. ValueError if the rounds are not of this
     trace's sequences, or cost is too short.
     """
-    if groups is None:
-        return grouped_summary(rounds, trace, cost, [None] * trace.sequences, K, seconds)[None]
-    return grouped_summary(rounds, trace, cost, groups, K, seconds)
-
-
-def grouped_summary(
-    rounds: Rounds,
-    trace: Trace,
-    cost: CostModel,
-    groups: Sequence[Hashable],
-    K: int | None = None,
-    seconds: np.ndarray | None = None,
-) -> dict[Any, Metrics]:
-    """{group: Metrics} in order of appearance; arguments and errors as for `summary`."""
+    labels = [None] * trace.sequences if groups is None else groups
     if len(rounds.offset) != trace.sequences + 1 or not np.array_equal(
         rounds.row[rounds.offset[:-1]], trace.offset[:-1]
     ):
@@ -178,25 +126,32 @@ def grouped_summary(
             "the rounds do not start where this trace's sequences do: pass the trace they were "
             "made on"
         )
-    if len(groups) != trace.sequences:
+    if len(labels) != trace.sequences:
         raise ValueError(
-            f"groups has {len(groups)} labels, the trace {trace.sequences} sequences: give one each"
+            f"groups has {len(labels)} labels, the trace {trace.sequences} sequences: give one each"
         )
-    index = {name: g for g, name in enumerate(dict.fromkeys(groups))}
-    group = np.array([index[label] for label in groups])
+    index = {name: g for g, name in enumerate(dict.fromkeys(labels))}
+    group = np.array([index[label] for label in labels])
     seconds = cost.seconds(rounds) if seconds is None else np.asarray(seconds, np.float64)
-    totals = Totals.zero(len(index), trace.K)
-    add_rounds(totals, rounds, trace, group, trace.K if K is None else K, seconds)
-    return rates(totals, index, cost)
-
-
-def rates(totals: Totals, index: Mapping[Any, int], cost: CostModel) -> dict[Any, Metrics]:
-    """{group: Metrics} of the totals of groups; index numbers them, cost gives the baseline."""
-    tried, taken = totals.by_depth()
-    return {
-        name: _rates(totals.counts[g], totals.seconds[g], tried[g], taken[g], cost)
-        for name, g in index.items()
+    columns = rounds.row, rounds.computed, rounds.drafted, rounds.accepted, seconds
+    counted = {len(column) for column in columns} == {int(rounds.offset[-1])}
+    ordered = rounds.offset[0] == 0 and (np.diff(rounds.offset) >= 0).all()
+    recording, longest = (trace.offset, trace.budget, trace.depth), trace.K if K is None else K
+    counts, sums = np.zeros((len(index), 8), np.int64), np.zeros(len(index))
+    tried, taken = (np.zeros((len(index), trace.K + 1), np.int64) for _ in range(2))
+    totals = counts, sums, tried, taken
+    if not (counted and ordered) or not _add(
+        recording, group, rounds.offset, columns, longest, totals
+    ):
+        raise ValueError(
+            "the rounds do not lie in this trace's sequences: pass the trace they were made on"
+        )
+    # rounds that tried depths 1 .. K, and accepted them
+    tried, taken = (of[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:] for of in (tried, taken))
+    found = {
+        name: _rates(counts[g], sums[g], tried[g], taken[g], cost) for name, g in index.items()
     }
+    return found[None] if groups is None else found
 
 
 def _rates(
@@ -247,28 +202,18 @@ def _prices(cost: CostModel) -> Array:
 
 def _counts(rounds: Rounds, cost: CostModel, tree: tuple[Integers, Integers] | None) -> Array:
     """float64[S, parts]: how often each sequence pays each price of `_prices`."""
-    per_sequence, drafts = np.diff(rounds.offset), rounds.computed > 0
+    per_sequence = np.diff(rounds.offset)
     sequences, sequence = len(per_sequence), np.repeat(np.arange(len(per_sequence)), per_sequence)
-    after = (rounds.accepted == rounds.computed).astype(np.int64) if tree is None else tree[1]
-    backlog = np.minimum(_backlog(rounds, drafts, after), len(cost.catch_up) - 1)
+    backlog = backlogs(rounds, None if tree is None else tree[1])
+    backlog = np.minimum(backlog, len(cost.catch_up) - 1)
     further = np.zeros(len(rounds)) if tree is None else np.maximum(tree[0] - rounds.computed, 0)
     columns = [
         np.bincount(sequence * size + paid, minlength=sequences * size).reshape(sequences, size)
         for size, paid in (
             (len(cost.draft), rounds.computed),
             (len(cost.verify), rounds.drafted),
-            (len(cost.catch_up), np.where(drafts, backlog, 0)),
+            (len(cost.catch_up), np.where(rounds.computed > 0, backlog, 0)),
         )
     ]
     nodes = np.bincount(sequence, further, sequences)
     return np.column_stack((*columns, per_sequence, nodes)).astype(np.float64)
-
-
-def _backlog(rounds: Rounds, drafts: NDArray[np.bool_], after: Integers) -> Integers:
-    """int64[R]: the drafter's backlog before each round, see `round_cost.next_backlog`."""
-    index = np.arange(len(rounds))
-    first = np.repeat(rounds.offset[:-1], np.diff(rounds.offset))
-    drafted = np.maximum.accumulate(np.where(drafts, index, -1))
-    last = np.concatenate(([-1], drafted[:-1]))
-    found: Integers = np.where(last >= first, index - last - 1 + after[last], index - first)
-    return found

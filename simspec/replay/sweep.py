@@ -19,7 +19,7 @@ from simspec.output.terminal import progress_bar
 from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
-from simspec.replay.metrics import Metrics, grouped_summary, replicate_seconds
+from simspec.replay.metrics import Metrics, replicate_seconds, summary
 from simspec.replay.replay import kernel, prepare, replay
 from simspec.trace.file import digest
 from simspec.trace.recordings import GIVE_COSTS
@@ -214,13 +214,6 @@ def run_jobs(
     return _on_threads(_metrics, calls, jobs)
 
 
-def run_seconds(
-    todo: Sequence[ReplayJob], jobs: int = 1
-) -> Iterable[tuple[NDArray[np.float64], int]]:
-    """`sequence_seconds` of each job, in order; results do not depend on the number of threads."""
-    return _on_threads(sequence_seconds, [(job,) for job in todo], jobs)
-
-
 def _on_threads(function: Callable[..., T], calls: Iterable[Any], jobs: int) -> Iterable[T]:
     if jobs == 1:
         return (function(*call) for call in calls)
@@ -238,7 +231,8 @@ def _metrics(
     cost = observed(cost, trace).reading(policy.reads)
     groups, K = group_labels(trace.meta, by), policy.longest(trace.K)
     rounds, seconds, _ = priced_rounds(trace, policy, cost, seed)
-    return grouped_summary(rounds, trace, cost, groups, K, seconds)
+    found: dict[Any, Metrics] = summary(rounds, trace, cost, groups, K, seconds)
+    return found
 
 
 def priced_rounds(
@@ -425,13 +419,10 @@ def _run(
 ) -> Iterable[dict[Any, Metrics]]:
     if keep is None:
         return run_jobs(todo, by, jobs, cluster)
-    from joblib import Memory, Parallel, delayed
+    from joblib import Memory
 
     kept = Memory(keep, verbose=0).cache(_kept_metrics, ignore=["job"])
-    parallel = Parallel(n_jobs=jobs, backend="threading", return_as="generator")
-    calls = (delayed(kept)(key, job, by) for key, job in zip(job_keys(todo), todo))
-    results: Iterable[dict[Any, Metrics]] = parallel(calls)
-    return results
+    return _on_threads(kept, [(key, job, by) for key, job in zip(job_keys(todo), todo)], jobs)
 
 
 def _kept_metrics(key: str, job: ReplayJob, by: str) -> dict[Any, Metrics]:

@@ -1,6 +1,6 @@
 """Draft lengths and policies by batch size and context, and where drafting stops paying."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.policy.batch import BatchPolicy, shared
 from simspec.policy.policy import Policy, PolicyError
-from simspec.replay.batches import BatchRules, Steps, batch_replay, plain_steps, policy_steps
+from simspec.replay.batches import Steps, batch_replay, plain_steps, policy_steps
 from simspec.replay.evaluation import unsettled
-from simspec.replay.replay import replay
+from simspec.replay.replay import replays
 from simspec.trace.trace import Rounds, Trace
 
 Array = NDArray[np.float64]
@@ -40,7 +40,7 @@ class BatchPlan:
     # as `simspec.policies.parse` takes them; chains alone; BatchPolicy, or shared:TEXT of a policy
     # with one state and length for all requests
     policies: Sequence[Any] = ()
-    rules: BatchRules = field(default_factory=BatchRules)
+    captured: int = 0  # as of `policy_steps`
     # replicates, seed, level: of policies that draw, of all draws, of the intervals
     replicates: int = 4
     seed: int = 0
@@ -234,17 +234,13 @@ def _crossing_text(crossing: Crossing) -> str:
     )
 
 
-def conventions(rules: BatchRules) -> tuple[str, str]:
-    """How batches end and what a step verifies, a sentence each."""
-    full = (
-        "the batch is always full" if rules.ends == "refill" else "a batch waits for its last text"
-    )
-    rows = "padded to the longest draft" if rules.padded else "of each sequence's own draft"
-    return (
-        f"Ends: {rules.ends}, {full}. A step verifies the tokens {rows}.",
-        "Speedups over plain decoding of the same batch; intervals over prompts, none for fewer "
-        f"than {MIN_PROMPTS}.",
-    )
+CONVENTIONS = (
+    "Ends: refill, the batch is always full. A step verifies the tokens of each sequence's own "
+    "draft.",
+    "Speedups over plain decoding of the same batch; intervals over prompts, none for fewer "
+    f"than {MIN_PROMPTS}.",
+)
+"""How batches end and what a step verifies, a sentence each."""
 
 
 def _policy_notes(plan: BatchPlan) -> list[str]:
@@ -280,13 +276,13 @@ class _Replays:
         self.longest = min(trace.K, cost.K)
         if self.longest < 1:
             raise ValueError(f"cost {cost.name!r} prices no draft: measure at least one token")
-        self._fixed: dict[tuple[int, int], Rounds] = {}
+        self._fixed: dict[int, list[Rounds]] = {}
         prompt = np.diff(trace.prompt_offset)
         emitted = np.arange(trace.rows) - np.repeat(trace.offset[:-1], np.diff(trace.offset))
         self._mean = float((np.repeat(prompt, np.diff(trace.offset)) + emitted).mean())
 
     def row(self, batch: int, context: float | None) -> BatchRow:
-        plain = plain_steps(self.trace, self.cost, batch, context, self.plan.rules)
+        plain = plain_steps(self.trace, self.cost, batch, context, self.plan.captured)
         lengths = {K: self._length(K, batch, context) for K in range(self.longest + 1)}
         drafting = min(range(1, self.longest + 1), key=lambda K: lengths[K].sum())
         best = min((0, drafting), key=lambda K: lengths[K].sum())
@@ -314,20 +310,18 @@ class _Replays:
     def drafting(self, batch: int, context: float | None) -> BatchSpeedup:
         """The best fixed length from 1 on."""
         plain = float(
-            plain_steps(self.trace, self.cost, batch, context, self.plan.rules).share.sum()
+            plain_steps(self.trace, self.cost, batch, context, self.plan.captured).share.sum()
         )
         times = {K: self._length(K, batch, context).sum() for K in range(1, self.longest + 1)}
         K = min(times, key=lambda K: times[K])
         return BatchSpeedup(batch, K, plain / float(times[K]))
 
     def _length(self, K: int, batch: int, context: float | None) -> Array:
-        policy, shares = fixed(K), []
-        for i in range(self._count(policy)):
-            if (K, i) not in self._fixed:
-                unit = CostModel.from_ratio(0.1, self.longest)
-                self._fixed[K, i] = replay(self.trace, policy, self.plan.seed + i, unit)
-            shares.append(self._share(self._fixed[K, i], policy, batch, context))
-        return np.mean(shares, axis=0)
+        policy = fixed(K)
+        if K not in self._fixed:
+            unit = CostModel.from_ratio(0.1, self.longest)
+            self._fixed[K] = list(replays(self.trace, policy, self._seeds(policy), unit))
+        return self._share(self._fixed[K], policy, batch, context)
 
     def _made(self, policy: Any, batch: int, context: float | None) -> tuple[Policy, CostModel]:
         """The policy, and the costs that it plans with."""
@@ -343,23 +337,16 @@ class _Replays:
 
     def _policy(self, policy: Any, batch: int, context: float | None) -> tuple[str, Array]:
         made, planned = self._made(policy, batch, context)
-        shares = [
-            self._share(replay(self.trace, made, self.plan.seed + i, planned), made, batch, context)
-            for i in range(self._count(made))
-        ]
-        return made.name, np.mean(shares, axis=0)
+        draws = replays(self.trace, made, self._seeds(made), planned)
+        return made.name, self._share(draws, made, batch, context)
 
     def _batch_policy(
         self, policy: BatchPolicy, batch: int, context: float | None
     ) -> tuple[Array, tuple[float, float]]:
         """(seconds of each sequence, (tokens committed, drafted tokens verified) a round)."""
-        draws = policy.random or self.trace.ratio is not None
-        runs = [
-            batch_replay(
-                self.trace, policy, self.cost, batch, context, self.plan.rules, self.plan.seed + i
-            )
-            for i in range(self.plan.replicates if draws else 1)
-        ]
+        cell = batch, context, self.plan.captured
+        seeds = self._seeds(policy)
+        runs = [batch_replay(self.trace, policy, self.cost, *cell, seed) for seed in seeds]
         rounds = [run.rounds for run in runs]
         tokens = self.trace.select(runs[0].sequence).rows
         counts = np.mean([(tokens / len(each), each.drafted.mean()) for each in rounds], axis=0)
@@ -368,11 +355,18 @@ class _Replays:
         share: Array = np.mean([run.steps.share for run in runs], axis=0)
         return share, (float(counts[0]), float(counts[1]))
 
-    def _share(self, rounds: Rounds, policy: Policy, batch: int, context: float | None) -> Array:
-        rules, reads = self.plan.rules, policy.reads
-        steps = policy_steps(self.trace, rounds, self.cost, batch, context, rules, reads)
-        self._check(policy.name, self.trace.rows / len(rounds), steps, batch, context)
-        return steps.share
+    def _share(
+        self, draws: Iterable[Rounds], policy: Policy, batch: int, context: float | None
+    ) -> Array:
+        """float64[S]: seconds of each sequence, mean of the draws."""
+        captured, shares = self.plan.captured, []
+        for rounds in draws:
+            steps = policy_steps(
+                self.trace, rounds, self.cost, batch, context, captured, policy.reads
+            )
+            self._check(policy.name, self.trace.rows / len(rounds), steps, batch, context)
+            shares.append(steps.share)
+        return np.mean(shares, axis=0)
 
     def _check(
         self, name: str, tokens: float, steps: Steps, batch: int, context: float | None
@@ -384,6 +378,7 @@ class _Replays:
             [claim], batch_cost(self.cost, batch, context).cost, f"costs {self.cost.name!r}"
         )
 
-    def _count(self, policy: Policy) -> int:
+    def _seeds(self, policy: Policy | BatchPolicy) -> range:
+        """The seeds of the policy's draws; one where nothing is drawn."""
         draws = policy.random or self.trace.ratio is not None
-        return self.plan.replicates if draws else 1
+        return range(self.plan.seed, self.plan.seed + (self.plan.replicates if draws else 1))

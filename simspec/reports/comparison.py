@@ -10,23 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from simspec.cost.gate import no_interval
-from simspec.cost.model import CostModel
 from simspec.numerics.stats import (
     MIN_PROMPTS,
     Estimate,
     difference,
     holm,
     jackknife,
-    ratio,
-    ratio_difference,
     stacked,
     swap_test,
 )
 from simspec.output.frames import frame
 from simspec.policies import make
 from simspec.policies.fixed import fixed
-from simspec.replay.evaluation import evaluate, priced_recordings
+from simspec.replay.evaluation import Evaluation, evaluate, priced_recordings
 from simspec.trace.trace import Trace
 
 BEST_FIXED = "best_fixed"
@@ -106,67 +102,40 @@ def comparisons(
     is a CostModel, a ratio or {name: either}. ValueError for what cannot run, and for fewer than 8
     prompts.
     """
-    found = []
+    rows = []
     for name, trace, cost in priced_recordings(traces, costs):
-        seconds, plain, baseline = _seconds(
-            trace, policies, cost, against, replicates, question.seed
-        )
-        settled = not no_interval(cost)
-        found += [
-            compare_seconds(name, plain, (policy, seconds[policy]), baseline, question, settled)
-            for policy in seconds
-            if policy != baseline[0]
+        contestants = [make(policy, trace, cost) for policy in policies]
+        others = [make(against, trace, cost)] if against != BEST_FIXED else []
+        others = others or [fixed(k) for k in range(trace.K + 1)]
+        every = {policy.name: policy for policy in (*contestants, *others)}
+        found = evaluate(trace, list(every.values()), cost, replicates, question.seed)
+        baseline = found.fastest(policy.name for policy in others)
+        names = dict.fromkeys(policy.name for policy in contestants)
+        rows += [
+            compare_seconds(name, found, policy, baseline, question)
+            for policy in names
+            if policy != baseline
         ]
-    return found
-
-
-def _seconds(
-    trace: Trace, policies: Sequence[Any], cost: CostModel, against: str, replicates: int, seed: int
-) -> tuple[dict[str, Array], Array, tuple[str, Array]]:
-    """({policy: seconds [P, 1 + R]}, plain decoding's [P], (the baseline, its seconds))."""
-    lengths: list[Any] = []
-    if against == BEST_FIXED:
-        lengths = [fixed(k) for k in range(trace.K + 1)]
-    contestants = [make(policy, trace, cost) for policy in policies]
-    others = lengths or [make(against, trace, cost)]
-    every = {policy.name: policy for policy in (*contestants, *others)}
-    found = evaluate(trace, list(every.values()), cost, replicates, seed)
-    best = found.fastest(policy.name for policy in others)
-    chosen = {policy.name: found.seconds[policy.name] for policy in contestants}
-    return chosen, found.plain, (best, found.seconds[best])
+    return rows
 
 
 def compare_seconds(
-    recording: str,
-    plain: Array,
-    policy: tuple[str, Array],
-    baseline: tuple[str, Array],
-    question: Question = DEFAULTS,
-    settled: bool = True,
+    recording: str, found: Evaluation, policy: str, baseline: str, question: Question = DEFAULTS
 ) -> Comparison:
-    """One comparison of seconds [P] or [P, 1 + R] of the same prompts, without regard to others.
+    """One comparison of the seconds of the same prompts, without regard to others.
 
-    Entry r of both is of one replicate of the costs. settled: whether the costs give intervals;
-    else there are none, and no p. ValueError for fewer than 8 prompts.
+    Without intervals, and without p, at costs that give none. ValueError for fewer than 8 prompts.
     """
-    options: dict[str, Any] = {
-        "level": question.level,
-        "resamples": question.resamples,
-        "seed": question.seed,
-    }
-    estimates = (
-        ratio(plain, policy[1], **options),
-        ratio(plain, baseline[1], **options),
-        ratio_difference(plain, policy[1], plain, baseline[1], **options),
-    )
-    p = paired_p(plain, policy[1], baseline[1], question.resamples, question.seed)
-    error, verdict = difference_error(plain, policy[1], baseline[1]), ""
-    if not settled:
-        one, other, gap = (replace(each, low=math.nan, high=math.nan) for each in estimates)
-        estimates = one, other, gap
-        p, error, verdict = math.nan, math.nan, UNSETTLED
+    options = {"level": question.level, "resamples": question.resamples, "seed": question.seed}
+    plain, ours, theirs = found.plain, found.seconds[policy], found.seconds[baseline]
+    error, p, verdict = math.nan, math.nan, UNSETTLED
+    if not found.unsettled:
+        error, verdict = difference_error(plain, ours, theirs), ""
+        p = paired_p(plain, ours, theirs, question.resamples, question.seed)
+    speedup, other = (found.speedup(name, **options) for name in (policy, baseline))
+    gain = found.gain(policy, baseline, **options)
     return Comparison(
-        recording, policy[0], baseline[0], *estimates, error, p, verdict, math.nan, None
+        recording, policy, baseline, speedup, other, gain, error, p, verdict, math.nan, None
     )
 
 

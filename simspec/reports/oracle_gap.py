@@ -31,6 +31,14 @@ DEFAULT_POLICIES = (
 Array = NDArray[np.float64]
 
 
+def contestants(policies: Sequence[Any] | None, trace: Trace, cost: CostModel) -> list[Any]:
+    """The policies for this trace and its costs; default those of DEFAULT_POLICIES whose features
+    it has."""
+    made = [policy_names.make(policy, trace, cost) for policy in policies or DEFAULT_POLICIES]
+    features = {feature for feature, _ in trace.meta.features}
+    return [policy for policy in made if policies or features.issuperset(policy.reads)]
+
+
 def score(
     traces: Mapping[str, Trace | Path | str],
     costs: Any,
@@ -63,10 +71,7 @@ costs, best fixed K held |
     """
     scores = []
     for name, trace, cost in priced_recordings(traces, costs):
-        resolved = [policy_names.make(p, trace, cost) for p in policies or DEFAULT_POLICIES]
-        if not policies:
-            features = {feature for feature, _ in trace.meta.features}
-            resolved = [policy for policy in resolved if features.issuperset(policy.reads)]
+        resolved = contestants(policies, trace, cost)
         lengths = [fixed(k) for k in range(trace.K + 1)]
         found = _evaluated(trace, [*lengths, *resolved], cost, replicates, seed)
         plain, best = float(found.plain.sum()), found.fastest(policy.name for policy in lengths)

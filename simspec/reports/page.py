@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost.gate import no_interval
 from simspec.cost.model import CostModel
 from simspec.engines import Export
 from simspec.engines.choice import Evidence, best_length, choose
@@ -19,14 +18,13 @@ from simspec.engines.exports import EXPORTS, Request
 from simspec.numerics.stats import MIN_PROMPTS, Estimate
 from simspec.output.frames import frame, texts
 from simspec.output.names import label_text, printable_lines
-from simspec.policies import make
 from simspec.policies.fixed import fixed
 from simspec.policies.oracles import oracle
 from simspec.policy.predictor import examples, reliability
 from simspec.replay.evaluation import covers_text, evaluate, priced_recordings, unsettled
 from simspec.replay.replay import replay
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds, corrected
-from simspec.reports.oracle_gap import DEFAULT_POLICIES
+from simspec.reports.oracle_gap import contestants
 from simspec.reports.speedup_curve import Point, point
 from simspec.trace.acceptance import depth_acceptance, drawn_trace
 from simspec.trace.recordings import measured_on
@@ -114,12 +112,8 @@ def figures_of(
     ValueError for what cannot run.
     """
     ((_, _, cost),) = priced_recordings({name: trace}, cost)
-    settled = not no_interval(cost)
     cost = cost.truncate(trace.K) if cost.K > trace.K else cost
-    adaptive = [make(policy, trace, cost) for policy in policies or DEFAULT_POLICIES]
-    if not policies:
-        features = {feature for feature, _ in trace.meta.features}
-        adaptive = [policy for policy in adaptive if features.issuperset(policy.reads)]
+    adaptive = contestants(policies, trace, cost)
     lengths = [fixed(k) for k in range(min(trace.K, cost.K) + 1)]
     every = {policy.name: policy for policy in (*lengths, *adaptive)}
     chosen, options = list(every.values()), (question.level, question.seed)
@@ -140,13 +134,10 @@ def figures_of(
     if trace.sequences >= MIN_PROMPTS:
         baseline = fixed(best).name
         compared = [
-            compare_seconds(
-                name, found.plain, (policy.name, found.seconds[policy.name]),
-                (baseline, found.seconds[baseline]), question, settled,
-            )
+            compare_seconds(name, found, policy.name, baseline, question)
             for policy in adaptive
             if policy.name != baseline
-        ]  # fmt: skip
+        ]
     return RecordingFigures(
         name,
         trace,
@@ -277,24 +268,6 @@ def times(speedup: Estimate) -> str:
     return speedup.text(unit="x")
 
 
-def report(
-    traces: Mapping[str, Trace | Path | str],
-    costs: Any,
-    policies: Sequence[str] = (),
-    replicates: int = 4,
-    question: Question = DEFAULTS,
-    notes: Sequence[str] = (),
-    jobs: int = 1,
-) -> str:
-    """The HTML of the page; costs is a CostModel, a ratio, None or {name: one of these}.
-
-    `notes` are shown under the title; recordings are replayed by `jobs` processes.
-    ValueError for what cannot run.
-    """
-    figures = all_figures(traces, costs, policies, replicates, question, jobs)
-    return page_of(list(figures), question, notes)
-
-
 def all_figures(
     traces: Mapping[str, Trace | Path | str],
     costs: Any,
@@ -305,6 +278,9 @@ def all_figures(
 ) -> Iterator[RecordingFigures | TokenFigures]:
     """The figures of each recording, in order, as soon as they are known; those without costs have
     TokenFigures.
+
+    costs is a CostModel, a ratio, None or {name: one of these}; recordings are replayed by `jobs`
+    processes. ValueError for what cannot run.
     """
     work = [
         (name, source, costs[name] if isinstance(costs, Mapping) else costs)

@@ -27,72 +27,58 @@ from simspec.tree.tree import MAX_NODES, MAX_SUBMITTED, TreeError, TreePolicy
 
 Array = NDArray[np.float64]
 
-TOKENS, ROUNDS, NODES, SECONDS, PASSES, DEPTHS = range(6)
-"""Columns of `prompt_figures`; DEPTHS is the first of those by depth."""
+TOKENS, ROUNDS, NODES, SECONDS, PASSES = range(5)
+"""Columns of `prompt_figures`."""
 
 
 @dataclass(frozen=True)
 class TreeRow:
     """One policy on one recording; low and high are NaN where there is no interval."""
 
-    # recording, rule, policy: what was replayed, the policy without what was chosen for it
+    # recording, policy: what was replayed, the policy without what was chosen for it
     recording: str
-    rule: str
     policy: str
     chosen: str  # what the other half of the prompts chose: k, or levels and nodes, one per half
-    budget: int  # node budget of a tree; 0: none is set
     clairvoyant: bool  # whether the policy knows the recorded tokens
     tau: Estimate  # Estimate: committed tokens per round, EAGLE's tau
     nodes: Estimate  # Estimate: submitted tokens per round
     passes: float  # float: the drafter's passes per round
     # Estimate: tau less that of the chain as deep as the tree; NaN: no one depth
     depth_gain: Estimate
-    alpha: tuple[float, ...]  # (float,) [K]: n-alpha of the replayed rounds; NaN: never so deep
     speedup: Estimate  # Estimate at the costs
     gain: Estimate  # Estimate: speedup less the best chain's, paired by prompt
 
 
 def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> Array:
-    """float64[S, 5 + 2 K + R] per prompt: tokens, rounds, nodes, seconds, passes, right, tried, ...
-
-    right[K] and tried[K] count the rounds whose draft was right at, and reached, each depth. The
-    last R are seconds at the replicates of the costs.
+    """float64[S, 5 + R] per prompt: tokens, rounds, nodes, seconds, passes, and seconds at the R
+    replicates of the costs.
     """
     cost = cost.reading(policy.reads)
     check_policy(trace, policy, cost)
     rounds, seconds, tree = priced_rounds(trace, policy, cost)
-    slot = np.arange(trace.K)
-    right = slot < rounds.accepted[:, None]
-    reached = np.minimum(np.minimum(rounds.computed, rounds.drafted), rounds.accepted + 1)
-    tried = slot < reached[:, None]
-    of_round = np.column_stack(
-        (np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed, right, tried)
-    )
+    of_round = np.column_stack((np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed))
     of_prompt = np.add.reduceat(of_round, rounds.offset[:-1], axis=0)
     priced = replicate_seconds(rounds, cost, tree)
     return np.column_stack((np.diff(trace.offset), of_prompt, priced))
 
 
-def priced_seconds(figures: Array, cost: CostModel) -> Array:
+def priced_seconds(figures: Array) -> Array:
     """float64[S, 1 + R] of `prompt_figures`: seconds at the costs, then at their replicates."""
-    first = figures.shape[1] - len(cost.replicates)
-    return figures[:, [SECONDS, *range(first, figures.shape[1])]]
+    return figures[:, [SECONDS, *range(PASSES + 1, figures.shape[1])]]
 
 
 def row_figures(
     figures: Array, best_chain: Array, equal: Array | None, cost: CostModel,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """tau, nodes, passes, depth_gain, alpha, speedup and gain of a TreeRow, from `prompt_figures`.
+    """tau, nodes, passes, depth_gain, speedup and gain of a TreeRow, from `prompt_figures`.
 
     best_chain, equal: the same of the best fixed length, and of the chain of each prompt's depth;
     options: level, resamples and seed of intervals.
     """
     tokens, rounds, nodes, _ = figures[:, :PASSES].T
-    seconds, chain = (priced_seconds(of, cost) for of in (figures, best_chain))
+    seconds, chain = map(priced_seconds, (figures, best_chain))
     plain = tokens * cost.baseline
-    by_depth = figures[:, DEPTHS : figures.shape[1] - len(cost.replicates)]
-    right, tried = by_depth.sum(axis=0).reshape(2, -1)
 
     def of(*columns: Array) -> Estimate:
         statistic = quotient if len(columns) == 2 else difference
@@ -110,7 +96,6 @@ def row_figures(
         "depth_gain": no_depth
         if equal is None
         else of(tokens, rounds, equal[:, TOKENS], equal[:, ROUNDS]),
-        "alpha": tuple(float(r / t) if t else float("nan") for r, t in zip(right, tried)),
         "speedup": priced(plain, seconds),
         "gain": priced(plain, seconds, plain, chain),
     }
@@ -126,36 +111,37 @@ def fit_length(
     trace: Trace, cost: CostModel, policy_of: Callable[[int], Policy | TreePolicy], k: int | None
 ) -> Fitted:
     """The lengths of policies with a chain of k tokens, k chosen if None."""
-    depths = np.zeros(trace.sequences, np.int64)
     if k is not None:
-        return prompt_figures(trace, policy_of(k), cost), f"k={k}", depths + k
+        return prompt_figures(trace, policy_of(k), cost), f"k={k}", np.full(trace.sequences, k)
     lengths = range(1, min(trace.K, MAX_SUBMITTED) + 1)
     by_length = np.stack([prompt_figures(trace, policy_of(j), cost) for j in lengths])
-    figures, chosen = np.empty_like(by_length[0]), []
-    for fit, rest in halves(trace):
+
+    def choose(fit: Sequences) -> tuple[Array, str, int]:
         j = int(by_length[:, fit, SECONDS].sum(axis=1).argmin())
-        figures[rest] = by_length[j, rest]
-        depths[rest] = lengths[j]
-        chosen.append(f"k={lengths[j]}")
-    return figures, _distinct(chosen), depths
+        return by_length[j], f"k={lengths[j]}", lengths[j]
+
+    return _crossed(trace, choose)
 
 
 def fit_tree(
     trace: Trace, cost: CostModel, policy_of: Callable[[Sequences], DeferredPolicy]
 ) -> Fitted:
     """The shapes of trees that `policy_of` makes from some sequences."""
-    figures: Array | None = None
-    depths = np.zeros(trace.sequences, np.int64)
-    chosen = []
-    for fit, rest in halves(trace):
+
+    def choose(fit: Sequences) -> tuple[Array, str, int]:
         policy = policy_of(fit).resolve(trace, cost)
-        of_half = prompt_figures(trace, policy, cost)
-        figures = of_half if figures is None else figures
-        figures[rest] = of_half[rest]
-        depths[rest] = depth_of(policy, trace)
-        chosen.append(shape_of(policy))
-    assert figures is not None
-    return figures, _distinct(chosen), depths
+        return prompt_figures(trace, policy, cost), shape_of(policy), depth_of(policy, trace)
+
+    return _crossed(trace, choose)
+
+
+def _crossed(trace: Trace, choose: Callable[[Sequences], tuple[Array, str, int]]) -> Fitted:
+    """What `choose` makes from each half of the prompts, counted on the other."""
+    parts = [(rest, *choose(fit)) for fit, rest in halves(trace)]
+    figures, depths = np.empty_like(parts[0][1]), np.zeros(trace.sequences, np.int64)
+    for rest, of_half, _, depth in parts:
+        figures[rest], depths[rest] = of_half[rest], depth
+    return figures, " / ".join(dict.fromkeys(chosen for _, _, chosen, _ in parts)), depths
 
 
 def shape_of(policy: Policy | TreePolicy) -> str:
@@ -176,10 +162,6 @@ def depth_of(policy: Policy | TreePolicy, trace: Trace) -> int:
     return policy.longest(trace.K)
 
 
-def _distinct(chosen: list[str]) -> str:
-    return " / ".join(dict.fromkeys(chosen))
-
-
 BUDGETS = (8, 16, 32)
 SETS = (0, 1, 3, 4, 5, 7)
 
@@ -194,8 +176,8 @@ class Candidates:
     k: int | None  # chain of CAPE and of sets; None: chosen on the other half of the prompts
     policies: Sequence[tuple[str, Any]]  # further ones, (name, policy)
 
-    def attempts(self, trace: Trace, cost: CostModel) -> list[tuple[str, int, Attempt]]:
-        """(name, node budget, function that replays it) of each candidate, in the table's order."""
+    def attempts(self, trace: Trace, cost: CostModel) -> list[tuple[str, Attempt]]:
+        """(name, function that replays it) of each candidate, in the table's order."""
 
         def length(policy_of: Callable[[int], Any]) -> Attempt:
             return lambda: fit_length(trace, cost, policy_of, self.k)
@@ -211,20 +193,20 @@ class Candidates:
 
             return figures
 
-        attempts: list[tuple[str, int, Attempt]] = []
+        attempts: list[tuple[str, Attempt]] = []
         for width in SETS:
-            attempts.append((f"cape:{width}" if width else "none", 0, length(partial(cape, width))))
+            attempts.append((f"cape:{width}" if width else "none", length(partial(cape, width))))
         for source in ("section", "appendix"):
-            attempts.append((f"cape:{source}", 0, length(partial(cape, source))))
-        attempts.append(("dynamic_tree:beams", 0, whole(dynamic_tree("beams"))))
+            attempts.append((f"cape:{source}", length(partial(cape, source))))
+        attempts.append(("dynamic_tree:beams", whole(dynamic_tree("beams"))))
         for n in self.nodes:
             for rule in reversed(RULES):
                 name = optimal_tree(n, rule).name
-                attempts.append((name, n, tree(partial(optimal_tree, n, rule))))
-            attempts.append((f"dynamic_tree:{n}", n, whole(dynamic_tree(n))))
-        attempts.append(("optimal_tree", 0, tree(partial(optimal_tree, None, RULES[0]))))
-        attempts += [(name, 0, whole(policy)) for name, policy in self.policies]
-        return [*attempts, ("oracle", 0, whole(oracle)), ("tree_oracle", 0, whole(tree_oracle))]
+                attempts.append((name, tree(partial(optimal_tree, n, rule))))
+            attempts.append((f"dynamic_tree:{n}", whole(dynamic_tree(n))))
+        attempts.append(("optimal_tree", tree(partial(optimal_tree, None, RULES[0]))))
+        attempts += [(name, whole(policy)) for name, policy in self.policies]
+        return [*attempts, ("oracle", whole(oracle)), ("tree_oracle", whole(tree_oracle))]
 
 
 def compare_trees(
@@ -296,24 +278,24 @@ def _rows(
     rows: list[TreeRow] = []
     failed: list[tuple[str, ValueError]] = []
 
-    def add(policy: str, fitted: Fitted, budget: int = 0) -> None:
+    def add(policy: str, fitted: Fitted) -> None:
         figures, chosen, depths = fitted
         clairvoyant = policy in policy_names.CLAIRVOYANT
         fixed_depth = depths.all() and not clairvoyant
         equal = chains[depths, np.arange(trace.sequences)] if fixed_depth else None
         measures = row_figures(figures, chains[best], equal, cost, options)
-        rows.append(TreeRow(name, trace.meta.rule, policy, chosen, budget, clairvoyant, **measures))
+        rows.append(TreeRow(name, policy, chosen, clairvoyant, **measures))
 
     none = np.zeros(trace.sequences, np.int64)
     add("plain", (chains[0], "", none))
     add("best chain", (chains[best], f"k={best}, in hindsight", none))
-    for policy, budget, attempt in candidates.attempts(trace, cost):
+    for policy, attempt in candidates.attempts(trace, cost):
         try:
             fitted = attempt()
         except (TraceError, PolicyError, TreeError) as error:
             failed.append((policy, error))
         else:
-            add(policy, fitted, budget)
+            add(policy, fitted)
     return rows, failed
 
 

@@ -18,7 +18,8 @@ from simspec.policy.policy import Policy, PolicyError
 from simspec.policy.predictor import split_by_task
 from simspec.policy_kind import Argument
 from simspec.replay.evaluation import evaluate, priced_recordings
-from simspec.replay.replay import replay
+from simspec.replay.replay import replays
+from simspec.replay.sweep import is_random
 from simspec.reports.comparison import UNSETTLED, paired_p
 from simspec.trace.trace import Trace
 
@@ -112,16 +113,11 @@ class _Problem:
         found = []
         for trace, cost in self.halves:
             policy = _chain(text, trace, cost)
-            draws = self.search.replicates if policy.random or trace.ratio is not None else 1
+            draws = self.search.replicates if is_random(trace, policy) else 1
+            seeds = range(self.search.seed, self.search.seed + draws)
             charged = cost.reading(policy.reads)
-            found.append(
-                np.mean(
-                    [
-                        charged.seconds(replay(trace, policy, self.search.seed + i, cost)).sum()
-                        for i in range(draws)
-                    ]
-                )
-            )
+            rounds = replays(trace, policy, seeds, cost)
+            found.append(np.mean([charged.seconds(draw).sum() for draw in rounds]))
         return np.array(found)
 
 

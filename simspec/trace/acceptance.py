@@ -99,14 +99,9 @@ def by_depth(trace: Trace) -> tuple[Array, Array]:
     once, as if a round began there: the figure holds for no draft length in particular.
     """
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
-    room = np.minimum(trace.depth, left)
-    depth = np.arange(1, trace.K + 1)
-    if trace.ratio is None:
-        right, reached = trace.run[:, None] >= depth, trace.run[:, None] >= depth - 1
-    else:  # acceptance probabilities in place of counts
-        right = trace.ratio.astype(np.float64).cumprod(axis=1)
-        reached = np.concatenate((np.ones((trace.rows, 1)), right[:, :-1]), axis=1)
-    possible = room[:, None] >= depth
+    right = _acceptance(trace)
+    reached = np.concatenate((np.ones((trace.rows, 1)), right[:, :-1]), axis=1)
+    possible = np.minimum(trace.depth, left)[:, None] > np.arange(trace.K)
     accepted, tried = (
         np.add.reduceat(flags * possible, trace.offset[:-1], axis=0, dtype=np.float64)
         for flags in (right, reached)

@@ -37,60 +37,12 @@ def decaying(
             f"asked for {sequences} sequences of {rows} rows, expected at least 1 of each"
         )
     random, K, N = np.random.default_rng(seed), len(alphas), sequences * rows
-    acceptance, feature = np.broadcast_to(alphas, (N, K)), None
+    acceptance: Any = np.broadcast_to(alphas, (N, K))
+    feature: Any = None
     if confidence:
         inside = np.clip(alphas, 1e-6, 1 - 1e-6)
         codes, _ = encode(random.beta(4 * inside, 4 * (1 - inside), (N, K)), LOG_ODDS)
         acceptance, feature = LOG_ODDS[codes], codes[:, :, None]
-    label = ",".join(f"{alpha:g}" for alpha in alphas)
-    return _trace(acceptance, f"acceptance {label}", sequences, rows, seed, random, feature)
-
-
-def switching(alphas: Any, switch: Any, sequences: int, rows: int, K: int, seed: int = 0) -> Trace:
-    """A hidden two-state Markov chain over positions sets the acceptance of each drafted token:
-    alphas[state].
-
-    From one position to the next, state z is left with probability switch[z] > 0; sequences start
-    from the stationary distribution. Given the states, rows are independent, as in `decaying`; a
-    good stretch is good at every depth of every row that reaches into it.
-    `formulas.switching_committed` is its exact value at a fixed K. ValueError for invalid
-    probabilities.
-    """
-    alphas, switch = np.asarray(alphas, dtype=np.float64), np.asarray(switch, dtype=np.float64)
-    if (
-        alphas.shape != (2,)
-        or switch.shape != (2,)
-        or not ((alphas >= 0) & (alphas <= 1) & (switch > 0) & (switch <= 1)).all()
-    ):
-        raise ValueError(
-            f"alphas are {alphas}, switch {switch}, expected two acceptances in [0, 1] and two "
-            "numbers in (0, 1]"
-        )
-    if sequences < 1 or rows < 1 or not 1 <= K <= 255:
-        raise ValueError(
-            f"asked for {sequences} sequences of {rows} rows, K = {K}, expected at least 1 of "
-            "each, K up to 255"
-        )
-    random = np.random.default_rng(seed)
-    state = np.empty((rows + K, sequences), np.int64)
-    state[0] = random.random(sequences) < switch[0] / switch.sum()
-    draws = random.random((rows + K, sequences))
-    for position in range(1, rows + K):
-        before = state[position - 1]
-        state[position] = np.where(draws[position] < switch[before], 1 - before, before)
-    acceptance = alphas[state[np.arange(rows)[:, None] + np.arange(K)].transpose(2, 0, 1)].reshape(
-        -1, K
-    )
-    return _trace(
-        acceptance, f"acceptance {alphas} switching {switch}", sequences, rows, seed, random
-    )
-
-
-def _trace(
-    acceptance: Any, label: str, sequences: int, rows: int, seed: int, random: Any,
-    feature: Any = None,
-) -> Trace:  # fmt: skip
-    N, K = acceptance.shape
     left = np.tile(np.arange(rows, 0, -1), sequences)
     # u < 1 always, so a certain token is always accepted and an impossible one never.
     run = np.logical_and.accumulate(random.random((N, K)) < acceptance, axis=1).sum(axis=1)
@@ -104,7 +56,7 @@ def _trace(
         meta=TraceMeta(
             rule="synthetic",
             target="none",
-            drafter=label,
+            drafter=f"acceptance {','.join(f'{alpha:g}' for alpha in alphas)}",
             K=K,
             seed=seed,
             features=(("confidence", "confidence"),) if feature is not None else (),

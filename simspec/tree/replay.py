@@ -197,20 +197,6 @@ def replay_tree(trace: Trace, policy: TreePolicy, cost: CostModel | None = None)
     return tree_rounds(trace, policy)[0]
 
 
-def tree_seconds(rounds: Rounds, trace: Trace, policy: TreePolicy, cost: CostModel) -> np.ndarray:
-    """float64[R]: seconds of the rounds of `replay_tree` for this trace and policy.
-
-    Pass cost.reading(policy.reads), see `CostModel.seconds_tree`. ValueError for other rounds, and
-    for more levels or nodes than are priced.
-    """
-    replayed, rows, backlog = tree_rounds(trace, policy)
-    if replayed != rounds:
-        raise ValueError(
-            f"the rounds are not those of {policy.name} on this trace: replay it there"
-        )
-    return cost.seconds_tree(rounds, rows, backlog)
-
-
 def prepare_tree(trace: Trace, policy: TreePolicy, cost: CostModel) -> None:
     """Check that trace and costs hold what the policy needs: TraceError, TreeError, PolicyError."""
     check_trace(trace, policy)

@@ -170,13 +170,7 @@ def expected_seconds(tree: Tree, acceptance: Any, cost: CostModel) -> float:
     reached = np.concatenate(([1.0], _by_depth(tree, _table(acceptance)), [0.0]))
     backlog = np.minimum(np.arange(len(reached) - 1), len(cost.catch_up) - 1)
     catch_up = cost.catch_up[backlog] @ (reached[:-1] - reached[1:])
-    return float(
-        cost.overhead
-        + cost.draft[levels]
-        + cost.node * (tree.rows - levels)
-        + cost.verify[len(tree)]
-        + catch_up
-    )
+    return float(cost.seconds_without_backlog(levels, tree.rows, len(tree)) + catch_up)
 
 
 def best_tree(acceptance: Any, cost: CostModel, most: int = MAX_NODES, least: int = 0) -> Tree:

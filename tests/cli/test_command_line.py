@@ -52,7 +52,9 @@ def test_every_report_is_one_table_in_every_form(capsys, tmp_path):
         code, out, err = run(capsys, *words, "--json", "--csv", tmp_path / "t.csv")
         rows = json.loads(out)["rows"]
         assert code == 0, err
-        assert len(pandas.read_csv(tmp_path / "t.csv")) == len(rows)
+        written = pandas.read_csv(tmp_path / "t.csv")
+        assert len(written) == len(rows)
+        assert {f"{column}_low", f"{column}_high"} <= set(written.columns)
         assert column in rows[0]
         markdown = run(capsys, *words, "--markdown")[1].split("\n\n")[0].splitlines()
         assert len(markdown) == len(rows) + 2

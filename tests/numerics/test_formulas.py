@@ -121,10 +121,6 @@ def test_optimal_k_is_the_smallest_maximiser(alpha, c, k_max):
     assert best == values.index(max(values))
 
 
-def test_roofline():
-    assert formulas.roofline(4, 2).tolist() == [1, 1, 1, 1.5, 2]
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -137,7 +133,6 @@ def test_roofline():
         lambda: formulas.eesd_speedup(0.5, -0.1, 0.1),
         lambda: formulas.harmonic_mean(0.5, 1.2),
         lambda: formulas.optimal_k(0.5, 0.1, -1),
-        lambda: formulas.roofline(4, 0),
     ],
 )
 def test_domain_errors_are_one_line(call):
@@ -164,55 +159,3 @@ def test_geometric_stop_equals_enumeration(alpha, stay, K, c):
     assert formulas.geometric_speedup(alpha, 1.0, K, c) == pytest.approx(
         formulas.expected_speedup(alpha, K, c), rel=1e-12
     )
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.tuples(st.floats(0, 0.9), st.floats(0, 0.9)),
-    st.tuples(*[st.floats(0.05, 0.95)] * 2),
-    st.integers(0, 3),
-)
-def test_switching_form_is_the_increment_of_long_sequences(alphas, switch, k):
-    """E[rounds] of n tokens grows by 1 / tau a token: by n = 300 it has settled to 1e-6, where
-    not all drafts are fully accepted.
-    """
-    move = np.array([[1 - switch[0], switch[0]], [switch[1], 1 - switch[1]]])
-    start = np.array([switch[1], switch[0]]) / sum(switch)
-    rounds = expected_rounds(np.array(alphas), move, start, k, 312)
-    # 12 tokens: whatever the period, 1 .. 4 divides it
-    assert formulas.switching_committed(alphas, switch, k) == pytest.approx(
-        12 / (rounds[312] - rounds[300]), rel=1e-6
-    )
-
-
-def expected_rounds(alphas, move, start, k, rows):
-    """float64[rows + 1]: expected rounds of a sequence of so many tokens, by recursion."""
-    ahead = np.zeros((rows + 1, len(start)))
-    for left in range(1, rows + 1):
-        cap, reached, total = min(k, left - 1), np.eye(len(start)), np.ones(len(start))
-        for a in range(cap):
-            total = total + (reached * (1 - alphas)) @ move @ ahead[left - 1 - a]
-            reached = (reached * alphas) @ move
-        ahead[left] = total + reached @ move @ ahead[left - 1 - cap]
-    return ahead @ start
-
-
-@settings(deadline=None)
-@given(st.tuples(RATE, RATE), st.floats(0.05, 0.95), st.integers(0, 8))
-def test_switching_without_memory_is_the_iid_form(alphas, leave, k):
-    """Leaving states with chances p and 1 - p forgets the state at every position: acceptance is
-    the mean, independently.
-    """
-    mean = alphas[0] * (1 - leave) + alphas[1] * leave
-    assert formulas.switching_committed(alphas, (leave, 1 - leave), k) == pytest.approx(
-        formulas.expected_committed(mean, k)
-    )
-
-
-@pytest.mark.parametrize(
-    "call", [((0.5,), (0.1, 0.1), 2), ((0.5, 0.6), (0.0, 0.1), 2), ((0.5, 0.6), (0.1, 0.1), 1.5)]
-)
-def test_invalid_switching_is_refused_in_one_line(call):
-    with pytest.raises(ValueError) as error:
-        formulas.switching_committed(*call)
-    assert "\n" not in str(error.value)

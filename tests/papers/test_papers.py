@@ -121,7 +121,7 @@ BETA, TEN = eesd.beta_against_best_fixed, eesd.beta_against_ten
 THETA = partial(eesd.beta_against_calibrated, theta=True)
 BY_CONFIDENCE = partial(eesd.beta_against_calibrated, theta=False)
 SIDES = partial(eesd.sampling_against_model, theta=True)
-PRINTED, ALL_ROWS = eagle.alpha_gaps, eagle.feature_costs
+PRINTED, ALL_ROWS = eagle.alpha_gaps, partial(eagle.alpha_gaps, all_rows=True)
 
 
 def alike(alpha):

@@ -14,7 +14,7 @@ from simspec.cost.table import CostTable
 from simspec.policies import parse_batch
 from simspec.policies.adaptive_verification import AcceptanceEstimator
 from simspec.policy.batch import BatchStart, BatchStep, Lagged, admit, best_budget, survival
-from simspec.replay.batches import BatchRules, StepPrices
+from simspec.replay.batches import StepPrices
 from simspec.trace.quantization import LOG_ODDS
 
 
@@ -145,7 +145,7 @@ def test_planned_seconds_are_those_of_the_step(batch, K, captured, context):
                              overhead=1.0).cost(6, 3.0), feature=0.125)  # fmt: skip
     reads = ("confidence",)
     table = BatchCost(cost).by_rows(batch, K, context, reads, captured)
-    prices = StepPrices(cost, batch, BatchRules(captured=captured), None, reads)
+    prices = StepPrices(cost, batch, captured, None, reads)
     for drafted in range(1, batch * K + 1):
         one = [batch * K, K, drafted, 1]
         sums = (batch * context, batch * context * K)

@@ -62,19 +62,16 @@ def faster(bound, trace, cost, seed):
 
 @st.composite
 def recorded(draw):
-    """Recordings of any shape; acceptance independent, decaying, switching, or drawn."""
+    """Recordings of any shape; acceptance independent, decaying, or drawn."""
     seed, K = draw(st.integers(0, 2**32)), draw(st.integers(1, 6))
     size = (draw(st.integers(1, 3)), draw(st.integers(1, 40)))
     share = st.integers(0, 16).map(lambda n: n / 16)
-    kind = draw(st.sampled_from(["any", "iid", "decaying", "switching", "rejection"]))
+    kind = draw(st.sampled_from(["any", "iid", "decaying", "rejection"]))
     if kind == "iid":
         return synthetic.iid(draw(share), *size, K, seed, confidence=draw(st.booleans()))
     if kind == "decaying":
         alphas = draw(st.lists(share, min_size=K, max_size=K))
         return synthetic.decaying(alphas, *size, seed, confidence=draw(st.booleans()))
-    if kind == "switching":
-        alphas, leave = (draw(share), draw(share)), draw(st.sampled_from([1 / 16, 0.5, 1.0]))
-        return synthetic.switching(alphas, (leave, leave), *size, K, seed)
     trace = draw(traces(max_rows=40, optional=False))
     if kind == "rejection":
         ratio = np.random.default_rng(seed).random((trace.rows, trace.K)).astype(np.float32)

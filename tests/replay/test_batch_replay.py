@@ -16,15 +16,7 @@ from simspec.policies import BATCH_KINDS, parse, parse_batch
 from simspec.policy.batch import BatchPolicy, BatchRule, shared
 from simspec.replay import batches as loop
 from simspec.replay import metrics
-from simspec.replay.batches import (
-    ENDS,
-    BatchRules,
-    StepPrices,
-    batch_replay,
-    plain_steps,
-    policy_steps,
-    step_seconds,
-)
+from simspec.replay.batches import StepPrices, batch_replay, plain_steps, policy_steps, step_seconds
 from simspec.trace.quantization import LOG_ODDS
 
 COST = TokenCost(8.0, 0.25, kv=0.01, step=1.0, draft=0.5, draft_row=0.01, overhead=1.0).cost(6, 3.0)
@@ -62,17 +54,16 @@ class Started:
         self.start = np.concatenate(([0], np.cumsum(np.diff(trace.offset)[run.sequence])))
 
 
-def both(trace, batch, ends, text, **options):
+def both(trace, batch, text, **options):
     """(our run, the twin's rounds, plays and steps, the twin) of vLLM's rule."""
-    rules = BatchRules(ends)
     policy = parse_batch(text)
-    run = batch_replay(trace, policy, COST, batch, rules=rules)
+    run = batch_replay(trace, policy, COST, batch)
     K = policy.longest(min(trace.K, COST.K))
-    table = step_seconds(trace, StepPrices(COST, batch, rules, None, policy.reads), K)
+    table = step_seconds(trace, StepPrices(COST, batch, 0, None, policy.reads), K)
     twin = naive_batch.Adaptive(
         K, lambda R, x: table.draft[K, R] + max(table.verify[R + x], 1e-9), **options
     )
-    return run, *naive_batch.batch_rounds(as_texts(trace), K, batch, ends, twin.choose), twin
+    return run, *naive_batch.batch_rounds(as_texts(trace), K, batch, twin.choose), twin
 
 
 RULE = st.fixed_dictionaries(
@@ -84,10 +75,10 @@ RULE = st.fixed_dictionaries(
 
 
 @settings(deadline=None, max_examples=40)
-@given(traces(max_rows=14), st.integers(1, 5), st.sampled_from(ENDS), RULE)
-def test_rounds_and_steps_equal_the_slow_twin(trace, batch, ends, options):
+@given(traces(max_rows=14), st.integers(1, 5), RULE)
+def test_rounds_and_steps_equal_the_slow_twin(trace, batch, options):
     text = "adaptive_verification:" + ",".join(f"{key}={value}" for key, value in options.items())
-    run, rounds, sequence, steps, _ = both(trace, batch, ends, text, **options)
+    run, rounds, sequence, steps, _ = both(trace, batch, text, **options)
     assert run.sequence.tolist() == sequence[: len(run.sequence)]
     assert listed(Started(trace, run)) == [play for play in rounds if play][: len(run.sequence)]
     prompts = np.diff(trace.prompt_offset)
@@ -109,20 +100,20 @@ def many(seed=3, K=4, sequences=9):
 def test_control_another_rule_makes_other_rounds(change):
     trace, name = many(), "adaptive_verification:interval=5"
     told = {"interval": 5}
-    run, rounds, *_ = both(trace, 4, "refill", name, **told)
+    run, rounds, *_ = both(trace, 4, name, **told)
     assert listed(Started(trace, run)) == rounds[: len(run.sequence)]
     key, value = change.split("=")
-    other, twin, *_ = both(trace, 4, "refill", f"adaptive_verification:{change}", **told)
+    other, twin, *_ = both(trace, 4, f"adaptive_verification:{change}", **told)
     assert listed(Started(trace, other)) != twin[: len(other.sequence)]
 
 
 @settings(deadline=None, max_examples=25)
-@given(traces(), st.integers(1, 5), st.integers(0, 4), st.sampled_from(ENDS), st.booleans())
-def test_one_length_for_all_is_the_lock_step_of_that_length(trace, batch, K, ends, padded):
-    K, rules = min(K, trace.K), BatchRules(ends, padded, captured=8)
+@given(traces(), st.integers(1, 5), st.integers(0, 4))
+def test_one_length_for_all_is_the_lock_step_of_that_length(trace, batch, K):
+    K = min(K, trace.K)
     rounds = replay(trace, parse(f"fixed:{K}"))
-    steps = policy_steps(trace, rounds, COST, batch, rules=rules)
-    run = batch_replay(trace, shared(parse(f"fixed:{K}")), COST, batch, rules=rules)
+    steps = policy_steps(trace, rounds, COST, batch, captured=8)
+    run = batch_replay(trace, shared(parse(f"fixed:{K}")), COST, batch, captured=8)
     assert run.steps.seconds.tolist() == steps.seconds.tolist()
     np.testing.assert_allclose(run.steps.share, steps.share)
     assert run.rounds == rounds.select(run.sequence, trace)
@@ -143,7 +134,7 @@ def test_passes_are_padded_to_captured_sizes():
     assert captured_rows(rows, 512).tolist() == expected
     assert captured_rows(rows, 0).tolist() == rows.tolist()
     trace = many()
-    padded = plain_steps(trace, COST, 3, rules=BatchRules(captured=512))
+    padded = plain_steps(trace, COST, 3, captured=512)
     assert (padded.seconds - plain_steps(trace, COST, 3).seconds).round(9).tolist()[0] == 0.25
 
 
@@ -153,10 +144,9 @@ def test_names_read_back_and_every_policy_runs_compiled_or_not(text):
     again = parse_batch(policy.name)
     assert (again.name, again.K, again.reads) == (policy.name, policy.K, policy.reads)
     trace = many()
-    for ends in ENDS:
-        run = batch_replay(trace, policy, COST, 3, rules=BatchRules(ends))
-        assert (np.bincount(run.sequence) == (3 if ends == "refill" else 1)).all()
-        assert (run.rounds.accepted <= run.rounds.drafted).all()
+    run = batch_replay(trace, policy, COST, 3)
+    assert (np.bincount(run.sequence) == 3).all()
+    assert (run.rounds.accepted <= run.rounds.drafted).all()
     with pytest.raises(PolicyError, match="simspec sweep --report batch --policy"):
         parse(text)
 
@@ -166,8 +156,7 @@ def test_shares_sum_to_the_steps_that_count():
     run = batch_replay(trace, parse_batch("adaptive_verification"), COST, 3)
     assert run.steps.share.sum() <= run.steps.seconds.sum()
     assert run.steps.share.sum() > 0.9 * run.steps.seconds.sum()
-    run = batch_replay(trace, parse_batch("adaptive_verification"), COST, 3, None,
-                       BatchRules("shrink"))  # fmt: skip
+    run = batch_replay(trace, parse_batch("adaptive_verification"), COST, 1)
     assert run.steps.share.sum() == pytest.approx(run.steps.seconds.sum())
 
 

@@ -14,7 +14,7 @@ from simspec import CostModel, policies, replay, synthetic
 from simspec.cost.batch import BatchCost, batch_cost
 from simspec.cost.table import CostTable
 from simspec.replay import metrics
-from simspec.replay.batches import ENDS, BatchRules, plain_steps, policy_steps
+from simspec.replay.batches import plain_steps, policy_steps
 
 NAMES = (0, 3, "confidence:0.5", "beta_ts", "cost_ts", "ucb")
 TIME = st.integers(0, 16).map(lambda n: n / 64)
@@ -41,14 +41,14 @@ def twin_rounds(rounds, trace):
 
 
 @settings(deadline=None, max_examples=40)
-@given(traces(), costs(), st.sampled_from(NAMES), st.sampled_from(ENDS), st.booleans())
-def test_batch_of_one_is_the_replay(trace, cost, name, ends, padded):
+@given(traces(), costs(), st.sampled_from(NAMES))
+def test_batch_of_one_is_the_replay(trace, cost, name):
     policy = policies.make(named(name, trace), trace, cost)
     rounds = replay(trace, policy, 3, cost)
-    rules, paid = BatchRules(ends, padded), cost.reading(policy.reads)
-    steps = policy_steps(trace, rounds, cost, 1, None, rules, policy.reads)
+    paid = cost.reading(policy.reads)
+    steps = policy_steps(trace, rounds, cost, 1, reads=policy.reads)
     assert steps.seconds.tolist() == paid.seconds(rounds).tolist()
-    plain = plain_steps(trace, cost, 1, rules=rules).share.sum()
+    plain = plain_steps(trace, cost, 1).share.sum()
     figures = metrics.summary(rounds, trace, paid)
     assert plain / steps.share.sum() == figures.speedup
     assert batch_cost(cost, 1).alike(1, cost.context) is cost
@@ -57,30 +57,25 @@ def test_batch_of_one_is_the_replay(trace, cost, name, ends, padded):
 @settings(deadline=None, max_examples=60)
 @given(
     traces(), token_costs(), st.sampled_from((0, 2, 6, "confidence:0.5")), st.integers(1, 9),
-    st.sampled_from(ENDS), st.booleans(), st.sampled_from((None, 0.0, 7.0))
+    st.sampled_from((None, 0.0, 7.0))
 )  # fmt: skip
-def test_batches_equal_the_slow_twin(trace, tokens, name, batch, ends, padded, context):
+def test_batches_equal_the_slow_twin(trace, tokens, name, batch, context):
     """At a cost affine in tokens, with cached tokens, the kernel step and a backlog."""
     rounds = replay(trace, policies.parse(named(name, trace)), 0)
     cost = replace(tokens.cost(6, 3.0), catch_up=np.array([0.0, 0.5, 0.75]))
     prompts = np.diff(trace.prompt_offset).tolist()
-    rules = BatchRules(ends, padded)
     twin = twin_rounds(rounds, trace)
-    times, shares = naive_batch.lock_step(
-        twin, prompts, tokens, [0.0, 0.5, 0.75], batch, ends, padded, context
-    )
-    steps = policy_steps(trace, rounds, cost, batch, context, rules)
+    times, shares = naive_batch.lock_step(twin, prompts, tokens, [0.0, 0.5, 0.75], batch, context)
+    steps = policy_steps(trace, rounds, cost, batch, context)
     np.testing.assert_allclose(steps.seconds, times)
     np.testing.assert_allclose(steps.share, shares)
     lengths = np.diff(trace.offset)
     plain = [[(row, 0, 0, 0) for row in range(length)] for length in lengths]
-    times, shares = naive_batch.lock_step(
-        plain, prompts, tokens, [0.0], batch, ends, False, context
-    )
-    steps = plain_steps(trace, cost, batch, context, rules)
+    times, shares = naive_batch.lock_step(plain, prompts, tokens, [0.0], batch, context)
+    steps = plain_steps(trace, cost, batch, context)
     np.testing.assert_allclose(steps.seconds, times)
     np.testing.assert_allclose(steps.share, shares)
-    assert steps.load.active.sum() % batch == 0 or ends == "shrink"
+    assert (steps.load.active == batch).all()
 
 
 def test_steps_by_hand():
@@ -99,17 +94,11 @@ def test_steps_by_hand():
         [(0, 1, 1, 1), (2, 1, 1, 1)],
         [(0, 1, 1, 0), (1, 0, 0, 0)],
     ]
-    shrink, refill = (
-        policy_steps(short, rounds, cost, 2, rules=BatchRules(ends))
-        for ends in ("shrink", "refill")
-    )
-    assert shrink.seconds.tolist() == [10 + 5 + 4, 10 + 5 + 3]
-    assert refill.seconds.tolist() == [19, 18, 19, 18]
-    padded = policy_steps(short, rounds, cost, 2, rules=BatchRules("shrink", True))
-    assert padded.seconds.tolist() == [19, 19]
-    plain = plain_steps(short, cost, 2, rules=BatchRules("shrink"))
-    assert plain.seconds.tolist() == [12, 12, 11, 11]
-    assert plain.load.active.tolist() == [2, 2, 1, 1]
+    refill = policy_steps(short, rounds, cost, 2)
+    assert refill.seconds.tolist() == [10 + 5 + 4, 10 + 5 + 3, 19, 18]
+    plain = plain_steps(short, cost, 2)
+    assert plain.seconds.tolist() == [12] * 6
+    assert plain.load.active.tolist() == [2] * 6
 
 
 @settings(deadline=None, max_examples=40)
@@ -119,10 +108,10 @@ def test_policies_plan_with_the_cost_of_equal_sequences(tokens, batch, K, contex
     cost = replace(tokens.cost(4, 3.0), catch_up=np.array([0.0, 0.5]))
     rounds = replay(trace, policies.parse(f"fixed:{K}"))
     alike = batch_cost(cost, batch).alike(batch, context)
-    steps = policy_steps(trace, rounds, cost, batch, context, BatchRules("shrink"))
+    steps = policy_steps(trace, rounds, cost, batch, context)
     one = rounds.select([0])
-    np.testing.assert_allclose(steps.seconds, alike.seconds(one))
-    plain = plain_steps(trace, cost, batch, context, BatchRules("shrink"))
+    np.testing.assert_allclose(steps.seconds, np.tile(alike.seconds(one), batch))
+    plain = plain_steps(trace, cost, batch, context)
     np.testing.assert_allclose(plain.seconds, alike.baseline)
 
 
@@ -135,8 +124,8 @@ def test_measured_batches_are_the_tables_cells():
     assert batch_cost(table, 3) == BatchCost(large, 4)
     trace = synthetic.iid(0.6, 1, 40, 2, seed=2).select([0, 0, 0, 0])
     rounds = replay(trace, policies.parse("fixed:2"))
-    steps = policy_steps(trace, rounds, table, 4, rules=BatchRules("shrink"))
-    np.testing.assert_allclose(steps.seconds, large.seconds(rounds.select([0])))
+    steps = policy_steps(trace, rounds, table, 4)
+    np.testing.assert_allclose(steps.seconds, np.tile(large.seconds(rounds.select([0])), 4))
     assert set(plain_steps(trace, table, 4).seconds) == {9.0}
     # Drafts of 2, 2, 2 and 0 tokens: the pass is between the cell's entries of 1 and 2.
     load = replace(
@@ -147,35 +136,6 @@ def test_measured_batches_are_the_tables_cells():
     assert table.at(4).draft.tolist() == [0, 3, 6]
     with pytest.raises(ValueError, match="asked for 5"):
         policy_steps(trace, rounds, table, 5)
-
-
-def test_shrinking_batches_take_the_cells_of_their_size():
-    cells = [CostModel([0, 1], [size, size], [0], 0, size) for size in (1.0, 2.0, 4.0)]
-    table = CostTable((1, 2, 4), (0,), tuple((cell,) for cell in cells))
-    lengths = (1, 3, 3, 5)
-    whole = synthetic.iid(0.0, 4, 5, 1)
-    rows = np.concatenate([np.arange(5 * s, 5 * s + n) for s, n in enumerate(lengths)])
-    trace = replace(
-        whole,
-        offset=np.concatenate(([0], np.cumsum(lengths))),
-        budget=np.array(lengths),
-        **{name: getattr(whole, name)[rows] for name in ("token", "depth", "run", "feature")},
-    )
-    plain = plain_steps(trace, table, 4, rules=BatchRules("shrink"))
-    assert plain.load.active.tolist() == [4, 3, 3, 1, 1]
-    assert plain.seconds.tolist() == [4, 4, 4, 1, 1]
-
-
-def test_control_padded_steps_cost_more():
-    trace = synthetic.iid(0.6, 8, 60, 4, seed=5, confidence=True)
-    cost = TokenCost(1.0, 0.1).cost(4)
-    rounds = replay(trace, policies.parse("confidence:0.5"))
-    ragged, padded = (
-        policy_steps(trace, rounds, cost, 4, rules=BatchRules("refill", rows)).seconds
-        for rows in (False, True)
-    )
-    assert (padded >= ragged).all()
-    assert padded.sum() > 1.05 * ragged.sum()
 
 
 def test_features_and_further_rows_are_priced():
@@ -213,8 +173,8 @@ def test_what_cannot_be_priced_is_one_line(change, words):
     arguments = {"cost": CostModel.from_ratio(0.1, 2), "batch": 2, "context": None} | change
     with pytest.raises(ValueError, match=words):
         policy_steps(trace, rounds, **arguments)
-    with pytest.raises(ValueError, match="expected one of refill, shrink"):
-        BatchRules("wait")
+    with pytest.raises(ValueError, match="captured is -1, expected rows >= 0"):
+        policy_steps(trace, rounds, CostModel.from_ratio(0.1, 2), 2, captured=-1)
     one = synthetic.iid(0.5, 4, 20, 1)
     with pytest.raises(ValueError, match="too few to continue"):
         policy_steps(one, replay(one, policies.parse("fixed:1")), CostModel.from_ratio(0.1, 1), 2)

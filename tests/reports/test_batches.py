@@ -11,7 +11,7 @@ from token_cost import TokenCost
 from simspec import CostModel, policies, replay, synthetic
 from simspec.cost.table import CostTable
 from simspec.numerics.stats import ratio
-from simspec.replay.batches import BatchRules, batch_replay, plain_steps, policy_steps
+from simspec.replay.batches import batch_replay, plain_steps, policy_steps
 from simspec.replay.evaluation import evaluate
 from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
 
@@ -19,21 +19,19 @@ TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
 COST = TokenCost(10.0, 0.5, kv=0.001, step=1.0, draft=0.8).cost(4, 30)
 
 
-def speedup(K, batch, context=None, cost=COST, rules=None):
+def speedup(K, batch, context=None, cost=COST):
     rounds = replay(TRACE, policies.parse(f"fixed:{K}"))
-    steps = policy_steps(TRACE, rounds, cost, batch, context, rules)
-    return plain_steps(TRACE, cost, batch, context, rules).seconds.sum() / steps.seconds.sum()
+    steps = policy_steps(TRACE, rounds, cost, batch, context)
+    return plain_steps(TRACE, cost, batch, context).seconds.sum() / steps.seconds.sum()
 
 
 def test_best_lengths_are_those_of_every_length():
-    for ends in ("refill", "shrink"):
-        rules = BatchRules(ends)
-        for row in batch_rows(TRACE, COST, BatchPlan((1, 3, 16, 64), rules=rules)):
-            speedups = [speedup(K, row.batch, rules=rules) for K in range(5)]
-            assert row.best == int(np.argmax(speedups))
-            assert row.drafting == 1 + int(np.argmax(speedups[1:]))
-            for K in range(5):
-                assert row.fixed(K).value == pytest.approx(speedups[K])
+    for row in batch_rows(TRACE, COST, BatchPlan((1, 3, 16, 64))):
+        speedups = [speedup(K, row.batch) for K in range(5)]
+        assert row.best == int(np.argmax(speedups))
+        assert row.drafting == 1 + int(np.argmax(speedups[1:]))
+        for K in range(5):
+            assert row.fixed(K).value == pytest.approx(speedups[K])
 
 
 def test_drafting_stops_paying_where_a_linear_scan_says():
@@ -128,11 +126,11 @@ def test_command_shows_policies_of_a_whole_batch(tmp_path):
     assert any("Ends: refill" in note for note in gains["notes"])
     (row,), (speed,) = gains["rows"], speeds["rows"]
     policy = policies.parse_batch("adaptive_verification:k=3")
-    run = batch_replay(TRACE, policy, COST, 8, rules=BatchRules(captured=16))
+    run = batch_replay(TRACE, policy, COST, 8, captured=16)
     committed, verified = map(float, speed["adaptive_verification:k=3, verified"].split(" of "))
     assert verified == pytest.approx(run.rounds.drafted.mean(), abs=0.005)
     assert committed == pytest.approx(1 + run.rounds.accepted.mean(), abs=0.05)
-    plain = plain_steps(TRACE, COST, 8, rules=BatchRules(captured=16))
+    plain = plain_steps(TRACE, COST, 8, captured=16)
     found = row["adaptive_verification:k=3"]
     assert found["value"] == pytest.approx(plain.share.sum() / run.steps.share.sum())
     assert found["low"] < found["value"] < found["high"]

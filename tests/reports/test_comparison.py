@@ -14,6 +14,7 @@ from statsmodels.stats.multitest import multipletests
 from simspec import CostModel, replay, synthetic
 from simspec.numerics.stats import Estimate, holm
 from simspec.policies import BUILTIN
+from simspec.replay.evaluation import Evaluation
 from simspec.reports.comparison import (
     Comparison,
     Question,
@@ -39,10 +40,16 @@ def seconds(seed, gain=1.0, prompts=PROMPTS):
     return plain, hard * first / gain, hard * second
 
 
+def pair(plain, ours, theirs, question=QUICK):
+    """The comparison of a with b."""
+    found = Evaluation({"a": ours, "b": theirs}, np.ones(len(plain), int), plain, {})
+    return compare_seconds("r", found, "a", "b", question)
+
+
 def compared(seed, gain=1.0, question=QUICK):
     plain, ours, theirs = seconds(seed, gain)
     question = replace(question, seed=seed % 5)
-    return compare_seconds("r", plain, ("a", ours), ("b", theirs), question)
+    return pair(plain, ours, theirs, question)
 
 
 def test_intervals_cover_the_true_difference(record_property):
@@ -88,9 +95,9 @@ def test_the_detectable_difference_is_found_as_often_as_the_power_says():
 
 def test_pairing_is_what_makes_differences_visible():
     plain, ours, theirs = seconds(3, 1.1)
-    paired = compare_seconds("r", plain, ("a", ours), ("b", theirs), QUICK)
+    paired = pair(plain, ours, theirs)
     order = np.random.default_rng(0).permutation(PROMPTS)
-    broken = compare_seconds("r", plain, ("a", ours), ("b", theirs[order]), QUICK)
+    broken = pair(plain, ours, theirs[order])
     assert paired.error < 0.7 * broken.error
 
 
@@ -143,7 +150,7 @@ def test_prompts_needed_bring_the_detectable_difference_to_the_one_seen():
         PROMPTS * (row.detectable / abs(row.difference.value)) ** 2
     )
     same = seconds(1)[1]
-    equal = compare_seconds("r", same, ("a", same), ("b", same), QUICK)
+    equal = pair(same, same, same)
     assert corrected([equal], QUICK)[0].prompts_needed is None
     assert corrected([equal], QUICK)[0].verdict == "tie"
 

@@ -15,7 +15,7 @@ COST = CostModel.from_ratio(0.2, 4)
 
 @pytest.fixture(scope="module")
 def trace():
-    made = synthetic.switching((0.2, 0.9), (0.1, 0.1), 12, 40, 4, seed=5)
+    made = synthetic.iid(0.6, 12, 40, 4, seed=5)
     return replace(made, meta=replace(made.meta, tasks=("a", "b", "a") * 4))
 
 

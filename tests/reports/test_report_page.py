@@ -10,7 +10,7 @@ from shell import command
 
 from simspec import CostModel, synthetic
 from simspec.reports.comparison import Question
-from simspec.reports.page import engine_lines, figures_of, recommend, report
+from simspec.reports.page import all_figures, engine_lines, figures_of, page_of, recommend
 from simspec.trace.trace import Trace
 
 QUICK = Question(resamples=199)
@@ -22,10 +22,14 @@ def recording(drafter="eagle", rate=0.7, **meta):
     return replace(trace, meta=replace(trace.meta, drafter=drafter, **meta))
 
 
+def report(traces, policies, jobs=1):
+    return page_of(list(all_figures(traces, CHEAP, policies, 1, QUICK, jobs)), QUICK)
+
+
 @pytest.fixture(scope="module")
 def html():
     traces = {"a.parquet": recording(), "b.parquet": recording("model", 0.5)}
-    return report(traces, CHEAP, ("beta_ts", "fixed:3"), 1, QUICK)
+    return report(traces, ("beta_ts", "fixed:3"))
 
 
 def test_page_fits_a_phone_and_a_dark_screen(html):
@@ -175,5 +179,5 @@ def test_command_writes_a_page_and_keeps_recordings(tmp_path):
 
 def test_processes_write_the_same_page():
     traces = {"a.parquet": recording(), "b.parquet": recording("model", 0.5)}
-    one, two = (report(traces, CHEAP, ("beta_ts",), 1, QUICK, jobs=jobs) for jobs in (1, 2))
+    one, two = (report(traces, ("beta_ts",), jobs) for jobs in (1, 2))
     assert one == two

@@ -1,6 +1,7 @@
 """Tuned arguments: where they are looked for, what is found, and what is left on other prompts."""
 
 import json
+import math
 from dataclasses import replace
 from inspect import signature
 
@@ -12,6 +13,7 @@ from simspec import CostModel, replay, synthetic
 from simspec.numerics.stats import Estimate, holm
 from simspec.policies import CLAIRVOYANT, KINDS, make, parse
 from simspec.policy.predictor import split_by_task
+from simspec.policy_kind import Option
 from simspec.reports.tuning import Half, Search, Tuned, corrected, default_text, policy_text, tune
 from simspec.trace.recordings import recordings
 from simspec.trace.trace import Trace, load_trace
@@ -33,6 +35,13 @@ def seconds(trace, text, seed=0):
     return COST.seconds(replay(trace, policy, seed, COST)).sum()
 
 
+def coordinate(where, value):
+    """The inverse of `where.value`."""
+    if isinstance(where, Option):
+        return where.values.index(value)
+    return math.log(value) if where.log else value
+
+
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.space])
 def test_spaces_hold_arguments_of_policies_and_their_defaults(name):
     trace, factory = load_trace(recordings()["tiny-early_exit-greedy"]), signature(KINDS[name].make)
@@ -42,12 +51,12 @@ def test_spaces_hold_arguments_of_policies_and_their_defaults(name):
         low, high = where.bounds
         for x in (low, (low + high) / 2, high):
             value = where.value(x)
-            assert where.value(where.coordinate(value)) == value
+            assert where.value(coordinate(where, value)) == value
             text = policy_text(name, KINDS[name].required | {key: value})
             if not (name == "fixed" and value > trace.K):
                 make(text, trace, CostModel.from_ratio(0.1, trace.K))
         if defaults[key] is not None:
-            assert low - 1e-9 <= where.coordinate(defaults[key]) <= high + 1e-9
+            assert low - 1e-9 <= coordinate(where, defaults[key]) <= high + 1e-9
 
 
 def test_every_policy_with_numbers_is_tuned():

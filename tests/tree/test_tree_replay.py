@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import costs
-from tree_strategies import NODES, example, ordered, recordings, scores, shapes
+from tree_strategies import NODES, example, ordered, recordings, scores, shapes, tree_seconds
 
 from simspec import CostModel, Rounds, committed, replay, summary, sweep, synthetic
 from simspec.policies import fixed
 from simspec.policies.trees import cape, dynamic_tree, static
 from simspec.replay.sweep import sweep_rows
 from simspec.trace.quantization import LOG_ODDS
-from simspec.tree.replay import Outcome, outcomes, replay_tree, sibling_counts, tree_seconds
+from simspec.tree.replay import Outcome, outcomes, replay_tree, sibling_counts
 from simspec.tree.tree import MAX_NODES, TreePolicy, chain_tree, from_paths, tree_of_widths
 
 
