@@ -30,7 +30,7 @@ import simspec
 from simspec.numerics import stats
 from simspec.policies import fixed
 from simspec.replay.evaluation import evaluate
-from simspec.trace.acceptance import by_depth, expected_accepted
+from simspec.trace.acceptance import by_depth, expected_accepted_length
 from simspec.trace.recordings import CHECKOUT, costs_of
 
 FAST = os.environ.get("SIMSPEC_FAST") == "1"  # fewer draws; the suite runs it so
@@ -57,7 +57,7 @@ for rule in RULES:
         f"{rule}, temperature {first.meta.temperature:g}: {first.sequences} sequences, "
         f"{first.rows} rows; accepted of 4 drafted tokens, mean of all rows:"
     )
-    means = {d: expected_accepted(traces[rule, d], 4).mean() for d in drafters}
+    means = {d: expected_accepted_length(traces[rule, d], 4).mean() for d in drafters}
     print("   ", ", ".join(f"{drafter} {mean:.2f}" for drafter, mean in means.items()))
 
 # %% [markdown]

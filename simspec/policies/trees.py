@@ -180,17 +180,14 @@ def _options(trace: Trace, cost: CostModel) -> list[TreePolicy]:
         for tree in sequoia_trees(rank_acceptance(trace), budget)
         for depth in depths
     ]
-    options = [_static(tree) for tree in dict.fromkeys(shapes) if len(tree)]
+    trees = [tree for tree in dict.fromkeys(shapes) if len(tree)]
+    options = [TreePolicy("tree_oracle", "static", tree=tree) for tree in trees]
     if trace.order is not None:
         options += [
             TreePolicy(f"dynamic_tree:{nodes}", "dynamic", nodes=nodes)
             for nodes in range(1, budget + 1)
         ]
     return options
-
-
-def _static(tree: Tree) -> TreePolicy:
-    return TreePolicy("tree_oracle", "static", tree=tree)
 
 
 def _price(name: str, outcome: Outcome, cost: CostModel) -> np.ndarray:

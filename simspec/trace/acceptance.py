@@ -37,28 +37,22 @@ def drawn_run(trace: Trace, seed: int) -> np.ndarray:
     return run
 
 
-def expected_accepted_length(trace: Trace) -> np.ndarray:
-    """float64[N]: the mean accepted length of each row, as far as depth and sequence go.
+def expected_accepted_length(trace: Trace, K: int | None = None) -> np.ndarray:
+    """float64[N]: the mean accepted length of each row, as far as depth and sequence go; with K
+    that of a draft of min(K, budget left - 1).
 
-    It is `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i].
+    It is `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i]. ValueError for
+    K outside 0 .. the trace's.
     """
-    lengths: np.ndarray = _acceptance(trace).sum(axis=1)
+    accepted = _acceptance(trace)
+    if K is not None:
+        if not 0 <= K <= trace.K:
+            raise ValueError(f"K is {K}, expected 0 to {trace.K}: the recording goes no deeper")
+        room = np.repeat(trace.budget + trace.offset[:-1], np.diff(trace.offset))
+        drafted = np.minimum(K, room - np.arange(trace.rows) - 1)
+        accepted = np.where(np.arange(trace.K) < drafted[:, None], accepted, 0.0)
+    lengths: np.ndarray = accepted.sum(axis=1)
     return lengths
-
-
-def expected_accepted(trace: Trace, K: int) -> np.ndarray:
-    """float64[N]: the mean number of accepted tokens of a draft of min(K, budget left - 1) from
-    each row.
-
-    ValueError for K outside 0 .. the trace's.
-    """
-    if not 0 <= K <= trace.K:
-        raise ValueError(f"K is {K}, expected 0 to {trace.K}: the recording goes no deeper")
-    length = np.diff(trace.offset)
-    room = np.repeat(trace.budget + trace.offset[:-1], length) - np.arange(trace.rows) - 1
-    drafted = np.arange(trace.K) < np.minimum(K, room)[:, None]
-    accepted: np.ndarray = np.where(drafted, _acceptance(trace), 0.0).sum(axis=1)
-    return accepted
 
 
 def _acceptance(trace: Trace) -> np.ndarray:

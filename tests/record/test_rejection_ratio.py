@@ -44,12 +44,7 @@ from simspec.numerics import rng
 from simspec.numerics.rng import ACCEPT, DRAFT
 from simspec.policies import make
 from simspec.reports.drafters import compare_drafters
-from simspec.trace.acceptance import (
-    by_depth,
-    drawn_trace,
-    expected_accepted,
-    expected_accepted_length,
-)
+from simspec.trace.acceptance import by_depth, drawn_trace, expected_accepted_length
 
 RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 
@@ -143,7 +138,7 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("K", [1, 2, 3])
 def test_expected_accepted_equals_the_enumerated_mean(K):
-    """`expected_accepted` over the target's sequences, against every draw of a real first round."""
+    """Expected lengths over the target's sequences, against every draw of a real first round."""
     for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
         world, budget = World(seed, 3, 0.4), 4
         policy = policies.parse(f"fixed:{K}")
@@ -172,7 +167,7 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
                     np.array([0, budget]), np.array([budget]), np.array(text, np.int32), n, 0 * n,
                     meta, ratio=ratio
                 )  # fmt: skip
-                mean += odds * expected_accepted(trace, K)[0]
+                mean += odds * expected_accepted_length(trace, K)[0]
         assert mean == pytest.approx(
             sum(accepted * odds for accepted, odds in distribution.items()), rel=1e-6
         )

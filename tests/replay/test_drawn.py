@@ -18,12 +18,7 @@ from simspec.numerics.rng import ACCEPT
 from simspec.policies import fixed, greedy_oracle, hf_heuristic, oracle
 from simspec.reports.drafters import compare_drafters
 from simspec.reports.oracle_gap import score
-from simspec.trace.acceptance import (
-    by_depth,
-    drawn_trace,
-    expected_accepted,
-    expected_accepted_length,
-)
+from simspec.trace.acceptance import by_depth, drawn_trace, expected_accepted_length
 
 HELD = settings(deadline=None, max_examples=60, derandomize=True)
 SEED = st.integers(0, 2**64 - 1)
@@ -97,7 +92,7 @@ def ways(trace, t, most):
 @given(recordings(max_K=4), st.data())
 def test_expected_accepted_lengths_equal_enumeration(trace, data):
     K = data.draw(st.integers(0, trace.K))
-    mean, short = expected_accepted_length(trace), expected_accepted(trace, K)
+    mean, short = expected_accepted_length(trace), expected_accepted_length(trace, K)
     for s in range(trace.sequences):
         for t in range(int(trace.offset[s]), int(trace.offset[s + 1])):
             most = min(int(trace.depth[t]), int(trace.offset[s + 1]) - t)
@@ -218,4 +213,4 @@ def test_policies_without_a_distributional_replay_are_refused():
         assert "\n" not in str(caught.value)
     for K in (-1, 3):
         with pytest.raises(ValueError, match="expected 0 to 2"):
-            expected_accepted(trace, K)
+            expected_accepted_length(trace, K)
