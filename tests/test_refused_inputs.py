@@ -67,7 +67,6 @@ REFUSED = {
     "tune oracle t.parquet": "policy 'oracle' has nothing to tune",
     "tune fixed:2 t.parquet": "gives every argument that is tuned",
     "report --paper nothing": "there is no table 'nothing'",
-    "score": "score is `simspec sweep --report oracle` now",
     f"{RECORD} --temperature=0 --rule coupled": "temperature 0.0",
     "record --out x.parquet": "no prompts are given: name a file of them, or --from-text FILE",
     "record --from-text a.jsonl b.jsonl --out x.parquet": "both given: give one of them",

@@ -1,5 +1,6 @@
 """vLLM's loop around a custom proposer, on requests whose text is known: what tests run it in."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -159,3 +160,8 @@ class VllmDouble:
 
     def close(self):
         pass
+
+
+def read_rounds(log):
+    """{id: [(row, computed, drafted, accepted), ..]} of a proposer's file; the last of an id."""
+    return {held["id"]: held["rounds"] for held in map(json.loads, log.read_text().splitlines())}

@@ -148,7 +148,7 @@ def advise(settings: Advise) -> None:
         raise ValueError(f"--policy {policies[0]} needs vLLM and a model: it runs in the engine")
     for text in policies:
         served_policy(text, depth)  # refused now
-    plan = steps.AdvicePlan(adapter, used, out, batches, depth, 0, policies)
+    plan = steps.AdvicePlan(adapter, used, out, batches, depth, policies)
     folders = {str(draft.model): folder for draft, folder in models}
     record = partial(_record_model, folders, given.dtype)
     if log is not None:

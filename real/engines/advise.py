@@ -24,9 +24,8 @@ from real.engines.adapter import (
     start_options,
 )
 from real.engines.compare import compare_rows, end_tokens, rule_of, written_text
-from real.engines.rows import ROWS, Row, lock, read_rows
-from real.engines.run import Plan
-from real.engines.summary import MEASURED, PREDICTED, advised, arm_text, drafter_text
+from real.engines.rows import ROWS, Plan, Row, lock, read_rows
+from real.engines.summary import MEASURED, PREDICTED, advised, drafter_text
 from real.engines.worker import Finished, Request
 from simspec.cost.gate import PriceError, settled
 from simspec.cost.model import CostModel
@@ -76,7 +75,6 @@ class AdvicePlan:
     folder: Path
     batches: tuple[int, ...] = (1,)
     depth: int = 8
-    seed: int = 0
     policies: tuple[str, ...] = ()
 
 
@@ -89,6 +87,11 @@ class Candidate:
     recording: Trace
     cost: CostModel | CostTable
     lengths: tuple[int, ...]
+
+    @property
+    def drafts(self) -> Trace | None:
+        """The recording of a model's drafts; None for n-grams, which follow from the text."""
+        return self.recording if isinstance(self.draft, ModelDraft) else None
 
     def cost_at(self, batch: int) -> CostModel:
         """The costs at that batch size."""
@@ -175,7 +178,7 @@ def halves(requests: Sequence[Request], seed: int) -> tuple[list[Request], list[
 def write_plain_texts(plan: AdvicePlan, requests: Sequence[Request], run: RunPlan) -> list[Row]:
     """The engine's own greedy texts, kept in texts.rows.jsonl."""
     path = plan.folder / TEXTS
-    run(replace(plan.settings, batch=1), requests, Plan((0,), 1, seed=plan.seed), path, False)
+    run(replace(plan.settings, batch=1), requests, Plan((0,), 1), path, False)
     return read_rows(path)[1]
 
 
@@ -222,13 +225,11 @@ def measure_costs(
         short = [replace(r, max_tokens=min(r.max_tokens, budget)) for r in chosen]
         settings = replace(plan.settings, draft=replace(draft, k=plan.depth), batch=batch)
         ks = (0, *lengths_taken(plan, draft))
-        passes = Plan(ks, -(-COST_BLOCKS // groups), batch, batch, False, plan.seed)
+        passes = Plan(ks, -(-COST_BLOCKS // groups), batch, batch)
         path = plan.folder / f"{name}.b{batch}.cost{ROWS}"
         run(settings, short, passes, path, None)
         runs.append(read_rows(path))
-    if plan.batches == (1,):
-        return measure.engine_cost(*runs[0], seed=plan.seed)
-    return measure.cost_table(runs, plan.seed)
+    return measure.cost_table(runs).simplest()
 
 
 def lengths_taken(plan: AdvicePlan, draft: Draft) -> tuple[int, ...]:
@@ -277,8 +278,7 @@ def choose_length(
     plan: AdvicePlan, candidate: Candidate, rows: Sequence[Row], batch: int
 ) -> Advice:
     """The smallest length within TIE of the best by replay of these texts, at its costs."""
-    recording = candidate.recording if isinstance(candidate.draft, ModelDraft) else None
-    found = all_lengths(plan, candidate, rows, batch, recording)
+    found = all_lengths(plan, candidate, rows, batch, candidate.drafts)
     best = max(row.speedup for row in found)
     row = next(row for row in found if row.speedup >= (1 - TIE) * best)
     k, drafting = row.arm[0] if row.speedup > 1 else 0, row.arm[0]
@@ -317,13 +317,14 @@ def choose_policy(
     if "policy" not in plan.engine.methods or not plan.policies:
         return None
     draft, k = steered(candidate, batch), max(candidate.lengths)
-    recording = candidate.recording if isinstance(candidate.draft, ModelDraft) else None
-    about = _about(plan, draft, batch) | {"seed": plan.seed}
+    about = _about(plan, draft, batch) | {"seed": plan.settings.seed}
     arms = [(k, text) for text in plan.policies]
     found = []
     for arm in arms:
         with suppress(PolicyError, TraceError):
-            found += measure.predicted_speedups(about, rows, candidate.cost, [arm], recording)
+            found += measure.predicted_speedups(
+                about, rows, candidate.cost, [arm], candidate.drafts
+            )
     if not found:
         return None
     best = max(found, key=lambda row: row.speedup)
@@ -364,8 +365,8 @@ def verify(
     if steering is not None:
         ks, policies = tuple(sorted({0, advice.drafting, steering.k})), (steering.policy,)
         draft = steered(candidate, batch)
-    settings = replace(plan.settings, draft=draft, batch=batch, seed=plan.seed)
-    passes = Plan(ks, 1, 4 if batch == 1 else batch, batch, False, plan.seed, policies)
+    settings = replace(plan.settings, draft=draft, batch=batch)
+    passes = Plan(ks, 1, 4 if batch == 1 else batch, batch, policies=policies)
     kind = "policy" if policies else "verify"
     path = plan.folder / f"{candidate.name}.b{batch}.{kind}{ROWS}"
     run(settings, requests[: len(requests) // batch * batch], passes, path, False)
@@ -375,11 +376,11 @@ def verify(
         recording = record_drafts(plan, candidate.draft, plain, {}, record_model)
     table = measure.speedup_table(about, rows, candidate.cost, recording, advice.k)
     result = compare_rows(about, rows, recording)
-    seen = candidate.recording if recording is not None else None
-    halves = (all_lengths(plan, candidate, *each) for each in (
-        (texts, batch, seen), (plain, batch, recording)
-    ))  # fmt: skip
-    loss = possible_loss(advice.k, *halves)
+    loss = possible_loss(
+        advice.k,
+        all_lengths(plan, candidate, texts, batch, candidate.drafts),
+        all_lengths(plan, candidate, plain, batch, recording),
+    )
     return Verified(batch, table, result.passes, len(result.exceptions), loss)
 
 
@@ -567,7 +568,7 @@ def doubts_of(
     gains = [getattr(best, f) / getattr(own, f) - 1 for f in ("measured", "predicted")]
     if table.confirmed and min(gains[0], gains[0] - gains[1]) > MOST_LOSS:
         told.append(
-            f"{arm_text(best.name)} measured {gains[0]:.0%} faster than {name}, predicted "
+            f"{measure.arm_text(best.name)} measured {gains[0]:.0%} faster than {name}, predicted "
             f"{gains[1]:.0%}; {IDLE}"
         )
     if advice.k and found is not None and found.low <= 1:

@@ -25,12 +25,9 @@ from simspec.engines.ngram import NgramRule, SuffixRule, ngram_rule
 from simspec.engines.text import WrittenText, record_texts
 from simspec.engines.vllm_proposer import draw_address, served_policy, suffix_rule
 from simspec.policies.fixed import fixed
-from simspec.policy.policy import Policy
 from simspec.trace.quantization import decode_margin
 from simspec.trace.trace import Trace
 
-MOST_REQUESTS, MOST_PROMPTS = 10_000, 1_000_000
-"""Requests of a wave, as of a plan, and prompts of a run."""
 COUNTERS = "passes", "num_drafts", "num_draft_tokens", "num_accepted_tokens"
 
 
@@ -120,11 +117,7 @@ class RunCheck:
 
 
 def compare_rows(
-    about: Mapping[str, Any],
-    rows: Sequence[Row],
-    recording: Trace | None = None,
-    rules: Convention | None = None,
-    rule: NgramRule | SuffixRule | None = None,
+    about: Mapping[str, Any], rows: Sequence[Row], recording: Trace | None = None
 ) -> RunCheck:
     """Every row with drafts of the engine's own against the replay of its text.
 
@@ -133,29 +126,25 @@ def compare_rows(
     follow from all texts of a wave, in lock step. ValueError without a recording that is needed,
     and for no rows.
     """
-    rules = rules or convention_of(about)
-    rule = rule or rule_of(about)
     rows = [row for row in rows if row.force is None and row.finished.tokens]
     if not rows:
         raise ValueError("the run holds no request that the engine drafted for: run it first")
     differences = text_differences(rows, recording)
     apart = {(d.id, d.k, d.block) for d in differences}
     compared = passes = left_out = 0
-    lengths = lengths_of(about)
     arms = {arm: arm[1] or arm[0] for arm in sorted({row.arm for row in rows})}
     counters = {name: {counter: [0, 0] for counter in COUNTERS} for name in arms.values()}
     for arm, arm_name in arms.items():
         k, held = arm[0], counters[arm_name]
         own = [row for row in rows if row.arm == arm]
         follows = [row for row in own if (row.request.id, arm_name, row.block) not in apart]
-        candidates = own if rule is not None or k == 0 else follows
-        if k and lengths:
+        candidates = own if rule_of(about) is not None or k == 0 else follows
+        if k and about.get("schedule"):
             candidates = [row for wave in whole_waves(about, candidates).values() for row in wave]
         if not candidates:
             left_out += len(own)
             continue
-        served = policy_of(about, arm[1])
-        kept, predicted = predicted_passes(candidates, k, rules, rule, recording, lengths, served)
+        kept, predicted = predicted_passes(about, candidates, arm, recording)
         left_out += len(own) - len(kept)
         for s, row in enumerate(kept):
             length = len(row.finished.tokens)
@@ -192,21 +181,13 @@ def end_tokens(rows: Sequence[Row]) -> list[int]:
 
 def wave_sizes(about: Mapping[str, Any]) -> list[int]:
     """Requests of each group of prompts, which is a wave; ValueError where requests take turns."""
-    plan = about["plan"]
-    numbers: list[Any] = [plan["concurrent"], plan.get("group"), about.get("count")]
-    limits = MOST_REQUESTS, MOST_REQUESTS, MOST_PROMPTS
-    if any(type(n) is not int or not 1 <= n <= most for n, most in zip(numbers, limits)):
-        raise ValueError(
-            f"{numbers[0]} requests in flight, groups of {numbers[1]} and {numbers[2]} prompts are "
-            "no run's: run it again"
-        )
-    concurrent, group, count = numbers
+    concurrent, group = about["plan"]["concurrent"], about["plan"]["group"]
     if group > concurrent:
         raise ValueError(
             f"blocks of {group} requests run {concurrent} together, so that some start later: run "
-            f"with --group {concurrent}"
+            "again with --concurrent 2 or more, where all of a block start together"
         )
-    return [min(group, count - first) for first in range(0, count, group)]
+    return [min(group, about["count"] - first) for first in range(0, about["count"], group)]
 
 
 def batch_size(about: Mapping[str, Any]) -> int:
@@ -214,8 +195,8 @@ def batch_size(about: Mapping[str, Any]) -> int:
     size, concurrent = max(wave_sizes(about)), int(about["plan"]["concurrent"])
     if size != concurrent:
         raise ValueError(
-            f"{concurrent} requests may be in flight, and waves have {size}: run with --group "
-            f"{concurrent}, on as many prompts or more"
+            f"{concurrent} requests may be in flight, and waves have {size}: run again with "
+            f"--prompts {concurrent} or more"
         )
     return size
 
@@ -255,65 +236,27 @@ def lengths_of(about: Mapping[str, Any]) -> list[int]:
     return lengths_by_batch(about["schedule"], max(about["plan"]["ks"]), max(wave_sizes(about)))
 
 
-@dataclass(frozen=True)
-class ServedPolicy:
-    """A policy that decided drafts in an engine, with the costs and the seed that it had.
-
-    together: the requests of a block were in flight together, each with its own state.
-    """
-
-    policy: Policy
-    cost: CostModel
-    seed: int
-    together: bool
-
-
-def policy_of(about: Mapping[str, Any], text: str) -> ServedPolicy | None:
-    """The policy of a run's arm; None for a draft length.
-
-    ValueError for one whose state passes from request to request where requests take turns.
-    """
-    if not text:
-        return None
-    given, plan = about["draft"]["cost"], about["plan"]
-    cost = None if given is None else CostModel.from_dict(given)
-    longest = max(plan["ks"])
-    policy, cost = served_policy(text, longest, cost)
-    policy = replace(policy, K=policy.longest(longest))  # the recording may be deeper
-    together = plan["concurrent"] > 1
-    if policy.scope == "stream" and plan["group"] > plan["concurrent"] > 1:
-        raise ValueError(
-            f"policy {text} hands its state on, and {plan['concurrent']} requests took turns: run "
-            f"with --group {plan['concurrent']}, or scope=sequence"
-        )
-    return ServedPolicy(policy, cost, about["seed"], together)
-
-
 def predicted_passes(
-    rows: Sequence[Row],
-    k: int,
-    rules: Convention,
-    rule: NgramRule | SuffixRule | None,
-    recording: Trace | None,
-    lengths: Sequence[int] = (),
-    served: ServedPolicy | None = None,
+    about: Mapping[str, Any], rows: Sequence[Row], arm: Arm, recording: Trace | None
 ) -> tuple[list[Row], Passes]:
-    """(the rows that can be predicted, their passes at draft length k), along the rows' own texts.
+    """(the rows that can be predicted, their passes under this arm), along the rows' own texts.
 
-    Without an n-gram rule the rows' texts must be those of the recording. lengths: of a schedule,
-    as in `lengths_of`; the rows of a block are then a wave. served: decides lengths up to k.
+    Without a rule of n-grams or suffixes the rows' texts must be those of the recording. Under a
+    schedule the rows of a block are a wave. ValueError for a policy whose state passes from request
+    to request where requests take turns.
     """
+    k, rule = arm[0], rule_of(about)
     if k == 0 or rule is not None:
         drafts = rule if rule is not None and k else ngram_rule("vllm")
         trace = record_texts([written_text(row) for row in rows], drafts, k or 1, end_tokens(rows))
-        return list(rows), _passes(trace, rows, k, rules, lengths, served)
+        return list(rows), _passes(about, trace, rows, arm)
     if recording is None:
         raise ValueError(
             "drafts of a model are compared with its recording: name one with --recording"
         )
     place = {name: s for s, name in enumerate(recording.meta.ids)}
     kept = [row for row in rows if row.request.id in place]
-    if lengths:
+    if about.get("schedule"):
         missing = {row.block for row in rows if row.request.id not in place}
         kept = [row for row in kept if row.block not in missing]
     if not kept:
@@ -322,22 +265,16 @@ def predicted_passes(
     if len(budgets) > 1:
         raise ValueError(f"requests have {len(budgets)} budgets, expected one with a recording")
     trace = recording.select([place[row.request.id] for row in kept]).shorten(budgets.pop())
-    return kept, _passes(trace, kept, k, rules, lengths, served)
+    return kept, _passes(about, trace, kept, arm)
 
 
-def _passes(
-    trace: Trace,
-    rows: Sequence[Row],
-    k: int,
-    rules: Convention,
-    lengths: Sequence[int],
-    served: ServedPolicy | None,
-) -> Passes:
+def _passes(about: Mapping[str, Any], trace: Trace, rows: Sequence[Row], arm: Arm) -> Passes:
     """The replay's passes; sequence s of the recording is the text of row s."""
-    if served is not None:
+    (k, policy), rules, lengths = arm, convention_of(about), lengths_of(about)
+    if policy:
         addresses = [draw_address(row.request.prompt) for row in rows]
         trace = replace(trace, sequence=np.array(addresses, np.int64))
-        return _policy_passes(trace, rows, rules, served)
+        return _policy_passes(about, trace, rows, policy)
     if not (k and lengths):
         return engine_passes(trace, fixed(k), rules)
     waves = defaultdict(list)
@@ -347,17 +284,28 @@ def _passes(
 
 
 def _policy_passes(
-    trace: Trace, rows: Sequence[Row], rules: Convention, served: ServedPolicy
+    about: Mapping[str, Any], trace: Trace, rows: Sequence[Row], text: str
 ) -> Passes:
-    """A state that passes on does so from row to row of one block and session alone."""
-    policy, parts = served.policy, defaultdict(list)
-    if policy.scope == "stream" and served.together:
+    """A state that passes on does so from row to row of one block and session alone, and never
+    between requests that are in flight together."""
+    given, plan = about["draft"]["cost"], about["plan"]
+    cost = None if given is None else CostModel.from_dict(given)
+    longest, concurrent = max(plan["ks"]), plan["concurrent"]
+    policy, cost = served_policy(text, longest, cost)
+    policy = replace(policy, K=policy.longest(longest))  # the recording may be deeper
+    if policy.scope == "stream" and concurrent > 1:
+        if plan["group"] > concurrent:
+            raise ValueError(
+                f"policy {text} hands its state on, and {concurrent} requests took turns: run it "
+                "again, so that those of a block start together, or with scope=sequence"
+            )
         policy = replace(policy, scope="sequence")
+    parts = defaultdict(list)
     for s, row in enumerate(rows):
         parts[(row.block, row.session) if policy.scope == "stream" else None].append(s)
+    rules, seed = convention_of(about), about["seed"]
     passes = [
-        engine_passes(trace.select(part), policy, rules, served.seed, served.cost)
-        for part in parts.values()
+        engine_passes(trace.select(part), policy, rules, seed, cost) for part in parts.values()
     ]
     return Passes.join(passes, [s for part in parts.values() for s in part])
 

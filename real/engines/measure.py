@@ -14,16 +14,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from real.engines.compare import (
-    batch_size,
-    convention_of,
-    lengths_of,
-    lock_step,
-    policy_of,
-    predicted_passes,
-    rule_of,
-    whole_waves,
-)
+from real.engines.compare import batch_size, lock_step, predicted_passes, whole_waves
 from real.engines.rows import Arm, Row
 from real.measure.estimate import (
     LEVEL,
@@ -99,19 +90,17 @@ def timed_block(rows: Sequence[Row], together: bool = False) -> TimedBlock | Non
     return TimedBlock(float(np.mean(plain)), ratios, seconds, TimingBlock(pace).disturbed)
 
 
-def engine_cost(
-    about: Mapping[str, Any], rows: Sequence[Row], K: int | None = None, seed: int = 0
-) -> CostModel:
+def engine_cost(about: Mapping[str, Any], rows: Sequence[Row], seed: int = 0) -> CostModel:
     """Costs of a run's passes as paired ratios within blocks, with intervals over the blocks.
 
     verify[j], j >= 1, is the mean pass of j draft tokens without the highest and lowest fifth of
-    the blocks; verify[0] a pass without a draft while the engine can draft. K: default the run's
-    longest. Blocks that a killed process left unfinished do not count. Requests in flight together
+    the blocks; verify[0] a pass without a draft while the engine can draft. K is the run's longest.
+    Blocks that a killed process left unfinished do not count. Requests in flight together
     are a wave: passes of all of them count, and seconds are those of the whole batch. ValueError
     where plain passes or those of K draft tokens were not timed; PriceError where a pass with
     drafts takes less time than any can. Costs that give no interval say why in their warnings.
     """
-    K = max(about["plan"]["ks"]) if K is None else K
+    K = max(about["plan"]["ks"])
     size = about["plan"]["concurrent"]
     parts = whole_blocks(about, rows)
     if size > 1:
@@ -236,11 +225,13 @@ def _ratios(blocks: Sequence[TimedBlock]) -> dict[int, Estimate]:
     for block in blocks:
         for drafted, value in block.ratios.items():
             held[drafted].append(value)
-    found = {}
-    for drafted, values in held.items():
-        mean, width = trimmed_mean(np.array(values), np.ones(len(values)))
-        found[drafted] = Estimate(mean, width, len(values))
-    return found
+    return {drafted: block_mean(np.array(values)) for drafted, values in held.items()}
+
+
+def block_mean(values: np.ndarray) -> Estimate:
+    """The trimmed mean of blocks of equal weight."""
+    mean, width = trimmed_mean(values, np.ones(len(values)))
+    return Estimate(mean, width, len(values))
 
 
 def _parts(K: int, verify: list, empty: Any) -> dict[str, Any]:
@@ -260,6 +251,11 @@ def steps(passes: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
         active[: len(later)] += 1
         drafted[: len(later)] += np.array(later, np.int64)
     return active, drafted
+
+
+def cells_of(cost: CostModel | CostTable) -> list[CostModel]:
+    """All costs of a table, or the one."""
+    return cost.known if isinstance(cost, CostTable) else [cost]
 
 
 def cell_at(cost: CostModel | CostTable, batch: int) -> CostModel:
@@ -407,10 +403,12 @@ def speedup_table(
     nothing was timed whole; PriceError for a speedup above tokens a pass, beyond noise.
     """
     if about["plan"]["force"]:
-        raise ValueError("speedups are of the engine's own drafts: run without --force")
-    cells = [cell for row in cost.cells for cell in row] if isinstance(cost, CostTable) else [cost]
-    for cell in cells:
-        sitting = cell.origin.sitting if cell is not None and cell.origin is not None else ""
+        raise ValueError(
+            "these rows are of forced drafts, by which costs are measured: name rows of "
+            "`simspec engine run`"
+        )
+    for cell in cells_of(cost):
+        sitting = "" if cell.origin is None else cell.origin.sitting
         if sitting and sitting.startswith(about["prompts"][:12]):
             raise ValueError(
                 "the costs were measured on this run's own prompts: hold prompts out, see --part"
@@ -459,6 +457,11 @@ def speedup_table(
     )  # fmt: skip
 
 
+def arm_text(arm: int | str) -> str:
+    """A draft length or policy in sentences."""
+    return arm if isinstance(arm, str) else f"K = {arm}"
+
+
 @dataclass(frozen=True)
 class Predicted:
     """The speedup of a draft length, or policy, over plain decoding by replay of texts.
@@ -481,13 +484,12 @@ class Predicted:
     @property
     def title(self) -> str:
         """The length or policy in sentences."""
-        return self.arm[1] or f"K = {self.arm[0]}"
+        return arm_text(self.arm[1] or self.arm[0])
 
 
 def doubt_of(cost: CostModel | CostTable) -> str:
     """Why predictions at these costs have no interval and confirm nothing; "": they may."""
-    cells = [cell for row in cost.cells for cell in row] if isinstance(cost, CostTable) else [cost]
-    whys = [why for cell in cells if cell is not None and (why := no_interval(cell))]
+    whys = [why for cell in cells_of(cost) if (why := no_interval(cell))]
     return f"the costs have {whys[0]}" if whys else ""
 
 
@@ -537,13 +539,13 @@ PLAIN = 0, ""
 
 def _timed_waves(about: Mapping[str, Any], rows: Sequence[Row]) -> dict[Wave, list[Row]]:
     """The waves of the batch's size; each request where they ran one at a time."""
-    if about["plan"]["concurrent"] == 1:
-        return {((row.request.id,), row.block, row.arm): [row] for row in rows}
-    held = whole_waves(about, rows)
+    waves = [[row] for row in rows]
+    if about["plan"]["concurrent"] > 1:
+        size = batch_size(about)
+        waves = [wave for wave in whole_waves(about, rows).values() if len(wave) == size]
     return {
-        (tuple(sorted(row.request.id for row in wave)), block, arm): wave
-        for (block, arm), wave in held.items()
-        if len(wave) == batch_size(about)
+        (tuple(sorted(row.request.id for row in wave)), wave[0].block, wave[0].arm): wave
+        for wave in waves
     }
 
 
@@ -619,16 +621,15 @@ def _replayed(
     recording: Trace | None,
 ) -> Replayed:
     """The replay's passes after the prompt's, by wave."""
-    k, policy = arm
+    k = arm[0]
     if k == 0:
         return Replayed.plain(waves, prices)
     if k > prices.longest:
         raise ValueError(
             f"the costs price drafts up to {prices.longest}, the run has {k}: measure {k}"
         )
-    rules, rows = convention_of(about), [row for wave in waves for row in wave]
-    given = rule_of(about), recording, lengths_of(about), policy_of(about, policy)
-    kept, passes = predicted_passes(rows, k, rules, *given)
+    rows = [row for wave in waves for row in wave]
+    kept, passes = predicted_passes(about, rows, arm, recording)
     if len(kept) < len(rows):
         raise ValueError(f"the recording covers {len(kept)} of {len(rows)} prompts: name its own")
     drafted = [[d for _, d, _ in passes.sequence(s)] for s in range(len(rows))]

@@ -16,7 +16,8 @@ from typing import IO, Annotated, Any, NotRequired, TypedDict
 import msgspec
 from msgspec import Meta
 
-from real.engines.worker import Finished, Request, decoded, read_as
+from real.engines.worker import Finished, Request, decoded
+from simspec.cost.provenance import converted
 from simspec.engines.vllm_proposer import suffix_rule
 from simspec.output.files import check_output, naming, parse_json, reraised
 
@@ -28,6 +29,8 @@ except ImportError:  # Windows has no such locks
 FORMAT, ROWS = 1, ".rows.jsonl"
 MOST_BYTES, MOST_LINE = 1 << 30, 16 << 20
 """Bytes of a file of rows, and of a line."""
+MOST_PROMPTS = 1_000_000
+"""Prompts of a run."""
 Whole = Annotated[int, Meta(ge=0)]
 NgramSize = Annotated[int, Meta(ge=1, le=64)]
 Arm = tuple[int, str]
@@ -46,14 +49,41 @@ class StoredDraft(TypedDict):
     suffix: NotRequired[dict[str, Any] | None]
 
 
-class StoredPlan(TypedDict):
-    """The plan of a run, see `real.engines.run.Plan`."""
+@dataclass(frozen=True)
+class Plan:
+    """Draft lengths, repeats and order of the runs.
 
-    ks: list[Whole]
-    concurrent: Whole
-    force: bool
-    group: NotRequired[Whole]
-    policies: NotRequired[list[str]]
+    ValueError for numbers outside their range, and lengths without 0 or given twice.
+    """
+
+    ks: tuple[int, ...]  # draft lengths; 0 is plain decoding
+    repeats: int = 3  # how often every prompt runs at every length
+    group: int = 4  # prompts of a block; a block runs all lengths on them, in random order
+    concurrent: int = 1  # requests in flight together
+    force: bool = False  # the engine drafts k junk tokens in each pass, where it can
+    seed: int = 0
+    policies: tuple[str, ...] = ()  # that decide draft lengths, up to the longest of ks
+
+    def __post_init__(self) -> None:
+        if len(set(self.policies)) < len(self.policies):
+            raise ValueError(f"policies are {', '.join(self.policies)}, expected different ones")
+        if 0 not in self.ks or len(set(self.ks)) < len(self.ks) or min(self.ks) < 0:
+            raise ValueError(
+                f"draft lengths are {list(self.ks)}, expected different ones, 0 (plain) among them"
+            )
+        for name in ("repeats", "group", "concurrent"):
+            if not 1 <= getattr(self, name) <= 10_000:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 to 10000")
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """The draft lengths, then the policies."""
+        return (*((k, "") for k in self.ks), *((max(self.ks), text) for text in self.policies))
+
+    @property
+    def in_waves(self) -> bool:
+        """Whether all requests of a block start together."""
+        return self.group <= self.concurrent > 1
 
 
 class About(TypedDict):
@@ -70,7 +100,8 @@ class About(TypedDict):
     batch: Whole
     seed: NotRequired[Whole]
     draft: StoredDraft | None
-    plan: StoredPlan
+    plan: Plan
+    count: Annotated[int, Meta(ge=1, le=MOST_PROMPTS)]
 
 
 @dataclass(frozen=True)
@@ -134,17 +165,6 @@ def lock(file: IO[bytes], refusal: str) -> None:
 
 
 @contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """An OSError of the body, such as a full disk, names the file."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise naming(path, error) from error
-
-
-@contextmanager
 def open_rows(path: str | Path, about: Mapping[str, Any]) -> Iterator[RowFile]:
     """The file of a run that `about` describes, made or continued; its rows are then known.
 
@@ -154,7 +174,7 @@ def open_rows(path: str | Path, about: Mapping[str, Any]) -> Iterator[RowFile]:
     path = Path(path)
     check_output(path)
     about = json.loads(json.dumps(dict(about)))
-    with _named(path), open(path, "a+b") as file:
+    with naming(path), open(path, "a+b") as file:
         lock(file, f"{path} is written by another process: wait for it")
         held, rows, end = _read(file, path)
         file.truncate(end)  # half a line of a process that was killed
@@ -211,7 +231,7 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
                 head = decoded(line)
                 if head.get("simspec_engine_rows") != FORMAT:
                     raise ValueError(f"it is of another format than {FORMAT}")
-                about = read_as(dict, head.get("about"))
+                about = converted("about", head.get("about"), dict)
             else:
                 row: Row = decoded(line, Row)
                 row.finished.check(row.request)
@@ -224,15 +244,14 @@ def _read(file: IO[bytes], path: Path) -> tuple[dict[str, Any] | None, list[Row]
 
 def _check_about(about: Mapping[str, Any]) -> None:
     """ValueError or KeyError where a description lacks what comparisons read."""
-    read_as(About, about)
+    converted("it", about, About)
     plan, draft = about["plan"], about["draft"]
-    if 0 not in plan["ks"]:
-        raise ValueError("its plan has no draft lengths, 0 among them")
     method = None if draft is None else draft["method"]
     if plan.get("policies") and method != "policy":
         raise ValueError("its policies have no proposer")
     if method in ("ngram", "policy") and draft["ngram_min"] > draft["ngram_max"]:
         raise ValueError("its n-grams have no length")
     if method == "policy":
-        about["seed"], plan["group"], draft["cost"]
+        about["seed"], draft["cost"]
         suffix_rule(draft.get("suffix") or {}, 1)
+    plan["group"]  # which plans made in Python may leave to its default

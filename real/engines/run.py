@@ -4,7 +4,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from real.engines.adapter import (
     PolicyDraft,
     draft_description,
 )
-from real.engines.rows import Arm, Row, RowFile, open_rows
+from real.engines.rows import Arm, Plan, Row, RowFile, open_rows
 from real.engines.worker import MOST_TOKENS, Finished, Ready, Request, Worker
 from real.progress import Progress, quiet
 from simspec import CostModel, Stepper
@@ -29,43 +30,6 @@ WARM_UP = 2
 """Requests of each draft length that run uncounted when a worker starts; a batch, if larger."""
 WARM_TOKENS = 8
 """Tokens of each request of a warm-up batch."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Draft lengths, repeats and order of the runs.
-
-    ValueError for numbers outside their range, and lengths without 0 or given twice.
-    """
-
-    ks: tuple[int, ...]  # draft lengths; 0 is plain decoding
-    repeats: int = 3  # how often every prompt runs at every length
-    group: int = 4  # prompts of a block; a block runs all lengths on them, in random order
-    concurrent: int = 1  # requests in flight together
-    force: bool = False  # the engine drafts k junk tokens in each pass, where it can
-    seed: int = 0
-    policies: tuple[str, ...] = ()  # that decide draft lengths, up to the longest of ks
-
-    def __post_init__(self) -> None:
-        if len(set(self.policies)) < len(self.policies):
-            raise ValueError(f"policies are {', '.join(self.policies)}, expected different ones")
-        if 0 not in self.ks or len(set(self.ks)) < len(self.ks) or min(self.ks) < 0:
-            raise ValueError(
-                f"draft lengths are {list(self.ks)}, expected different ones, 0 (plain) among them"
-            )
-        for name in ("repeats", "group", "concurrent"):
-            if not 1 <= getattr(self, name) <= 10_000:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 to 10000")
-
-    @property
-    def arms(self) -> tuple[Arm, ...]:
-        """The draft lengths, then the policies."""
-        return (*((k, "") for k in self.ks), *((max(self.ks), text) for text in self.policies))
-
-    @property
-    def in_waves(self) -> bool:
-        """Whether all requests of a block start together."""
-        return self.group <= self.concurrent > 1
 
 
 def choose_prompts(
@@ -102,7 +66,7 @@ def choose_prompts(
 
 
 def with_policies(
-    settings: EngineSettings, policies: Sequence[str], cost: CostModel | None, seed: int
+    settings: EngineSettings, policies: Sequence[str], cost: CostModel | None
 ) -> EngineSettings:
     """The settings with simspec's proposer, where policies decide up to the draft's k tokens.
 
@@ -124,9 +88,9 @@ def with_policies(
             shown = FEATURES
         if draft.model is not None or draft.eagle is not None:
             shown = feature_grids(policy.reads)
-        Stepper(policy, draft.k, seed, planned, shown)
+        Stepper(policy, draft.k, settings.seed, planned, shown)
     held = None if cost is None else replace(cost, precision=None).to_dict()
-    return replace(settings, draft=replace(draft, cost=held), seed=seed)
+    return replace(settings, draft=replace(draft, cost=held))
 
 
 Block = tuple[int, Sequence[Request], tuple[Arm, ...]]
@@ -181,16 +145,14 @@ class Workers:
 
     def run(self, requests: Sequence[Request], arm: Arm, keep: Callable[[Finished], None]) -> None:
         """Runs requests at this length, or under this policy."""
-        k, policy = arm
-        worker, given = self.first, k if self.ready.sets_k else None
-        if not self.ready.sets_k and k not in self.held:
-            self.held[k] = self.make()
-            self.held[k].start(self._at_length(k))
+        (k, policy), worker, given = arm, self.first, arm[0] if self.ready.sets_k else None
         if not self.ready.sets_k:
+            if k not in self.held:
+                self.held[k] = self.make()
+                self.held[k].start(self._at_length(k))
             worker = self.held[k]
         force = k if self.plan.force else None
-        steered: dict[str, Any] = {"policy": policy} if policy else {}
-        worker.run(requests, keep, self.plan.concurrent, given, force, **steered)
+        worker.run(requests, keep, self.plan.concurrent, given, force, policy or None)
 
     def _at_length(self, k: int) -> EngineSettings:
         """The settings with drafts of k tokens; without drafting at 0."""
@@ -216,6 +178,14 @@ def run_blocks(
 
     watch: sees all rows before the first block and after each; the run ends where it raises.
     """
+
+    def keep(
+        block: int, arm: Arm, force: int | None, asked: dict[str, Request], finished: Finished
+    ) -> None:
+        row = Row(rows.session, block, arm[0], force, asked[finished.id], finished, arm[1])
+        if row.key not in rows.done:
+            rows.append(row)
+
     warm: set[Arm] = set()
     total, done = len(requests) * plan.repeats * len(plan.arms), len(rows.rows)
     progress("requests", done, total)
@@ -231,20 +201,7 @@ def run_blocks(
                 warm.add(arm)
             # what a request shares its passes with decides them: a wave runs whole again
             asked = {r.id: r for r in (of_block if plan.in_waves else todo)}
-
-            def keep(
-                finished: Finished,
-                number: int = number,
-                arm: Arm = arm,
-                force: int | None = force,
-                asked: dict[str, Request] = asked,
-            ) -> None:
-                asked_for, (k, policy) = asked[finished.id], arm
-                row = Row(rows.session, number, k, force, asked_for, finished, policy)
-                if row.key not in rows.done:
-                    rows.append(row)
-
-            workers.run(list(asked.values()), arm, keep)
+            workers.run(list(asked.values()), arm, partial(keep, number, arm, force, asked))
             done += len(todo)
             progress("requests", done, total)
     watch(rows.rows)
@@ -277,8 +234,8 @@ def run_on_engine(
         raise ValueError("policies run by simspec's own proposer in the engine: draft by it")
     if settings.schedule and plan.group > plan.concurrent:
         raise ValueError(
-            f"a schedule's passes are predicted for requests that start together: give --group "
-            f"{plan.concurrent} or less"
+            "a schedule's passes are predicted for requests that start together: give --concurrent "
+            "2 or more, or one length by -k in place of --schedule"
         )
     workers = Workers(make, settings, plan)
     try:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,9 +30,9 @@ from real.engines.adapter import (
     draft_of,
     start_options,
 )
-from real.engines.measure import ratio_cost
+from real.engines.measure import block_mean, ratio_cost
 from real.engines.worker import Finished, Ready, Request, Worker
-from real.measure.estimate import Estimate, drift_warning, trimmed_mean
+from real.measure.estimate import Estimate, drift_warning
 from real.measure.timing import Timed
 from simspec import CostModel
 from simspec.cost.gate import SECONDS
@@ -115,12 +116,8 @@ class StepRun:
 
 def read_steps(path: str | PathLike[str]) -> StepRun:
     """The steps of a file; ValueError, one line with the path, for anything else."""
-
-    def made(data: Any) -> StepRun:
-        run: StepRun = converted("steps", data, StepRun)
-        return run
-
-    return read_json(path, made, "file of steps")
+    run: StepRun = read_json(path, partial(converted, "steps", kind=StepRun), "file of steps")
+    return run
 
 
 def step_table(run: StepRun, seed: int = 0) -> CostTable:
@@ -170,12 +167,12 @@ def _cost(
     """The costs of one batch and context."""
 
     def ratios(drawn: Mapping[int, np.ndarray]) -> dict[int, Estimate]:
-        plain = _estimate(drawn[0]).seconds
+        plain = block_mean(drawn[0]).seconds
         if run.alternating:
-            return {k: _estimate(held / drawn[0]) for k, held in drawn.items()}
-        return {k: _over(_estimate(held), plain) for k, held in drawn.items()}
+            return {k: block_mean(held / drawn[0]) for k, held in drawn.items()}
+        return {k: _over(block_mean(held), plain) for k, held in drawn.items()}
 
-    baseline = _estimate(blocks[0])
+    baseline = block_mean(blocks[0])
     drawn = []
     for _ in range(DRAWS):
         same = rng.integers(0, len(blocks[0]), len(blocks[0]))
@@ -204,11 +201,6 @@ def _cost(
     )  # fmt: skip
 
 
-def _estimate(seconds: np.ndarray) -> Estimate:
-    mean, width = trimmed_mean(seconds, np.ones(len(seconds)))
-    return Estimate(mean, width, len(seconds))
-
-
 def _over(e: Estimate, plain: float) -> Estimate:
     return Estimate(e.seconds / plain, e.half_width / plain, e.samples)
 
@@ -222,7 +214,7 @@ class Shape:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
-        config, sizes = self.config, self.sizes
+        config, sizes = converted("config.json", self.config, dict[str, Any]), self.sizes
         if not isinstance(architectures := config.get("architectures"), list) or not architectures:
             raise ValueError(f"{self.name}: config.json names no architecture, expected one")
         if "auto_map" in config:
@@ -312,12 +304,11 @@ def shape_of(model: Path, recording: str) -> Shape | None:
     weights = model.is_dir() and any(model.glob("*.safetensors"))
     if weights and not recording.startswith(RANDOM):
         return None
-
-    def made(data: Any) -> Shape:
-        config = converted("config.json", data, dict[str, Any])
-        return Shape(file.parent.name or "shape", config, model if weights else None)
-
-    return read_json(file, made, "shape")
+    return read_json(
+        file,
+        lambda config: Shape(file.parent.name or "shape", config, model if weights else None),
+        "shape",
+    )
 
 
 def contexts_of(recording: str) -> tuple[int, ...]:
@@ -396,7 +387,7 @@ class ShapePlan:
                 raise ValueError("--drafter eagle3 has no weights here: give the head's folder")
             head = Shape("eagle3", self.shape.eagle3())
         elif file.is_file():
-            head = read_json(file, lambda data: Shape(str(path), data), "shape")
+            head = read_json(file, partial(Shape, str(path)), "shape")
         else:
             draft = draft_of(self.drafter, k)
             if not isinstance(draft, NgramDraft):
@@ -587,11 +578,11 @@ def forward_steps(
     smallest batch, whose rest over the file's forward is added to every step. A plain case must be
     timed with --exclude-drafter, since the drafter runs in every other. ValueError, one line.
     """
-
-    def made(data: Any) -> list[ForwardCase | None]:
-        return [_forward_case(each) for each in converted("the file", data, list[Any])]
-
-    read = read_json(path, made, "result of vllm bench forward")
+    read = read_json(
+        path,
+        lambda data: [_forward_case(each) for each in converted("the file", data, list[Any])],
+        "result of vllm bench forward",
+    )
     cases = [case for case in read if case is not None]
     plain = sorted(
         (c for c in cases if not c.k and not c.drafter), key=lambda c: (c.batch, c.context)
@@ -608,11 +599,11 @@ def forward_steps(
             "dearer than they are, give one measured plain step by --step-ms"
         )
     else:
-        rest = step_ms / 1000 - _estimate(plain[0].seconds).seconds
+        rest = step_ms / 1000 - block_mean(plain[0].seconds).seconds
         if rest < 0:
             raise ValueError(
                 f"--step-ms is {step_ms:g}, expected at least the plain forward of "
-                f"{plain[0].name!r}, {1000 * _estimate(plain[0].seconds).seconds:.3f} ms"
+                f"{plain[0].name!r}, {1000 * block_mean(plain[0].seconds).seconds:.3f} ms"
             )
         warnings.append(
             f"sampling, rejection and the host take {1000 * rest:.3f} ms of one plain step, and "

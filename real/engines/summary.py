@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from real.engines.compare import RunCheck, compare_rows
-from real.engines.measure import Speedup, SpeedupTable, StepPrices, speedup_table
+from real.engines.measure import Speedup, SpeedupTable, StepPrices, arm_text, speedup_table
 from real.engines.rows import ROWS, read_rows
 from real.files import replacing
 from simspec import Trace
@@ -57,11 +57,6 @@ class RunSummary:
 def length_name(k: int | str, scheduled: bool) -> str:
     """Name of a draft length or policy in tables: a schedule goes by its longest."""
     return "schedule" if scheduled and k else str(k)
-
-
-def arm_text(arm: int | str) -> str:
-    """A draft length or policy in sentences."""
-    return arm if isinstance(arm, str) else f"K = {arm}"
 
 
 def advised(table: SpeedupTable) -> tuple[str, str]:

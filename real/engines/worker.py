@@ -32,6 +32,7 @@ from msgspec import Meta
 
 from real.engines.adapter import Engine, EngineSettings, Environment
 from simspec.cost.gate import check_seconds
+from simspec.cost.provenance import converted
 from simspec.output.names import one_note
 
 MOST_TOKENS = 1 << 20
@@ -128,17 +129,9 @@ def decoded(line: bytes, kind: Any = dict) -> Any:
         raise ValueError(f"a line holds no {kind.__name__} ({str(error)[:100]})") from None
 
 
-def read_as(kind: Any, value: Any) -> Any:
-    """The value as an instance of this type; ValueError, one line, for another."""
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)[:200]) from None
-
-
 def read_finished(value: Mapping[str, Any], requests: Mapping[str, Request]) -> Finished:
     """A request's line; ValueError unless it can be the answer to one of these."""
-    finished: Finished = read_as(Finished, value)
+    finished: Finished = converted("a request", value, Finished)
     if finished.id not in requests:
         raise ValueError(f"request {finished.id[:60]!r} was not asked for, or has finished before")
     finished.check(requests[finished.id])
@@ -218,7 +211,7 @@ class Worker:
         with self._checked():
             if set(line) != {"ready"}:
                 raise ValueError(f"the first line has the keys {sorted(line)!s:.100}")
-            ready: Ready = read_as(Ready, line["ready"])
+            ready: Ready = converted("ready", line["ready"], Ready)
             if ready.engine != self.engine.name:
                 raise ValueError(f"the worker is {ready.engine!r:.60}")
             if ready.version != self.environment.version:
@@ -265,7 +258,7 @@ class Worker:
             with self._checked():
                 if self._of_run(line).get("done") is not True:
                     raise ValueError(f"the end of a run has the keys {sorted(line)!s:.100}")
-                seconds: float = read_as(Seconds, line.get("seconds"))
+                seconds: float = converted("seconds", line.get("seconds"), Seconds)
                 return seconds
         except EngineError:
             raise

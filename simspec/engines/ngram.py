@@ -8,6 +8,7 @@ read in `csrc/suffix_decoding/suffix_tree.cc` of github.com/snowflakedb/ArcticIn
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -16,11 +17,9 @@ from simspec.trace import quantization as grid
 
 # mypy: disable-error-code="no-untyped-def"
 
-MATCHES = ("first", "last")
-DRAFT_ENDS = ("kept", "last", "dropped")
 MOST_NGRAM = 16
 """Longest n-gram: a table of every length is allocated."""
-_END_CODES = {name: code for code, name in enumerate(DRAFT_ENDS)}
+_END_CODES = {"kept": 0, "last": 1, "dropped": 2}
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,14 @@ class NgramRule:
     # least, most: lengths of suffixes tried, longest first
     least: int = 1
     most: int = 3
-    match: str = "first"  # the first or the last occurrence before the suffix itself
+    # the first or the last occurrence before the suffix itself
+    match: Literal["first", "last"] = "first"
     pads: bool = False  # a draft has K tokens always: missing ones repeat the context's last token
     # llama.cpp's ngram-simple: one length, the last token is outside the searched text, drafts
     # below that length are dropped
     simple: bool = False
     # an end token in a draft is kept, is its last token, or is dropped with the rest
-    draft_end: str = "kept"
+    draft_end: Literal["kept", "last", "dropped"] = "kept"
     # a draft that the budget cuts has recorded depth K, as `simspec record` writes it
     at_budget: bool = False
 
@@ -51,16 +51,9 @@ class NgramRule:
                 f"n-gram rule {self.name!r}: lengths are {self.least!r} to {self.most!r}, expected "
                 f"whole numbers, 1 <= least <= most <= {MOST_NGRAM}"
             )
-        if self.match not in MATCHES or self.draft_end not in DRAFT_ENDS:
+        if self.simple and self.least != self.most:
             raise ValueError(
-                f"n-gram rule {self.name!r}: match is {self.match!r} and draft_end "
-                f"{self.draft_end!r}, expected one of {', '.join(MATCHES)} and of "
-                f"{', '.join(DRAFT_ENDS)}"
-            )
-        if self.simple and (self.least != self.most or self.match != "last" or self.pads):
-            raise ValueError(
-                f"n-gram rule {self.name!r}: llama.cpp's ngram-simple has one length, the last "
-                "match and no padding"
+                f"n-gram rule {self.name!r}: llama.cpp's ngram-simple has one length, not two"
             )
 
     @property
@@ -156,14 +149,6 @@ def _offered(position, source, K, n, llama):
     return copied if copied >= n else 0
 
 
-@dataclass(frozen=True)
-class DraftedText:
-    """Drafts of a rule along one text, and the number of their tokens that the text accepts."""
-
-    depth: np.ndarray  # uint8[n]: draft tokens at each position of the output
-    run: np.ndarray  # uint8[n]: leading ones that equal the text, at most what is left of it
-
-
 def drafted_text(
     prompt: Sequence[int] | np.ndarray,
     output: Sequence[int] | np.ndarray,
@@ -171,9 +156,10 @@ def drafted_text(
     K: int,
     budget: int,
     end_tokens: Sequence[int] = (),
-) -> DraftedText:
-    """`drafts` at every position of an output, in one pass over the text.
+) -> tuple[np.ndarray, np.ndarray]:
+    """`drafts` at every position of an output of n tokens, in one pass over the text: (depth, run).
 
+    uint8[n] draft tokens, uint8[n] leading ones that equal the text, at most what is left of it.
     K 1..255; budget: new tokens allowed, at least len(output).
     """
     tokens = np.concatenate((np.asarray(prompt, np.int32), np.asarray(output, np.int32)))
@@ -182,7 +168,7 @@ def drafted_text(
     record = _END_CODES[rule.draft_end], rule.at_budget, budget
     ends = np.array(sorted(set(end_tokens)), np.int32)
     _draft_text(tokens, len(tokens) - len(output), K, search, record, ends, depth, run)
-    return DraftedText(depth, run)
+    return depth, run
 
 
 @cached_njit

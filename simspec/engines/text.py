@@ -147,16 +147,15 @@ def record_texts(
     more: dict[str, Any] = {}
     features: tuple[tuple[str, str], ...] = ()
     if isinstance(rule, SuffixRule):
-        columns = zip(*(suffix_text(text.prompt, text.output, rule, K) for text in texts))
-        depth, run, more["feature"] = (np.concatenate(column) for column in columns)
+        drafted: Any = [suffix_text(text.prompt, text.output, rule, K) for text in texts]
+        depth, run, more["feature"] = map(np.concatenate, zip(*drafted))
         features, name, note = FEATURES, rule.text, ""
     else:
         drafted = [
             drafted_text(text.prompt, text.output, rule, K, budget, end_tokens)
             for text, budget in zip(texts, budgets)
         ]
-        depth = np.concatenate([part.depth for part in drafted])
-        run = np.concatenate([part.run for part in drafted])
+        depth, run = map(np.concatenate, zip(*drafted))
         name = rule.name if rule.name == "prompt_lookup" else f"ngram {rule.text}"
         note = "; holds for draft length K = depth alone" if rule.simple else ""
     meta = TraceMeta(

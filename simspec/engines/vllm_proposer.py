@@ -264,23 +264,6 @@ class PolicyProposer:
         return not ended
 
 
-def read_rounds(path: str | Path) -> dict[str, list[tuple[int, int, int, int]]]:
-    """{id: [(row, computed, drafted, accepted), ..]} of a proposer's file; ValueError for another.
-
-    Half a last line, of a process that was killed, is left out.
-    """
-    found = {}
-    lines = Path(path).read_bytes().split(b"\n")
-    for number, line in enumerate(lines[:-1], 1):
-        try:
-            held = json.loads(line)
-            rounds = [(int(a), int(b), int(c), int(d)) for a, b, c, d in held["rounds"]]
-            found[str(held["id"])] = rounds
-        except (ValueError, KeyError, TypeError, RecursionError):
-            raise ValueError(f"{path} line {number} holds no rounds of a request") from None
-    return found
-
-
 def _ends(asked: Any) -> set[int]:
     """The tokens that end a request's text."""
     return {asked.eos_token_id, *(asked.stop_token_ids or ())} - {None}

@@ -57,24 +57,28 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield temporary
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # some writers leave files that only their owner may read
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        raise naming(path, error) from error
+        with naming(path):
+            yield temporary
+            mask = os.umask(0)
+            os.umask(mask)
+            # some writers leave files that only their owner may read
+            temporary.chmod(0o666 & ~mask)
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def naming(path: str | PathLike[str], error: OSError) -> OSError:
-    """The same error with the file that could not be written."""
-    return OSError(error.errno or errno.EIO, error.strerror or str(error), str(path))
+@contextmanager
+def naming(path: str | PathLike[str]) -> Iterator[None]:
+    """An OSError of the body that names no file, such as of a full disk, names this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
 
 def json_text(value: Any, sort_keys: bool = False) -> str:

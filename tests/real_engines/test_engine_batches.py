@@ -296,10 +296,10 @@ def test_what_cannot_be_compared_is_one_line(held, tmp_path):
         speedup_table(*own, table)
     turns = measured(tmp_path, "turns.jsonl", Plan((0, 2), 1, 8, BATCH), seed=1)
     for refused in (lambda: speedup_table(*turns, table), lambda: engine_cost(*turns)):
-        with pytest.raises(ValueError, match="run with --group 4"):
+        with pytest.raises(ValueError, match="run again with --concurrent 2 or more"):
             refused()
     small = measured(tmp_path, "small.jsonl", Plan((0, 2), 1, 2, BATCH), seed=1)
-    with pytest.raises(ValueError, match="waves have 2: run with --group 4"):
+    with pytest.raises(ValueError, match="waves have 2: run again with --prompts 4"):
         speedup_table(*small, table)
 
 

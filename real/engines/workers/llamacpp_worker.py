@@ -84,14 +84,9 @@ class LlamaCpp:
         }
 
     def run(self, requests, concurrent, k, force):
-        """Decodes the requests one by one."""
-        if concurrent != 1:
-            raise ValueError(f"llama.cpp serves one request at a time here, not {concurrent}")
-        draft = self.options["draft"]
+        """Decodes the requests one by one: the host starts no other run."""
         if k is None:
-            k = draft["k"] if draft else 0
-        if k and not draft:
-            raise ValueError("the worker was started without a drafter")
+            k = self.options["draft"]["k"] if self.options["draft"] else 0
         self._build(k if force is None else force, forced=force is not None)
         for request in requests:
             yield self._decode(request)

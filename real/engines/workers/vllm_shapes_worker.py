@@ -14,14 +14,10 @@ import os
 import random
 import time
 
+from vllm_base import BY_BATCH, LEAST_TOKENS_A_PASS, MOST_PROMPT_TOKENS, Vllm, set_threads
 from worker_protocol import serve
 
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-os.environ["VLLM_NO_USAGE_STATS"] = "1"
-os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-MOST_PROMPT_TOKENS, LEAST_TOKENS_A_PASS = 1 << 14, 2048
-JUNK, GIB = range(100, 1000), 1 << 30
+GIB = 1 << 30
 MOST_TOGETHER = 4
 """Engines that start side by side: as many were up within 125 s on an H200 with 16 cores."""
 TRIES = 8
@@ -30,7 +26,7 @@ TRIES = 8
 
 def start(options):
     """Starts the engine; ValueError for a shape that does not fit."""
-    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(options["threads"])
+    set_threads(options)
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(-(-options["cache_bytes"] // GIB))
     return ShapeEngine(options)
 
@@ -45,12 +41,10 @@ def free_bytes():
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvail"))
 
 
-class ShapeEngine:
+class ShapeEngine(Vllm):
     """One engine, and the steps of its last run."""
 
     def __init__(self, options):
-        import torch
-
         free, weights, cache = free_bytes(), options["weight_bytes"], options["cache_bytes"]
         if weights + cache > free:
             raise ValueError(
@@ -58,55 +52,35 @@ class ShapeEngine:
                 f"cache, {free / 1e9:.1f} GB are free: fewer sequences, a shorter context, or "
                 "another device"
             )
-        torch.set_num_threads(options["threads"])
-        from vllm import LLM
-        from vllm.platforms import current_platform
+        self.together = max(1, min(MOST_TOGETHER, int(free / (1.1 * (weights + cache) + 4 * GIB))))
+        super().__init__(options)
+        self.rows, self.ids, self.grown = [], [], MOST_PROMPT_TOKENS
+        self._record()
+        if self.draft and (self.on_cpu or (self.form == "ngram" and self._drafter())):
+            self._reject()
 
-        self.options, self.draft = options, options["draft"]
-        self.on_cpu = current_platform.is_cpu()
-        self.most = self.draft["k"] if self.draft else 0
-        self.form = self.draft["form"] if self.draft else ""
+    def _settings(self):
+        options = self.options
         if self.form == "eagle3" and options["dummy"]:
             # a trained head brings its own logits, which its weights say: without them vLLM would
             # take the target's, four times as many
             from vllm.model_executor.models.llama_eagle3 import Eagle3LlamaForCausalLM
 
             Eagle3LlamaForCausalLM.has_own_lm_head = True
-        length, batch = options["longest"] + 2 * self.most + 2, options["batch"]
-        self.together = max(1, min(MOST_TOGETHER, int(free / (1.1 * (weights + cache) + 4 * GIB))))
+        given = {
+            "skip_tokenizer_init": True,
+            "load_format": "dummy" if options["dummy"] else "safetensors",
+            "async_scheduling": not options["exact"],
+            "disable_log_stats": True,
+        }
+        if self.on_cpu:
+            return given
         # vLLM would refuse a GPU that is not free up to this share, whatever the cache is given
-        given = {"kv_cache_memory_bytes": cache, "gpu_memory_utilization": 0.02}
-        given["compilation_config"] = self._graphs()
-        self.llm = LLM(
-            model=options["model"],
-            skip_tokenizer_init=True,
-            dtype=options["dtype"],
-            seed=options["seed"],
-            load_format="dummy" if options["dummy"] else "safetensors",
-            trust_remote_code=False,
-            max_model_len=length,
-            max_num_seqs=batch,
-            max_num_batched_tokens=max(
-                LEAST_TOKENS_A_PASS,
-                length + batch,
-                batch * (self.most + 1),
-                min(batch * options["longest"], MOST_PROMPT_TOKENS),
-            ),
-            enable_prefix_caching=False,
-            async_scheduling=not options["exact"],
-            disable_log_stats=True,
-            enforce_eager=self.on_cpu,
-            speculative_config=self._speculation(),
-            **({} if self.on_cpu else given),
-        )
-        self.engine = self.llm.llm_engine
-        core = self.engine.engine_core.engine_core
-        self.scheduler, self.rows = core.scheduler, []
-        self.ids, self.grown = [], MOST_PROMPT_TOKENS
-        self.runner = core.model_executor.driver_worker.worker.model_runner
-        self._record()
-        if self.draft and (self.on_cpu or (self.form == "ngram" and self._drafter())):
-            self._reject()
+        return given | {
+            "gpu_memory_utilization": 0.02,
+            "kv_cache_memory_bytes": options["cache_bytes"],
+            "compilation_config": self._graphs(),
+        }
 
     def _graphs(self):
         """Captured sizes: those of the batches that are asked for, and some around them."""
@@ -116,19 +90,10 @@ class ShapeEngine:
     def _speculation(self):
         if not self.draft:
             return None
-        k = self.most
-        config = {"method": self.form, "num_speculative_tokens": k}
-        if self.form == "ngram":
-            config |= {"prompt_lookup_min": self.draft["min"]}
-            config |= {"prompt_lookup_max": self.draft["max"]}
-        else:
-            config["model"] = self.draft["model"]
         if self.on_cpu:  # a schedule, so that the scheduler reads K before each pass
-            return config | {
-                "num_speculative_tokens_per_batch_size": [(1, self.options["batch"], k)]
-            }
+            return self._method() | {BY_BATCH: [(1, self.options["batch"], self.most)]}
         synthetic = {"rejection_sample_method": "synthetic"}
-        return config | synthetic | {"synthetic_acceptance_rates": [0.0] * k}
+        return self._method() | synthetic | {"synthetic_acceptance_rates": [0.0] * self.most}
 
     def _record(self):
         """Keeps (tokens of the pass, drafts, emitted) of each sequence of the last step."""
@@ -157,28 +122,17 @@ class ShapeEngine:
         propose = drafter.propose
 
         def junk(*args, **given):
-            import torch
-
             k = given["num_speculative_tokens"] if "num_speculative_tokens" in given else args[0]
-            made = propose(*args, **given) if k else None
-            if self.form == "ngram":
-                sampled = given["sampled_token_ids"] if "sampled_token_ids" in given else args[1]
-                return [draws.choices(JUNK, k=k) if tokens else [] for tokens in sampled]
-            rows = len(given["next_token_ids"])
-            kind = made.dtype if made is not None else torch.int64
-            tokens = [draws.choices(JUNK, k=k) for _ in range(rows)]
-            return torch.tensor(tokens, dtype=kind).view(rows, k)
+            made, tokens = propose(*args, **given) if k else None, self._junk(k, draws, args, given)
+            return tokens if made is None or self.form == "ngram" else tokens.to(made.dtype)
 
         drafter.propose = junk
 
     def ready(self):
         """The fields of `Ready`."""
         import torch
-        import vllm
-        from vllm.platforms import current_platform
 
         config, groups = self.engine.vllm_config, getattr(self.runner, "attn_groups", None)
-        threads = f" ({self.options['threads']} threads)" if self.on_cpu else ""
         settings = {
             "runner": "V2" if config.use_v2_model_runner else "V1",
             "graphs": config.compilation_config.cudagraph_mode.name,
@@ -190,10 +144,7 @@ class ShapeEngine:
             "torch": torch.__version__,
             "engines together": "1" if self.on_cpu else str(self.together),
         }
-        return {
-            "engine": "vllm",
-            "version": vllm.__version__.partition("+")[0],
-            "device": current_platform.get_device_name() + threads,
+        return self._named() | {
             "sets_k": self.on_cpu,
             "forces_drafts": False,
             "settings": settings | self._head(),

@@ -14,137 +14,71 @@ import random
 import sys
 import time
 
+from vllm_base import BY_BATCH, Vllm, set_threads
 from worker_protocol import serve
 
 os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the scheduler and its passes are read here
-os.environ["VLLM_NO_USAGE_STATS"] = "1"
-os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; unset, a share of all memory
-LEAST_TOKENS_A_PASS, MOST_PROMPT_TOKENS = 2048, 1 << 14
-"""Tokens of a pass: all prompts of a batch are read in one, up to the second number."""
-FIRST_JUNK, LAST_JUNK = 100, 1000
-"""Token ids drafted where a run forces drafts: ordinary ones, as every vocabulary has."""
 
 
 def start(options):
     """Loads the models; ValueError for what this device cannot run."""
-    os.environ["OMP_NUM_THREADS"] = str(options["threads"])
-    # after each draft vLLM's n-gram proposer sets numba's threads, and OpenMP's with them
-    os.environ["NUMBA_NUM_THREADS"] = str(options["threads"])
+    set_threads(options)
     return VllmEngine(options)
 
 
-def form_of(draft):
-    """How vLLM drafts: ngram, policy, draft_model, eagle or medusa; "" for plain decoding."""
-    return draft.get("form", draft["method"]) if draft else ""
-
-
-class VllmEngine:
+class VllmEngine(Vllm):
     """One engine of vLLM; its draft length is set for each run, up to the start's.
 
     A schedule is started with its longest length: vLLM then reads K by the requests in a pass.
     """
 
     def __init__(self, options):
-        import torch
-
-        torch.set_num_threads(options["threads"])
-        from vllm import LLM
-        from vllm.platforms import current_platform
-
-        self.draft, self.options, self.on_cpu = options["draft"], options, current_platform.is_cpu()
-        self.most = self.draft["k"] if self.draft else 0
-        # beyond max_model_len - K drafts are K times token 0, for every request of the pass
-        length, batch = options["longest"] + 2 * self.most + 2, options["batch"]
-        self.llm = LLM(
-            model=options["model"],
-            dtype=options["dtype"],
-            seed=options["seed"],
-            load_format="safetensors",  # no pickles
-            trust_remote_code=False,
-            max_model_len=length,
-            max_num_seqs=batch,
-            max_num_batched_tokens=max(
-                LEAST_TOKENS_A_PASS,
-                length + batch,
-                batch * (self.most + 1),
-                min(batch * options["longest"], MOST_PROMPT_TOKENS),
-            ),
-            enable_prefix_caching=False,  # a hit that leaves one token is a round of no draft
-            async_scheduling=False,
-            scheduler_cls=_recorder(),
-            enforce_eager=self.on_cpu,
-            speculative_config=self._speculation(),
-            additional_config=self._additional(),
-        )
-        self.engine = self.llm.llm_engine
-        core = self.engine.engine_core.engine_core
-        self.scheduler = core.scheduler
+        super().__init__(options)
         self.lengths = self.scheduler.dynamic_sd_lookup  # by requests in a pass; None: plain
         if self.engine.vllm_config.use_v2_model_runner:
             raise ValueError("vLLM uses its V2 runner although VLLM_USE_V2_MODEL_RUNNER is 0")
         if self.draft:
-            runner = core.model_executor.driver_worker.worker.model_runner
+            runner = self.runner
             self.drafter, used = runner.drafter, runner.speculative_config.method
             if self.draft["method"] == "model" and used != self.form:
                 raise ValueError(f"vLLM drafts by {used}, expected {self.form}: rename the drafter")
-            if runner.effective_drafter_max_model_len < length:
+            if runner.effective_drafter_max_model_len < self.length:
                 raise ValueError(
                     f"the draft model reads {runner.effective_drafter_max_model_len} tokens, "
-                    f"{length} are needed: lower longest"
+                    f"{self.length} are needed: lower longest"
                 )
 
-    @property
-    def form(self):
-        """How this engine drafts, see `form_of`."""
-        return form_of(self.draft)
+    def _settings(self):
+        additional = {}
+        if self.form == "policy":  # simspec's package is looked for after the engine's
+            sys.path.append(self.draft["path"])
+            additional = {"simspec": self.draft["proposer"]}
+        return {
+            "load_format": "safetensors",  # no pickles
+            "async_scheduling": False,
+            "scheduler_cls": _recorder(),
+            "additional_config": additional,
+        }
 
     def _speculation(self):
         if not self.draft:
             return None
-        k = self.draft["k"]
-        if self.draft["method"] == "policy":
+        if self.form == "policy":
             return {
                 "method": "custom_class",
                 "model": self.draft["class"],
-                "num_speculative_tokens": k,
+                "num_speculative_tokens": self.draft["k"],
             }
         if self.form == "medusa":  # drafts one length: as many heads are loaded
-            return {"method": "medusa", "model": self.draft["model"], "num_speculative_tokens": k}
-        config = {
-            "method": self.form,
-            "num_speculative_tokens": k,
-            # a schedule, so that the scheduler reads K before each pass
-            "num_speculative_tokens_per_batch_size": self.options.get(
-                "schedule", [(1, self.options["batch"], k)]
-            ),
-        }
-        if self.draft["method"] == "ngram":
-            return config | {
-                "prompt_lookup_min": self.draft["min"],
-                "prompt_lookup_max": self.draft["max"],
-            }
-        return config | {"model": self.draft["model"]}
-
-    def _additional(self):
-        """Settings that simspec's proposer reads; its package is looked for after the engine's."""
-        if not self.draft or self.draft["method"] != "policy":
-            return {}
-        sys.path.append(self.draft["path"])
-        return {"simspec": self.draft["proposer"]}
+            return self._method()
+        # a schedule, so that the scheduler reads K before each pass
+        own = [(1, self.options["batch"], self.draft["k"])]
+        return self._method() | {BY_BATCH: self.options.get("schedule", own)}
 
     def ready(self):
         """The fields of `Ready`."""
-        import vllm
-        from vllm.platforms import current_platform
-
-        threads = f" ({self.options['threads']} threads)" if self.on_cpu else ""
-        return {
-            "engine": "vllm",
-            "version": vllm.__version__.partition("+")[0],
-            "device": current_platform.get_device_name() + threads,
+        return self._named() | {
             "sets_k": bool(self.draft) and self.form != "medusa",
             "forces_drafts": bool(self.draft) and self.form not in ("policy", "medusa"),
         }
@@ -215,8 +149,8 @@ class VllmEngine:
         self.drafter.__dict__.pop("propose", None)
         by_model = self.draft["method"] == "model"  # or by an EAGLE head, with the same arguments
         if force is not None or (by_model and k == 0):  # at K = 0 a draft model reads on
-            make = _junk_tensor if by_model else _junk_lists
-            self.drafter.propose = make(k, random.Random(self.options["seed"]))
+            draws = random.Random(self.options["seed"])
+            self.drafter.propose = lambda *args, **given: self._junk(k, draws, args, given)
 
 
 class Going:
@@ -294,27 +228,6 @@ def _check_draft(draft, request, most, length):
         raise ValueError("vLLM scheduled a draft of placeholders, from a hit of its prefix cache")
     if draft and not any(draft) and request.num_tokens + most > length:
         raise ValueError("vLLM scheduled a draft of zeros, at the limit of its sequence length")
-
-
-def _junk_lists(k, draws):
-    def propose(num_speculative_tokens, sampled_token_ids, *others, **more):
-        return [
-            [draws.randrange(FIRST_JUNK, LAST_JUNK) for _ in range(k)] if sampled else []
-            for sampled in sampled_token_ids
-        ]
-
-    return propose
-
-
-def _junk_tensor(k, draws):
-    import torch
-
-    def propose(*, next_token_ids, **others):
-        rows = len(next_token_ids)
-        ids = [[draws.randrange(FIRST_JUNK, LAST_JUNK) for _ in range(k)] for _ in range(rows)]
-        return torch.tensor(ids, dtype=torch.int64, device=next_token_ids.device).view(rows, k)
-
-    return propose
 
 
 if __name__ == "__main__":
