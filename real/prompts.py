@@ -10,7 +10,6 @@ import numpy as np
 
 from simspec.output.files import parse_json, read_lines, reraised
 from simspec.output.names import one_note
-from simspec.trace.acceptance import repeated_ngrams
 
 
 class PromptError(ValueError):
@@ -37,23 +36,6 @@ def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:
         pick = np.random.default_rng(seed).permutation(len(of))[:per_task]
         kept += sorted(of[i] for i in pick)
     return [prompts[i] for i in kept]
-
-
-ALL, LOW_REPEAT, LOOPS = "all", "low_repeat", 0.1
-"""Groups of texts; LOW_REPEAT holds those whose share of repeated 8-grams is under
-LOOPS, because repetitive text inflates acceptance."""
-
-
-def groups(texts: Sequence[np.ndarray], tasks: Sequence[str]) -> dict[str, list[int]]:
-    """Sequence indices of each group: ALL, LOW_REPEAT (even if empty) and every "task:NAME".
-
-    LOW_REPEAT holds the sequences whose share of repeated 8-grams is below LOOPS.
-    """
-    everyone = list(range(len(texts)))
-    low = [s for s in everyone if repeated_ngrams([np.asarray(texts[s])]) < LOOPS]
-    return {ALL: everyone, LOW_REPEAT: low} | {
-        f"task:{task}": [s for s in everyone if tasks[s] == task] for task in dict.fromkeys(tasks)
-    }
 
 
 STYLES = {"math": "Question: {}\nAnswer:", "code": "{}"}

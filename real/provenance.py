@@ -74,25 +74,14 @@ def revision() -> str:
 
     Asked once: a process runs the code that it has loaded.
     """
-    here = Path(__file__).parent
+    described = "git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"
     try:
         head = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        edited = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
+            described, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return ""
-    return head.stdout.strip() + ("+" if edited.stdout.strip() else "")
+    return head.stdout.strip()
 
 
 def environment(device) -> dict[str, object]:

@@ -141,11 +141,6 @@ class RunSeconds:
     doubt: str  # why the seconds are not settled; "": they are
 
     @property
-    def texts(self) -> tuple:
-        """The tokens of all sequences."""
-        return tuple(result.token for result in self.results)
-
-    @property
     def told_seconds(self) -> str:
         """What `simspec run` says of the seconds."""
         if self.doubt:

@@ -157,15 +157,7 @@ def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device)
     On a GPU the uniforms are equal bit for bit; logarithms may differ from the host's in the
     last place. ValueError outside the ranges of `rng.gumbel`.
     """
-    device = torch.device(device)
-    if device.type == "cpu":
-        return torch.from_numpy(
-            rng.gumbel_rows(seed, sequence, torch.arange(first, first + count).numpy(), vocab)
-        )
-    # validates the ranges
-    rng.gumbel(seed, sequence, first, 1)
-    rng.gumbel(seed, sequence, first + count - 1, vocab and 1)
-    return -(-uniforms(seed, sequence, first, count, vocab, device).log()).log()
+    return gumbel_at(seed, [sequence] * count, range(first, first + count), vocab, device)
 
 
 def gumbel_at(
@@ -182,17 +174,14 @@ def gumbel_at(
     for s, t in zip(sequence, position):  # validates the ranges
         rng.gumbel(seed, s, t, 1)
     address = torch.tensor((list(sequence), list(position)), device=device)
-    return -(-_uniforms(seed, address[0], address[1], vocab).log()).log()
+    return -(-uniforms(seed, address[0], address[1], vocab).log()).log()
 
 
-def uniforms(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
-    """Uniforms float64 `[count, vocab]` in (0, 1) that `gumbel` transforms."""
-    position = torch.arange(first, first + count, device=device)
-    return _uniforms(seed, torch.full_like(position, sequence), position, vocab)
+def uniforms(seed: int, sequence: Tensor, position: Tensor, vocab: int) -> Tensor:
+    """Uniforms float64 `[n, vocab]` in (0, 1) of addresses int64 `[n]`, which become noise.
 
-
-def _uniforms(seed: int, sequence: Tensor, position: Tensor, vocab: int) -> Tensor:
-    """Uniforms float64 `[n, vocab]` of addresses int64 `[n]`: Philox-4x32-10 in wrapping int64."""
+    Philox-4x32-10 in wrapping int64.
+    """
     quarters = -(-vocab // 4)
     c2 = torch.arange(quarters, device=position.device)[None]
     c0, c1 = sequence[:, None], position[:, None]

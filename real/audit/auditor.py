@@ -335,7 +335,7 @@ def _divergences(
     parts: list[checks.ScoreGaps], places: list[Place], tolerance: checks.Tolerance
 ) -> tuple[tuple[Divergence, ...], int, int]:
     """(divergences, near ties, exact ties) of all tokens."""
-    gaps = _concatenated(checks.ScoreGaps, parts)
+    gaps = _concatenated(parts)
     divergences = tuple(
         Divergence(
             *places[n], best=int(gaps.best[n]), gap=float(gaps.gap[n]), ulps=float(gaps.ulps[n]),
@@ -348,11 +348,11 @@ def _divergences(
 
 
 def _sampling(
-    parts: list[checks.SamplingStatistics], biases: list[checks.DrafterBias],
-    acceptances: list[checks.AcceptanceBias], places: list[Place], risk: float
+    parts: list[checks.SamplingStatistics], biases: list[checks.Bias],
+    acceptances: list[checks.Bias], places: list[Place], risk: float
 ) -> tuple[tuple[ImpossibleToken, ...], checks.SamplingTests | None]:  # fmt: skip
     """(tokens of probability 0, tests of the others); no tests where none is left."""
-    statistics = _concatenated(checks.SamplingStatistics, parts)
+    statistics = _concatenated(parts)
     possible = np.isfinite(statistics.surprisal)
     impossible = tuple(
         ImpossibleToken(*places[n], bool(statistics.at_cutoff[n]))
@@ -362,8 +362,8 @@ def _sampling(
         return impossible, None
     bias = None
     if len(biases) == len(parts):
-        bias = _selected(_concatenated(checks.DrafterBias, biases), possible)
-    acceptance = _concatenated(checks.AcceptanceBias, acceptances) if acceptances else None
+        bias = _selected(_concatenated(biases), possible)
+    acceptance = _concatenated(acceptances) if acceptances else None
     return impossible, checks.sampling_tests(
         _selected(statistics, possible), bias, risk, acceptance
     )
@@ -390,13 +390,9 @@ def excess_alarms(
     return []
 
 
-def _concatenated(kind, parts):
-    return kind(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in kind.__dataclass_fields__
-        )
-    )
+def _concatenated(parts):
+    names = parts[0].__dataclass_fields__
+    return type(parts[0])(*(np.concatenate([getattr(p, name) for p in parts]) for name in names))
 
 
 def _selected(columns, rows: np.ndarray):

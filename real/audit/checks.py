@@ -133,9 +133,7 @@ def teacher_forced_logits(
     """
     with torch.inference_mode():
         inputs = torch.tensor([[*prompt, *token[:-1]]], device=decoder.device)
-        rotation = decoder.rotation(torch.arange(inputs.shape[1], device=decoder.device))
-        hidden = decoder.run(decoder.embed(inputs), range(len(decoder.layers)), rotation)
-        hidden = hidden[0, len(prompt) - 1 :]
+        hidden = decoder.through(inputs)[0, len(prompt) - 1 :]
         for start in range(0, len(token), rows):
             logits = decoder.logits(hidden[start : start + rows])
             if not logits.isfinite().all():
@@ -151,22 +149,24 @@ ACCEPTANCE_TILTS = np.array([sign * 2.0**-i for i in range(1, 8) for sign in (1,
 
 
 @dataclass(frozen=True)
-class AcceptanceBias:
-    """The drafted tokens that the rounds tested, given the emitted tokens y; arrays `[n]`.
+class Bias:
+    """Scores of tokens, of mean 0 without a bias; arrays `[n]`.
 
-    score: accepted (0 or 1) minus chance; chance: r = min(1, q(y) / p(y)), the probability of
-    acceptance given y; tilt `[n, len(ACCEPTANCE_TILTS)]`: log(1 + h score).
+    variance: of the score; shift, square: how far a bias of x = 1 moves its mean, and its mean
+    square there (`detectable`); tilt `[n, m]`: log(1 + h score) of each of m alternatives h.
     """
 
     score: np.ndarray
-    chance: np.ndarray
+    variance: np.ndarray
+    shift: np.ndarray
+    square: np.ndarray
     tilt: np.ndarray
 
 
 def acceptance_bias(
     target: Target, drafter: Drafter, rule: Rule, sequence: EmittedSequence, K: int
-) -> AcceptanceBias:
-    """The tested tokens of a sequence's rounds of chains, at most K deep."""
+) -> Bias:
+    """`bias_of_rounds` of a sequence's rounds of chains, at most K deep."""
     tokens = np.array(sequence.token, np.int32)
     prompt = list(sequence.prompt)
     rows = emitted_rows(target, drafter, rule, prompt, tokens, K, len(tokens))
@@ -174,10 +174,11 @@ def acceptance_bias(
     return bias_of_rounds(rows.ratio, sequence.rounds, len(tokens))
 
 
-def bias_of_rounds(
-    ratio: np.ndarray, rounds: Sequence[tuple[int, ...]], length: int
-) -> AcceptanceBias:
+def bias_of_rounds(ratio: np.ndarray, rounds: Sequence[tuple[int, ...]], length: int) -> Bias:
     """The tokens that `rounds` of chains tested in a sequence of that length, given `ratio [n, K]`.
+
+    score: accepted (0 or 1) minus r = min(1, q(y) / p(y)), the probability of acceptance given the
+    emitted token y. The bias x is the share of accepted tokens that is lost, at chances r (1 - x).
 
     A token is tested if all before it in the round are accepted. Whether the next one is drafted
     may depend on these, and never on the token itself (`Policy.anticipates`): so acceptances are
@@ -191,8 +192,9 @@ def bias_of_rounds(
         chance.append(r)
         score.append((np.arange(tested) < accepted) - r)
     scores = np.concatenate(score)
-    tilt = np.log1p(scores[:, None] * ACCEPTANCE_TILTS)
-    return AcceptanceBias(scores, np.concatenate(chance), tilt)
+    r = np.concatenate(chance)
+    variance, tilt = r * (1 - r), np.log1p(scores[:, None] * ACCEPTANCE_TILTS)
+    return Bias(scores, variance, r, variance, tilt)
 
 
 def chain_depth(sequences: tuple[EmittedSequence, ...]) -> int:
@@ -207,32 +209,21 @@ BIAS_TILTS = np.array([sign * 2.0**-i for i in range(2, 9) for sign in (1, -1)])
 """Alternatives h of the bias test: p (1 + h s), towards the drafter or away from it."""
 
 
-@dataclass(frozen=True)
-class DrafterBias:
-    """The emitted tokens between target p and drafter q.
+@torch.inference_mode()
+def drafter_bias(p: Tensor, q: Tensor, token: tuple[int, ...]) -> Bias:
+    """The emitted `token [n]` between target `p [n, vocab]` and drafter `q [n, vocab]`.
 
     r = (q - p) / (q + p) and s = r - Σ p r: p (1 + h s) is a distribution for |h| <= 1/4. score:
-    s(token), of mean 0 under p; variance: Σ p s^2; drafter_mean, drafter_square: Σ q s and Σ q s^2;
-    tilt `[n, len(BIAS_TILTS)]`: log(1 + h s(token)).
+    s(token), of mean 0 under p; variance: Σ p s^2; shift, square: Σ q s and Σ q s^2. The bias x is
+    the share of tokens that is drawn from q.
     """
-
-    score: np.ndarray
-    variance: np.ndarray
-    drafter_mean: np.ndarray
-    drafter_square: np.ndarray
-    tilt: np.ndarray
-
-
-@torch.inference_mode()
-def drafter_bias(p: Tensor, q: Tensor, token: tuple[int, ...]) -> DrafterBias:
-    """The bias of `token [n]`, given `p [n, vocab]` and `q [n, vocab]`."""
     r = ((q - p) / (q + p)).nan_to_num(0)  # 0 / 0 where both remove a token
     s = r - (p * r).sum(-1, keepdim=True)
     score = s.gather(-1, torch.tensor(token, device=p.device)[:, None])[:, 0]
     tilt = torch.log1p(score[:, None] * torch.from_numpy(BIAS_TILTS).to(score))
     square = s.square()
     columns = score, (p * square).sum(-1), (q * s).sum(-1), (q * square).sum(-1), tilt
-    return DrafterBias(*(column.cpu().numpy() for column in columns))
+    return Bias(*(column.cpu().numpy() for column in columns))
 
 
 @torch.inference_mode()
@@ -339,36 +330,22 @@ def detectable_temperature(statistics: SamplingStatistics, level: float) -> floa
     return max(_root(partial(evidence, sign=sign), tilts, level, limit) for sign in (1, -1))
 
 
-def detectable_bias(bias: DrafterBias, level: float) -> float:
-    """The smallest share x of tokens drawn from q instead of p; inf if none.
+def detectable(bias: Bias, tilts: np.ndarray, level: float) -> float:
+    """The smallest bias x that is found; inf if none.
 
-    The score s then has mean x Σ q s; the log ratio of a tilt h is h s - h^2 s^2 / 2.
+    The sum of scores then has mean x Σ shift; the log ratio of a tilt h is h Σ score - h^2 S / 2
+    with S the sum of mean squares.
     """
-    variance, drafter_square = float(bias.variance.sum()), float(bias.drafter_square.sum())
-    drift = float(bias.drafter_mean.sum())
+    variance, square, shift = (
+        float(part.sum()) for part in (bias.variance, bias.square, bias.shift)
+    )
 
     def evidence(x: float) -> float:
-        square = (1 - x) * variance + x * drafter_square
-        score = x * drift - QUANTILE * math.sqrt(square)
-        return float((np.abs(BIAS_TILTS) * score - BIAS_TILTS**2 * square / 2).max())
+        squares = (1 - x) * variance + x * square
+        score = x * shift - QUANTILE * math.sqrt(squares)
+        return float((np.abs(tilts) * score - tilts**2 * squares / 2).max())
 
-    return _root(evidence, len(BIAS_TILTS), level, 1.0)
-
-
-def detectable_loss(acceptance: AcceptanceBias, level: float) -> float:
-    """The smallest share x of accepted tokens that must be lost, at chances r (1 - x); inf if none.
-
-    The sum of scores then has mean -x Σ r; the log ratio of a tilt h is h Σ score - h^2 V / 2 with
-    V = Σ r (1 - r).
-    """
-    total = float(acceptance.chance.sum())
-    variance = float((acceptance.chance * (1 - acceptance.chance)).sum())
-
-    def evidence(x: float) -> float:
-        score = x * total - QUANTILE * math.sqrt(variance)
-        return float((np.abs(ACCEPTANCE_TILTS) * score - ACCEPTANCE_TILTS**2 * variance / 2).max())
-
-    return _root(evidence, len(ACCEPTANCE_TILTS), level, 1.0)
+    return _root(evidence, len(tilts), level, 1.0)
 
 
 @lru_cache(maxsize=64)  # audits of as many tokens share it, and its root takes a while
@@ -446,9 +423,8 @@ variation, share of tokens drawn from q, share of accepted tokens lost |
 
 
 def sampling_tests(
-    statistics: SamplingStatistics, bias: DrafterBias | None, risk: float,
-    acceptance: AcceptanceBias | None = None,
-) -> SamplingTests:  # fmt: skip
+    statistics: SamplingStatistics, bias: Bias | None, risk: float, acceptance: Bias | None = None
+) -> SamplingTests:
     """Runs m tests on all tokens together, each at level risk / m (Bonferroni).
 
     | test | p-value or limit |
@@ -476,15 +452,8 @@ def sampling_tests(
     expected_variation = bins / 2 * float(deviation)
     variation_limit = expected_variation + math.sqrt(-math.log(level) / (2 * n))
     p_temperature = _markov_bound(statistics.tilt)
-    bias_z = p_bias = smallest_bias = acceptance_z = p_acceptance = smallest_loss = None
-    if bias is not None:
-        bias_z, p_bias = _z(bias.score, float(bias.variance.sum())), _markov_bound(bias.tilt)
-        smallest_bias = detectable_bias(bias, level)
-    if acceptance is not None:
-        variance = float((acceptance.chance * (1 - acceptance.chance)).sum())
-        acceptance_z = _z(acceptance.score, variance)
-        p_acceptance = _markov_bound(acceptance.tilt)
-        smallest_loss = detectable_loss(acceptance, level)
+    bias_z, p_bias, smallest_bias = _bias_test(bias, BIAS_TILTS, level)
+    acceptance_z, p_acceptance, smallest_loss = _bias_test(acceptance, ACCEPTANCE_TILTS, level)
     failed = {
         "temperature": p_temperature < level,
         "uniformity": p_chi2 < level,
@@ -518,6 +487,16 @@ def sampling_tests(
         detectable_loss=smallest_loss,
         alarms=tuple(test for test, alarm in failed.items() if alarm),
     )
+
+
+def _bias_test(
+    bias: Bias | None, tilts: np.ndarray, level: float
+) -> tuple[float | None, float | None, float | None]:
+    """(z, bound of the p-value, detectable bias); None where it is not tested."""
+    if bias is None:
+        return None, None, None
+    z = _z(bias.score, float(bias.variance.sum()))
+    return z, _markov_bound(bias.tilt), detectable(bias, tilts, level)
 
 
 def _markov_bound(tilts: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -318,7 +318,8 @@ class StaticTree:
             if self.rule.sampled:
                 for row, q in zip(rows, self.rule.probs(logits)):
                     drawn[row] = q
-                    token |= dict(zip(children[row], self._drawn(q, start.round, children[row])))
+                    below = children[row]
+                    token |= dict(zip(below, _drawn(q.clone(), self.draws, start.round, below)))
             else:
                 scores = self.rule.scores(logits, self.sequence, [position + levels] * len(rows))
                 width = 1 + max(rank[child] for row in rows for child in children[row])
@@ -345,19 +346,24 @@ class StaticTree:
             grown=tuple(place[row] for row in list(number)[1:]),
         )
 
-    def _drawn(self, q: Tensor, round: int, rows: Sequence[int]) -> Iterator[int]:
-        left = q.clone()
-        for row in rows:
-            if not bool((left > 0).any()):
-                return
-            token = self.draws.sample(left, round, row, DRAFT)
-            left[token] = 0
-            yield token
-
     def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
         """The smallest gap of the round's decisions."""
-        gaps = (self.gap[row] for row in verified.path if row in self.gap)
-        return min(gaps, default=INFINITE_GAP)
+        return _least_gap(self.gap, verified.path)
+
+
+def _drawn(left: Tensor, draws: AddressedDraws, round: int, rows: Sequence[int]) -> Iterator[int]:
+    """Tokens for `rows`, drawn without replacement from `left [vocab]`, which loses them."""
+    for row in rows:
+        if not bool((left > 0).any()):
+            return
+        token = draws.sample(left, round, row, DRAFT)
+        left[token] = 0
+        yield token
+
+
+def _least_gap(gap: Mapping[int, float], path: Sequence[int]) -> float:
+    """The smallest gap of those rows of a committed path that have one."""
+    return min((gap[row] for row in path if row in gap), default=INFINITE_GAP)
 
 
 class Cape:
@@ -429,19 +435,14 @@ class Cape:
             ranked, gap = top_tokens(scores, width + 1)
             self.gap[slot] = gap[0]
             return [token for token in ranked[0].tolist() if token != step.token][:width]
-        left = self.rule.probs(step.logits[None])[0].clone()
-        drawn: list[int] = []
+        left = self.rule.probs(step.logits[None])[0]
         left[step.token] = 0
-        while len(drawn) < width and bool((left > 0).any()):
-            drawn.append(self.draws.sample(left, start.round, row + len(drawn), DRAFT))
-            left[drawn[-1]] = 0
-        return drawn
+        return list(_drawn(left, self.draws, start.round, range(row, row + width)))
 
     def end(self, draft: Draft, verified: VerifyResult, output: TargetOutput) -> float:
         """The smallest gap of the round's decisions."""
         self.reader.learn(output, verified.path)
-        gaps = (self.gap[row] for row in verified.path if row in self.gap)
-        return min(gaps, default=INFINITE_GAP)
+        return _least_gap(self.gap, verified.path)
 
 
 class ChainDrafting:
@@ -487,7 +488,7 @@ class ChainDrafting:
         """Passes the round's outcome to the policy."""
         self.reader.learn(output, verified.path)
         self.stepper.end(draft.computed, len(draft.token) - 1, verified.accepted)
-        return float("inf")
+        return INFINITE_GAP
 
 
 def chain_plan(policy: Policy, K: int, seed: int, cost: CostModel) -> ChainDrafting:

@@ -192,21 +192,13 @@ def hard_loss(head: nn.Module, hidden: Tensor, token: Tensor) -> Tensor:
     return next_token_loss(logits, token) if logits.numel() else logits.sum()
 
 
-def language_model_loss(lm: Decoder, target: Decoder, batch: TrainingBatch, soft: bool) -> Tensor:
-    """Cross-entropy of a language model at the learned tokens.
-
-    Towards the target's distribution, or with `soft=False` towards the next token.
-    """
-    position = torch.arange(batch.token.shape[1] - 1, device=batch.token.device)
-    x = lm.embed(batch.token[:, :-1])
-    x = lm.run(x, range(len(lm.layers)), lm.rotation(position))
-    return next_prediction_loss(lm, x, target, batch, soft)
-
-
 def next_prediction_loss(
     lm: Decoder, x: Tensor, target: Decoder, batch: TrainingBatch, soft: bool
 ) -> Tensor:
-    """The same from the output `x [b, n, width]` of all layers."""
+    """Cross-entropy of a language model at the learned tokens; `x [b, n, width]` passed its layers.
+
+    Towards the target's distribution, or with `soft=False` towards the next token.
+    """
     learned = batch.learning(1)
     hidden = lm.norm(learned_rows(x, learned))
     if not soft:

@@ -76,7 +76,6 @@ class Drafter:
     tokens_only: bool = False  # reads tokens, nothing of the target: recorded without its passes
     lm: Decoder | None = None  # the decoder that the drafter runs by itself, if it has one
     predictors: Mapping = MappingProxyType({})  # feature name -> acceptance predictor
-    sublayers: int = 0  # the target's sub-layers that one drafted token runs through
     max_draft_length: int | None = None  # most tokens that it drafts in a round; None: no limit
     captures: bool = False  # its passes run through `passes`, so that an engine can capture them
     passes: EagerPasses = EAGER  # how its own passes run

@@ -15,7 +15,7 @@ from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBa
 from real.draft.heads import filled, load_head, new_layers
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import hard_loss, learned_rows, soft_loss
-from real.model.checkpoint import WeightsError, from_hf_name, to_hf_name
+from real.model.checkpoint import WeightsError, from_hf_name, llama_config, to_hf_name
 from real.model.decoder import MAX_THETA, Decoder, KVCache, Linear, StaticKVCache, frequencies
 from real.model.draft_head import DraftHead, read_state, write_published
 from real.model.passes import EAGER, BranchCache, ForwardContext, Span, TargetPass, causal_mask
@@ -179,29 +179,14 @@ def publish(head: EagleHead, target: Decoder, folder: Path) -> None:
     for what, (given, remedy) in unserved.items():
         if given:
             raise WeightsError(f"vLLM's method eagle takes no head with {what}: {remedy}")
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": s.vocab,
-        "hidden_size": s.width,
-        "intermediate_size": s.hidden,
-        "num_hidden_layers": len(head.layers),
-        "num_attention_heads": s.heads,
-        "num_key_value_heads": s.kv_heads,
-        "head_dim": s.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": settings["norm_eps"] or s.norm_eps,
-        "rope_theta": s.rope_theta,
-        "max_position_embeddings": target.context or MOST_POSITIONS,
-        "tie_word_embeddings": False,
-        "bias": False,
-        "dtype": "float32",
-    }
+    norm_eps = settings["norm_eps"] or s.norm_eps
+    form = replace(s, layers=len(head.layers), norm_eps=norm_eps, tied=False)
+    config = llama_config(form, target.context or MOST_POSITIONS, torch.float32)
     state = {
         to_hf_name(name).removeprefix("model.") if name.startswith("layers.") else name: value
         for name, value in head.state_dict().items()
     }
-    write_published(folder, config, state)
+    write_published(folder, config | {"bias": False}, state)
 
 
 def _config(folder: Path, target: Decoder) -> dict:

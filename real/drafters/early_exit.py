@@ -100,7 +100,6 @@ class EarlyExitDrafter(Drafter):
         self.head = head
         self.taps = (head.depth,)
         self.lm: Decoder = head.as_language_model(target)
-        self.sublayers = 2 * head.depth
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "EarlyExitDrafter":

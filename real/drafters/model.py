@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from real.draft import Drafter, DrafterKind, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
-from real.draft.losses import language_model_loss
+from real.draft.losses import next_prediction_loss
 from real.model.checkpoint import WeightsError, load_decoder, save_decoder
 from real.model.decoder import Decoder, DecoderConfig, initialize
 from real.model.draft_head import (
@@ -238,7 +238,8 @@ def model_loss(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Cross-entropy at the learned tokens, towards the target's distribution or these."""
-    return language_model_loss(head, target, TrainingBatch.of(batch), soft)
+    batch = TrainingBatch.of(batch)
+    return next_prediction_loss(head, head.through(batch.token[:, :-1]), target, batch, soft)
 
 
 RECIPE = TrainingRecipe(

@@ -55,10 +55,6 @@ class SkipConfig:
                     f"expected indices 0 to {layers - 1}"
                 )
 
-    def count(self, layers: int) -> int:
-        """Sub-layers that still run, of 2 `layers`."""
-        return 2 * layers - len(self.attention) - len(self.mlp)
-
 
 def skipping_pass(
     decoder: Decoder,
@@ -103,7 +99,6 @@ class SelfSkipDrafter(Drafter):
     def __init__(self, target: Decoder, skips: SkipConfig):
         skips.check(target.config.layers)
         self.skips = skips
-        self.sublayers = skips.count(target.config.layers)
 
     @classmethod
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "SelfSkipDrafter":

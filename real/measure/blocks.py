@@ -40,7 +40,7 @@ from real.measure.timing import (
     Timed,
 )
 from real.model.decoder import Decoder, KVCache
-from real.model.passes import ancestor_mask, chain
+from real.model.passes import ancestor_mask, chain, depths
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
@@ -60,10 +60,7 @@ class Undrafted:
 
     def __init__(self, parent: list[int], vocab: int, seed: int = 0):
         self.parent, self.next = parent, 0
-        depth: list[int] = []
-        for above in parent:
-            depth.append(0 if above < 0 else depth[above] + 1)
-        self.K = max(depth)
+        self.K = max(depths(parent))
         self.token = np.random.default_rng(seed).integers(0, vocab, _TOKENS).tolist()
 
     def begin(self, start: SequenceStart) -> None: ...

@@ -388,6 +388,27 @@ def plain_byte_level(written: str) -> str:
     return str(Tokenizer.from_str(json.dumps(form)).to_str(pretty=True))
 
 
+def llama_config(s: DecoderConfig, context: int, dtype: torch.dtype) -> dict[str, Any]:
+    """config.json of a Llama of these sizes, for sequences of `context` tokens."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": s.vocab,
+        "hidden_size": s.width,
+        "intermediate_size": s.hidden,
+        "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim,
+        "rope_theta": s.rope_theta,
+        "rms_norm_eps": s.norm_eps,
+        "tie_word_embeddings": s.tied,
+        "hidden_act": "silu",
+        "max_position_embeddings": context,
+        "dtype": str(dtype).removeprefix("torch."),
+    }
+
+
 def save_decoder(
     decoder: Decoder, folder: Path, end_token: int | None, context: int, dtype=torch.bfloat16
 ) -> None:
@@ -405,24 +426,9 @@ def save_decoder(
             "a decoder with biases, head norms or scaled rotary frequencies is no plain Llama; "
             "save it by transformers"
         )
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": s.vocab,
-        "hidden_size": s.width,
-        "intermediate_size": s.hidden,
-        "num_hidden_layers": s.layers,
-        "num_attention_heads": s.heads,
-        "num_key_value_heads": s.kv_heads,
-        "head_dim": s.head_dim,
-        "rope_theta": s.rope_theta,
-        "rms_norm_eps": s.norm_eps,
-        "tie_word_embeddings": s.tied,
-        "hidden_act": "silu",
-        "max_position_embeddings": context,
+    config = llama_config(s, context, dtype) | {
         "bos_token_id": end_token,
         "eos_token_id": end_token,
-        "dtype": str(dtype).removeprefix("torch."),
     }
     state = {
         to_hf_name(k): v.to(dtype).contiguous().clone() for k, v in decoder.state_dict().items()

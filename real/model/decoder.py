@@ -449,6 +449,11 @@ class Decoder(nn.Module):
                 tap[i + 1] = x
         return x
 
+    def through(self, token: Tensor) -> Tensor:
+        """Rows `[batch, n, width]` after all layers of sequences `[batch, n]`, without a cache."""
+        rotation = self.rotation(torch.arange(token.shape[1], device=token.device))
+        return self.run(self.embed(token), range(len(self.layers)), rotation)
+
     def logits(self, x: Tensor) -> Tensor:
         """Logits `[..., vocab]` of rows that have passed the last layer."""
         return self.head(self.norm(x))
@@ -456,7 +461,4 @@ class Decoder(nn.Module):
     def forward(self, token: Tensor) -> Tensor:
         """Logits `[batch, n, vocab]` of whole sequences `[batch, n]`, causal, without a cache."""
         self.check_length(token.shape[1])
-        position = torch.arange(token.shape[1], device=token.device)
-        return self.logits(
-            self.run(self.embed(token), range(len(self.layers)), self.rotation(position))
-        )
+        return self.logits(self.through(token))

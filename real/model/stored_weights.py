@@ -10,7 +10,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from real.files import replacing
 from real.model.decoder import Decoder, frequencies
 
 
@@ -19,21 +18,6 @@ class WeightsError(ValueError):
 
 
 MAX_RATIO = 16  # of decompression: weights give 1.5, a malicious file thousands
-# lp and pb: the two bytes of a bfloat16 have different distributions
-_FORM = {"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 3, "lp": 1, "pb": 1, "dict_size": 1 << 20}
-
-
-def compress(path: Path) -> Path:
-    """Replaces `path` by path.xz, two thirds of its size for bfloat16; ValueError where it does not
-    read back."""
-    original, packed = Path(path).read_bytes(), _packed(path)
-    compressed = lzma.compress(original, format=lzma.FORMAT_XZ, filters=[_FORM])
-    if _decompressed(compressed, packed) != original:
-        raise ValueError(f"{path} does not read back unchanged; leave it uncompressed")
-    with replacing(packed) as temporary:
-        temporary.write_bytes(compressed)
-    Path(path).unlink()
-    return packed
 
 
 def read_bytes(path: str | Path) -> bytes:
@@ -112,8 +96,7 @@ def sha256(path: Path) -> str:
             digest.update(read_bytes(file))
             continue
         with open(file, "rb") as opened:
-            while piece := opened.read(1 << 22):
-                digest.update(piece)
+            hashlib.file_digest(opened, lambda: digest)
     return digest.hexdigest()
 
 

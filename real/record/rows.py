@@ -9,6 +9,7 @@ import torch
 
 from real.decode.features import FeatureReader, encode_features, feature_values, required_predictors
 from real.decode.loop import along
+from real.decode.verify import TINY
 from real.draft import Drafter, ParallelDrafter
 from real.draft.kind import DraftedLogits, position_batches, rank_of
 from real.drafters import parallel_form
@@ -295,9 +296,7 @@ def hidden_states(lm: Decoder, prompt: list[int], tokens: np.ndarray, ahead: int
 
     Row t predicts token t + `ahead`, 0 or -1; with -1, zeros in front of the prompt's first token.
     """
-    inputs = torch.tensor([[*prompt, *tokens[:-1].tolist()]], device=lm.device)
-    rotation = lm.rotation(torch.arange(inputs.shape[1], device=lm.device))
-    hidden = lm.run(lm.embed(inputs), range(len(lm.layers)), rotation)[0]
+    hidden = lm.through(torch.tensor([[*prompt, *tokens[:-1].tolist()]], device=lm.device))[0]
     first = len(prompt) - 1 + ahead
     if first >= 0:
         return hidden[first : first + len(tokens)]
@@ -594,10 +593,6 @@ def _stepwise(
     return ratio, depth
 
 
-_SMALLEST = 1e-300
-"""Replaces probability 0, which rounding at a cutoff of top-k or top-p may give to a token."""
-
-
 def record_emitted(
     target: Target, drafter: Drafter, rule: Rule, trace: Trace, emitted: Sequence[np.ndarray]
 ) -> Trace:
@@ -639,4 +634,4 @@ def _probabilities(target: Target, rule: Rule, prompt: list[int], tokens: np.nda
     logits = decoder.logits(hidden_states(decoder, prompt, tokens, 0))
     columns = np.arange(len(tokens)), tokens
     p: np.ndarray = rule.probs(logits).cpu().numpy()[columns]
-    return np.maximum(p, _SMALLEST)
+    return np.maximum(p, TINY)

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.decode.loop import along, start
+from real.decode.loop import start
 from real.draft import Drafter
 from real.drafters import BUILTIN, parallel_form
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.record import Settings
-from real.record.rows import hidden_states, record_parallel
+from real.record.rows import hidden_states, record_parallel, record_stepwise
 from real.sampling import Rule
 from real.train.data import Continuation, K, TrainingData
 from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
@@ -83,10 +83,8 @@ def accepted_lengths(
     lm = drafter.lm if drafter.prefix_only else None
     if lm is not None:
         rows = [_one_pass(lm, *sequence, K) for sequence in sequences]
-    elif parallel_form(drafter) is not None:
-        rows = [_in_parallel(target, drafter, *sequence, K) for sequence in sequences]
     else:
-        rows = [_by_position(target, drafter, *sequence, K) for sequence in sequences]
+        rows = [_recorded(target, drafter, *sequence, K) for sequence in sequences]
     accepted, offered = zip(*rows)
     return AcceptedLengths(K, accepted, offered)
 
@@ -119,33 +117,17 @@ def _one_pass(lm: Decoder, prompt: list[int], new_tokens: np.ndarray, K: int):
     return lengths_of_hits(picks.cpu().numpy() == new_tokens, K)
 
 
-def _in_parallel(
+def _recorded(
     decoder: Decoder, drafter: Drafter, prompt: list[int], new_tokens: np.ndarray, K: int
 ):
     n = len(new_tokens)
     settings = Settings(K, n, Rule(), (), ())
-    recorded = record_parallel(Target(decoder), drafter, settings, prompt, new_tokens, 0)
+    recorder = record_stepwise if parallel_form(drafter) is None else record_parallel
+    target = Target(decoder, drafter.taps, len(prompt) + n + K + 1)
+    recorded = recorder(target, drafter, settings, prompt, new_tokens, 0)
     accepted, ahead = recorded.run.astype(np.int64), np.minimum(K, n - np.arange(n))
     # a draft that is accepted as far as it is offered ends there
     return accepted, np.where(accepted == recorded.depth, np.minimum(accepted, ahead), ahead)
-
-
-def _by_position(
-    decoder: Decoder, drafter: Drafter, prompt: list[int], new_tokens: np.ndarray, K: int
-):
-    wanted, n = new_tokens.tolist(), len(new_tokens)
-    accepted, offered = np.zeros(n, np.int64), np.minimum(K, n - np.arange(n))
-    target = Target(decoder, drafter.taps, len(prompt) + n + K + 1)
-    for t, _, _ in along(target, drafter, prompt, wanted):
-        while accepted[t] < offered[t]:
-            step = drafter.next()
-            if step is None:
-                offered[t] = accepted[t]
-            elif step.token == wanted[t + accepted[t]]:
-                accepted[t] += 1
-            else:
-                break
-    return accepted, offered
 
 
 def summary(lengths: AcceptedLengths) -> dict:

@@ -26,6 +26,7 @@ from real.record.rows import hidden_states
 from real.record.sequences import default_batch, target_sequences
 from real.sampling import Rule
 from real.train.data import TrainingData
+from real.train.loop import BestWeights
 from real.train.settings import Training
 
 FIRST_ADDRESS = 1 << 20
@@ -242,25 +243,20 @@ def _minimize(
     `schedule` is (steps, rate, patience). Returns the step of these weights.
     """
     steps, rate, patience = schedule
-    optimizer = torch.optim.Adam(predictor.parameters(), lr=rate)
-    least, since, best_step, best_weights = float("inf"), 0, 0, predictor.state_dict()
+    optimizer, best = torch.optim.Adam(predictor.parameters(), lr=rate), BestWeights()
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = rate * (1 - step / steps)
-        value = _loss(predictor, parts[0], states)
         optimizer.zero_grad()
-        value.backward()
+        _loss(predictor, parts[0], states).backward()
         optimizer.step()
         with torch.no_grad():
             heldout_loss = _loss(predictor, parts[1], states).item()
-        since += 1
-        if heldout_loss < least:
-            least, since, best_step = heldout_loss, 0, step + 1
-            best_weights = {k: v.clone() for k, v in predictor.state_dict().items()}
-        if since == patience:
+        best.update(-heldout_loss, step + 1, patience, dict(predictor.named_parameters()))
+        if best.stopped:
             break
-    predictor.load_state_dict(best_weights)
-    return best_step
+    predictor.load_state_dict(best.weights)
+    return best.step
 
 
 def _is_current(folder: Path, name: str, target: str) -> bool:

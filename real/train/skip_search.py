@@ -15,6 +15,7 @@ from torch import Tensor
 from real.drafters.self_skip import SelfSkipDrafter, SkipConfig, skipping_pass
 from real.files import check_same_settings, read_card, replace_json
 from real.model.decoder import Decoder, KVCache
+from real.model.passes import full_pass
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.provenance import environment
@@ -45,13 +46,11 @@ def prepare(decoder: Decoder, prompt: Sequence[int], new_tokens: Sequence[int]) 
     device, rows, count = decoder.device, len(prompt) + len(new_tokens) - 1, len(new_tokens)
     token = torch.tensor([*prompt, *new_tokens[:-1]], device=device)
     place = torch.arange(rows, device=device)
-    cache = decoder.cache(capacity=rows + count)
-    causal = torch.ones(rows, rows, dtype=torch.bool, device=device).tril()
-    layers, rotation = range(len(decoder.layers)), decoder.rotation(place)
-    x = decoder.run(decoder.embed(token[None]), layers, rotation, causal, cache, 0)
+    hidden, cache = full_pass(decoder, token)
+    cache.reserve(rows + count)
     before = place < place[-count:, None]  # a first draft row attends to the rows before its own
     mask = torch.cat((before, torch.eye(count, dtype=torch.bool, device=device)), 1)
-    pick = decoder.logits(x[0, -count:]).argmax(-1)
+    pick = decoder.logits(hidden[-count:]).argmax(-1)
     return PreparedSequence(token[-count:], place[-count:], mask, cache, rows, pick)
 
 

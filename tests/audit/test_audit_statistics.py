@@ -186,9 +186,9 @@ def test_bias_alternatives_are_distributions(data):
         target_p, theirs = p[i].numpy(), q[i].numpy()
         assert target_p @ score == pytest.approx(0, abs=1e-12)
         assert target_p @ score**2 == pytest.approx(columns[0].variance[i])
-        assert theirs @ score == pytest.approx(columns[0].drafter_mean[i])
-        assert columns[0].drafter_mean[i] > -1e-12
-        assert theirs @ score**2 == pytest.approx(columns[0].drafter_square[i])
+        assert theirs @ score == pytest.approx(columns[0].shift[i])
+        assert columns[0].shift[i] > -1e-12
+        assert theirs @ score**2 == pytest.approx(columns[0].square[i])
         assert target_p @ np.exp(np.array([c.tilt[i] for c in columns])) == pytest.approx(
             np.ones(len(checks.BIAS_TILTS))
         )
@@ -308,7 +308,7 @@ def statistics(pit, tilt=0.0):
 
 def bias(n, tilt=0.0):
     one = np.ones(n)
-    return checks.DrafterBias(0 * one, one, one, one, np.full((n, len(checks.BIAS_TILTS)), tilt))
+    return checks.Bias(0 * one, one, one, one, np.full((n, len(checks.BIAS_TILTS)), tilt))
 
 
 def halves(low, high):

@@ -35,7 +35,6 @@ def test_attributes_are_declared(name):
     assert all(type(value) is bool for value in (drafter.prefix_only, drafter.history_free, silent))
     assert isinstance(drafter.taps, tuple)
     assert drafter.predictors == {}
-    assert getattr(drafter, "sublayers", 0) == SUBLAYERS.get(name, 0)
     assert drafter_features(drafter) == (() if silent else ("confidence", "entropy"))
     assert list(inspect.signature(BUILTIN[drafter.name].load).parameters) == [
         "folder",

@@ -23,9 +23,9 @@ from real.prompts import (
     load_chat_template,
     messages,
     read_prompts,
-    repeated_ngrams,
 )
 from simspec import load_trace
+from simspec.trace.acceptance import repeated_ngrams
 
 HELD = settings(deadline=None, max_examples=100, derandomize=True)
 TOKENIZER = train_tokenizer(["User: Question: Answer: Assistant: some words"], 280)

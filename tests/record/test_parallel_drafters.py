@@ -281,11 +281,10 @@ def test_prefetched_noise_is_that_of_its_position():
 def test_noise_is_equal_on_host_and_device(seed, sequence, first, count, vocab):
     host = rng.gumbel_rows(seed, sequence, np.arange(first, first + count), vocab)
     np.testing.assert_array_equal(gumbel(seed, sequence, first, count, vocab, "cpu").numpy(), host)
-    drawn = uniforms(seed, sequence, first, count, vocab, "cpu").numpy()
+    address = torch.full((count,), sequence), torch.arange(first, first + count)
+    drawn = uniforms(seed, *address, vocab).numpy()
     np.testing.assert_array_equal(-np.log(-np.log(drawn)), host)
-    assert (
-        uniforms(seed, sequence, first + 1, count, vocab, "cpu").numpy() != drawn
-    ).any()  # control
+    assert (uniforms(seed, address[0], address[1] + 1, vocab).numpy() != drawn).any()  # control
 
 
 @pytest.mark.parametrize("rule", ALL_RULES)

@@ -16,8 +16,6 @@ from real.record.rows import record_stepwise
 from real.sampling import Rule
 from real.train.evaluation import (
     AcceptedLengths,
-    _by_position,
-    _in_parallel,
     accepted_lengths,
     compare,
     count_trigrams,
@@ -55,16 +53,6 @@ def test_accepted_lengths_equal_recorded_ones(name):
         assert (lengths.offered[i][reached] <= rows.depth[reached]).all()
         shifted |= lengths.accepted[i][1:].tolist() != rows.run[:-1].tolist()
     assert shifted  # the control: one position off is another recording
-
-
-@pytest.mark.parametrize("name", PARALLEL)
-@pytest.mark.parametrize("K", [1, 4, 7])
-def test_parallel_forms_count_what_the_protocol_counts(name, K):
-    target, drafter = toy_target(), toy_drafter(name)
-    for prompt, new_tokens in [*continuations(), ([5], continuations()[0][1])]:
-        given = target, drafter, prompt, new_tokens, K
-        for fast, slow in zip(_in_parallel(*given), _by_position(*given)):
-            assert fast.tolist() == slow.tolist()
 
 
 hits = st.lists(st.booleans(), min_size=1, max_size=30)
