@@ -221,17 +221,6 @@ class AddressedDraws:
         return int(inverse_cdf(p[None], torch.tensor([u], dtype=torch.float64, device=p.device)))
 
 
-def sample_rows(
-    p: Tensor, seed: int, sequence: Sequence[int], round: Sequence[int], role: int
-) -> list[int]:
-    """`AddressedDraws.sample` of each row of `p [n, vocab]`, at its own address and slot 0."""
-    u = [uniform(seed, s, t, 0, role) for s, t in zip(sequence, round)]
-    drawn: list[int] = inverse_cdf(
-        p, torch.tensor(u, dtype=torch.float64, device=p.device)
-    ).tolist()
-    return drawn
-
-
 def inverse_cdf(p: Tensor, u: Tensor) -> Tensor:
     """The first token of each row of `p [n, vocab]` at which its cumulative sum exceeds the share
     `u [n]`; its probability is not 0."""

@@ -2,9 +2,10 @@
 
 from real.draft.kind import DrafterKind, PaperRecipe, ParallelDrafter, TrainingRecipe
 from real.draft.losses import TrainingBatch
-from real.draft.protocol import Draft, Drafter, Pick, Silent, Step, check_grows
+from real.draft.protocol import CachedDrafter, Draft, Drafter, Pick, Silent, Step, check_grows
 
 __all__ = [
+    "CachedDrafter",
     "Draft",
     "Drafter",
     "DrafterKind",

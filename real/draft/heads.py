@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from real.draft.kind import TrainingRecipe
 from real.draft.protocol import Drafter, Pick
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder, DecoderConfig, DecoderLayer
@@ -136,19 +137,23 @@ class StackedDrafter(Drafter):
         self.feature = self.decoder.norm(output.hidden[path[-1]])
 
 
-def load_head(
-    make: Callable[..., Head],
-    published: Callable[[Path, Decoder], Head],
-    folder: str | Path,
-    name: str,
-    target: Decoder,
-    made_for: Mapping[str, str],
-) -> Head:
-    """From <name>.json and <name>.safetensors, or else from a released checkpoint's config.json."""
-    folder = Path(folder)
-    if (folder / "config.json").exists() and not (folder / f"{name}.json").exists():
-        return published(folder, target)
-    return load_draft_head(make, folder, name, target, made_for)
+def head_loader(
+    recipe: TrainingRecipe, published: Callable[[Path, Decoder], nn.Module] | None = None
+) -> Callable[[Path, Decoder, Mapping[str, str]], Drafter]:
+    """`DrafterKind.load` of a recipe's head: from <file>.json and <file>.safetensors.
+
+    Or else from a released checkpoint's config.json, by `published`.
+    """
+
+    def load(folder: Path, target: Decoder, made_for: Mapping[str, str]) -> Drafter:
+        folder, file = Path(folder), recipe.file
+        foreign = (folder / "config.json").exists() and not (folder / f"{file}.json").exists()
+        if published is not None and foreign:
+            return recipe.drafter(target, published(folder, target))
+        head = load_draft_head(recipe.head, folder, file, target, made_for)
+        return recipe.drafter(target, head)
+
+    return load
 
 
 def declared_heads(folder: str | Path, name: str) -> int | None:

@@ -6,11 +6,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
-from real.model.passes import EAGER, EagerPasses
+from real.model.passes import EAGER, EagerPasses, Span
 from real.model.target import Resume, Target, TargetOutput
 from simspec.output.files import parse_json, reraised
 
@@ -149,6 +150,64 @@ def check_grows(drafter: Drafter, levels: int) -> Drafter:
             f"that drafts {drafter.max_draft_length} tokens; cut it"
         )
     return drafter
+
+
+class CachedDrafter(Drafter):
+    """Base class of drafters with rows of their own in a cache, one for each token read.
+
+    Rows of the backlog (the last draft after a full acceptance, every round of k = 0) enter with
+    the next round's first step: the catch-up that a cost model prices. Rows of a tree follow the
+    root's, and are not counted.
+    """
+
+    def begin(self, target: Target, prompt: list[int], prefill: TargetOutput, pick: Pick) -> None:
+        self.pick, self.committed, self.rows = pick, list(prompt), 0
+        self.draft: list[int] = []
+        self.parent: list[int] = []
+        if len(prompt) > 1:
+            self._append(prompt[:-1], "")
+
+    @torch.inference_mode()
+    def next(self) -> Step:
+        slot = len(self.draft)
+        tokens = self.draft[-1:] if slot else self._backlog()
+        hidden, logits = (t[-1] for t in self._append(tokens))
+        self.draft.append(self.pick(logits, slot, hidden))
+        return Step(self.draft[-1], slot, logits, hidden)
+
+    @torch.inference_mode()
+    def grow(self, token: list[int], parent: list[int]) -> Tensor:
+        if not self.parent:
+            logits = self._append(self._backlog())[1]
+        else:
+            span = Span.tree(self.rows - 1, self.parent + parent, len(token))
+            logits = self._forward(token, span, "tree")[1]
+        self.parent = self.parent + parent
+        return logits
+
+    def rollback(self, accepted: int) -> None:
+        # valid rows: those of committed tokens, and of accepted drafts that were fed in turn
+        self.rows = min(self.rows, len(self.committed) + accepted)
+        self.draft, self.parent = [], []
+
+    def catch_up(self, tokens: list[int], output: TargetOutput, path: list[int]) -> None:
+        self.committed += tokens
+
+    def _backlog(self) -> list[int]:
+        """Committed tokens without a valid row: at least the last one, recomputed if need be."""
+        self.rows = min(self.rows, len(self.committed) - 1)
+        return self.committed[self.rows :]
+
+    @torch.inference_mode()
+    def _append(self, tokens: list[int], head: str = "last") -> tuple[Tensor, ...]:
+        """`_forward` of a chain after all rows."""
+        output = self._forward(tokens, Span(self.rows, len(tokens)), head)
+        self.rows += len(tokens)
+        return output
+
+    def _forward(self, tokens: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
+        """Hidden states `[n, d_D]`; logits of the "last", or of all of a "tree"; "": none."""
+        raise NotImplementedError
 
 
 class ConfiguredDrafter(Drafter):

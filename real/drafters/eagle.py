@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
-from real.draft.heads import filled, load_head, new_layers
+from real.draft.heads import filled, head_loader, new_layers
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.model.checkpoint import WeightsError, from_hf_name, llama_config, to_hf_name
@@ -257,11 +256,6 @@ class EagleDrafter(Drafter):
     def __init__(self, target: Decoder, head: EagleHead):
         self.decoder, self.head = target, head
         self.prefix_only = head.inputs == "token"
-
-    @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "EagleDrafter":
-        """From eagle.json and eagle.safetensors, or from a released checkpoint (`published`)."""
-        return cls(target, load_head(EagleHead, published, folder, "eagle", target, made_for))
 
     @torch.inference_mode()
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
@@ -540,4 +534,4 @@ def unrolled_estimates(
     return estimates
 
 
-KIND = DrafterKind(EagleDrafter, EagleDrafter.load, RECIPE, ParallelEagle)
+KIND = DrafterKind(EagleDrafter, head_loader(RECIPE, published), RECIPE, ParallelEagle)

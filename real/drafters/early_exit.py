@@ -1,17 +1,17 @@
 """EESD: early exit from the target after its first layers."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
+from real.draft.heads import head_loader
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import next_prediction_loss
 from real.model.decoder import Decoder, DecoderLayer, RMSNorm
-from real.model.draft_head import DraftHead, DraftVocabularyHead, check_vocabulary, load_draft_head
+from real.model.draft_head import DraftHead, DraftVocabularyHead, check_vocabulary
 from real.model.passes import EAGER, ForwardContext, Span
 from real.model.target import Resume
 
@@ -100,11 +100,6 @@ class EarlyExitDrafter(Drafter):
         self.head = head
         self.taps = (head.depth,)
         self.lm: Decoder = head.as_language_model(target)
-
-    @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "EarlyExitDrafter":
-        """From exit.json and exit.safetensors, as `save_draft_head` writes them."""
-        return cls(target, load_draft_head(EarlyExitHead, folder, "exit", target, made_for))
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         depth = self.head.depth
@@ -224,4 +219,4 @@ RECIPE = TrainingRecipe(
 )
 
 
-KIND = DrafterKind(EarlyExitDrafter, EarlyExitDrafter.load, RECIPE, ParallelLanguageModel)
+KIND = DrafterKind(EarlyExitDrafter, head_loader(RECIPE), RECIPE, ParallelLanguageModel)

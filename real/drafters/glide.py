@@ -1,26 +1,20 @@
 """GLIDE: a shallow language model with cross-attention over the target's KV cache."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
-from real.draft.heads import new_layers
+from real.draft import CachedDrafter, DrafterKind, PaperRecipe, Pick, TrainingBatch, TrainingRecipe
+from real.draft.heads import head_loader, new_layers
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import hard_loss, learned_rows, soft_loss
 from real.model.decoder import Decoder, DecoderConfig, KVCache, RMSNorm, rotate
-from real.model.draft_head import (
-    DraftHead,
-    TiedDraftVocabularyHead,
-    check_vocabulary,
-    load_draft_head,
-)
-from real.model.passes import BranchCache, TargetPass, ancestor_mask, branches, causal_mask, chain
+from real.model.draft_head import DraftHead, TiedDraftVocabularyHead, check_vocabulary
+from real.model.passes import BranchCache, Span, TargetPass, causal_mask
 
 
 class TargetCrossAttention(nn.Module):
@@ -149,25 +143,19 @@ class GlideModel(DraftHead):
         keys: TargetKV,
         mask: Tensor | None,
         cache: KVCache | None = None,
-        start: int = 0,
-        parent: Sequence[int] = (),
+        span: Span | None = None,
     ) -> Tensor:
-        """Rows `token [b, n]` at positions start ...: `[b, n, width]` before the final norm.
+        """Rows `token [b, n]`: `[b, n, width]` before the final norm.
 
-        `keys` and `mask [n, m]` as for `TargetCrossAttention`. With a cache the drafter's own first
-        `start` rows are visible too. With `parent`, that of all rows of a tree, these are its last
-        n, stored from `start` on; each attends to its ancestors and the rows before the tree.
+        `keys` and `mask [n, m]` as for `TargetCrossAttention`. With a cache these are the rows of
+        `span` in it, and the drafter's own rows before them are visible too.
         """
-        rows, device = token.shape[1], token.device
-        own: Tensor | None
-        if parent:
-            position, own = branches(start + rows - len(parent), list(parent), rows, device)
-        else:
-            position = torch.arange(start, start + rows, device=device)
-            own = ancestor_mask(start, chain(rows), device) if cache is not None else None
-        rotation = target.rotation(position)
-        if cache is not None:
-            cache.reserve(start + rows)
+        if cache is None or span is None:
+            rotation = target.rotation(torch.arange(token.shape[1], device=token.device))
+            return self.layered(target, token, rotation, (None, mask), keys, None)
+        position, own = span.places(token.device)
+        rotation, start = target.rotation(position), span.start
+        cache.reserve(start + span.rows)
         return self.layered(target, token, rotation, (own, mask), keys, cache, start)
 
     def layered(
@@ -251,7 +239,7 @@ def _check_width(width: int | None, shared: bool, target: DecoderConfig) -> None
         )
 
 
-class GlideDrafter(Drafter):
+class GlideDrafter(CachedDrafter):
     """Drafts with cross-attention over the target's keys of all committed rows, at every step.
 
     Step i of a round is i rows away from the newest key (not `prefix_only`, but for `cross=False`).
@@ -272,59 +260,17 @@ class GlideDrafter(Drafter):
         self.reusable = len(head.layers) == 1 or not head.cross
         self.history_free = self.reusable or head.rebuild
 
-    @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "GlideDrafter":
-        """From glide.json and glide.safetensors, as `save_draft_head` writes them."""
-        return cls(target, load_draft_head(GlideModel, folder, "glide", target, made_for))
-
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.target, self.pick = target, pick
-        layers, capacity = len(self.head.layers), len(prompt) + 64
+        self.target, layers, capacity = target, len(self.head.layers), len(prompt) + 64
         dtype, device = self.decoder.dtype, self.decoder.device
         self.cache = KVCache(self.head.config, layers, 1, capacity, dtype, device)
-        self.committed = list(prompt)
-        self.draft: list[int] = []
-        self.parent: list[int] = []
-        self.rows = 0
-        if len(prompt) > 1:
-            self._append(prompt[:-1])
-
-    @torch.inference_mode()
-    def next(self) -> Step:
-        slot = len(self.draft)
-        hidden = self._append(self.draft[-1:] if slot else self._backlog())[-1]
-        logits = self.head.logits(self.decoder, hidden)
-        self.draft.append(self.pick(logits, slot))
-        return Step(self.draft[-1], slot, logits, hidden)
-
-    @torch.inference_mode()
-    def grow(self, token: list[int], parent: list[int]) -> Tensor:
-        if not self.parent:
-            hidden = self._append(self._backlog())[-1:]
-            self.parent = list(parent)
-        else:
-            self.parent, root = self.parent + parent, self.rows
-            self.rows = root - 1 + len(self.parent) - len(token)
-            hidden = self._append(token, self.parent)
-            self.rows = root  # rows of a tree are not counted
-        return self.head.logits(self.decoder, hidden)
+        super().begin(target, prompt, prefill, pick)
 
     def rollback(self, accepted: int) -> None:
-        valid = accepted if self.reusable or not self.head.rebuild else 0
-        self.rows = min(self.rows, len(self.committed) + valid)
-        self.draft, self.parent = [], []
+        super().rollback(accepted if self.reusable or not self.head.rebuild else 0)
 
-    def catch_up(self, tokens: list[int], output, path) -> None:
-        self.committed += tokens
-
-    def _backlog(self) -> list[int]:
-        """Committed tokens without a valid row: at least the last one, recomputed if need be."""
-        self.rows = min(self.rows, len(self.committed) - 1)
-        return self.committed[self.rows :]
-
-    @torch.inference_mode()
-    def _append(self, tokens: list[int], parent: Sequence[int] = ()) -> Tensor:
-        device, start, committed = self.decoder.device, self.rows, self.target.length
+    def _forward(self, tokens: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
+        decoder, device, committed = self.decoder, self.decoder.device, self.target.length
         cache = self.target.cache
         keys = [
             (cache.key[i][:, :, :committed], cache.value[i][:, :, :committed])
@@ -332,13 +278,13 @@ class GlideDrafter(Drafter):
         ]
         # a drafted row attends to every key, a committed one to those before it
         mask = None
-        if start < committed:
-            place = torch.arange(start, start + len(tokens), device=device)
+        if span.start < committed:
+            place = torch.arange(span.start, span.start + span.rows, device=device)
             mask = torch.arange(committed, device=device) < place[:, None]
         token = torch.tensor([tokens], device=device)
-        x = self.head.run(self.decoder, token, keys, mask, self.cache, start, parent)
-        self.rows += len(tokens)
-        return x[0]
+        x = self.head.run(decoder, token, keys, mask, self.cache, span)[0]
+        predicts = x[-1:] if head == "last" else x
+        return x, *([self.head.logits(decoder, predicts)] if head else ())
 
 
 class ParallelGlide:
@@ -424,4 +370,4 @@ RECIPE = TrainingRecipe(
 )
 
 
-KIND = DrafterKind(GlideDrafter, GlideDrafter.load, RECIPE, ParallelGlide)
+KIND = DrafterKind(GlideDrafter, head_loader(RECIPE), RECIPE, ParallelGlide)

@@ -1,7 +1,6 @@
 """Hydra: as Medusa, but each head also reads the tokens drafted before its own."""
 
 import re
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from real.draft.heads import (
     StackedHeads,
     declared_heads,
     filled,
-    load_head,
+    head_loader,
     released,
     released_state,
 )
@@ -110,11 +109,6 @@ class HydraDrafter(StackedDrafter):
     """
 
     name = "hydra"
-
-    @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "HydraDrafter":
-        """From hydra.json and hydra.safetensors, or from a released checkpoint (`published`)."""
-        return cls(target, load_head(HydraHeads, published, folder, "hydra", target, made_for))
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         super().begin(target, prompt, prefill, pick)
@@ -220,7 +214,7 @@ RECIPE = TrainingRecipe(
 
 KIND = DrafterKind(
     HydraDrafter,
-    HydraDrafter.load,
+    head_loader(RECIPE, published),
     RECIPE,
     ParallelHydra,
     declared=partial(declared_heads, name="hydra"),

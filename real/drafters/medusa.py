@@ -1,7 +1,6 @@
 """Medusa: residual heads on the target's last feature, each predicting one later token."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from real.draft.heads import (
     StackedHeads,
     declared_heads,
     filled,
-    load_head,
+    head_loader,
     released,
     released_state,
 )
@@ -136,11 +135,6 @@ class MedusaDrafter(StackedDrafter):
     name = "medusa"
     captures = True
 
-    @classmethod
-    def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "MedusaDrafter":
-        """From medusa.json and medusa.safetensors, or from a released checkpoint (`published`)."""
-        return cls(target, load_head(MedusaHeads, published, folder, "medusa", target, made_for))
-
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         super().begin(target, prompt, prefill, pick)
         self.drafted = 0
@@ -230,7 +224,7 @@ RECIPE = TrainingRecipe(
 
 KIND = DrafterKind(
     MedusaDrafter,
-    MedusaDrafter.load,
+    head_loader(RECIPE, published),
     RECIPE,
     ParallelMedusa,
     declared=partial(declared_heads, name="medusa"),

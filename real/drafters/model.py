@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from real.draft import Drafter, DrafterKind, Pick, Step, TrainingBatch, TrainingRecipe
+from real.draft import CachedDrafter, DrafterKind, Pick, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import next_prediction_loss
 from real.model.checkpoint import WeightsError, load_decoder, save_decoder
@@ -23,12 +23,8 @@ from real.model.draft_head import (
 from real.model.passes import EAGER, ForwardContext, RaggedKVCache, Span
 
 
-class ModelDrafter(Drafter):
-    """A decoder with its own KV cache; its proposals depend on the token prefix alone.
-
-    Rows of the backlog (the last draft after a full acceptance, every round of k = 0) enter with
-    the next round's first step: the catch-up that a cost model prices.
-    """
+class ModelDrafter(CachedDrafter):
+    """A decoder with its own KV cache; its proposals depend on the token prefix alone."""
 
     name = "model"
     prefix_only = True
@@ -65,52 +61,8 @@ class ModelDrafter(Drafter):
         return cls(lm)
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
-        self.pick = pick
         self.cache = self.passes.cache(self.name, self.lm, len(self.lm.layers), len(prompt) + 64)
-        self.committed = list(prompt)
-        self.draft: list[int] = []
-        self.parent: list[int] = []
-        self.rows = 0
-        if len(prompt) > 1:
-            self._append(prompt[:-1], head=False)
-
-    @torch.inference_mode()
-    def next(self) -> Step:
-        slot = len(self.draft)
-        tokens = self.draft[-1:] if slot else self._backlog()
-        hidden, logits = (t[-1] for t in self._append(tokens))
-        self.draft.append(self.pick(logits, slot, hidden))
-        return Step(self.draft[-1], slot, logits, hidden)
-
-    @torch.inference_mode()
-    def grow(self, token: list[int], parent: list[int]) -> Tensor:
-        if not self.parent:
-            logits = self._append(self._backlog())[1]
-        else:  # rows of a tree follow the root's, and are not counted
-            span = Span.tree(self.rows - 1, self.parent + parent, len(token))
-            logits = self._forward(token, span, "tree")[1]
-        self.parent = self.parent + parent
-        return logits
-
-    def rollback(self, accepted: int) -> None:
-        # valid rows: those of committed tokens, and of accepted drafts that were fed in turn
-        self.rows = min(self.rows, len(self.committed) + accepted)
-        self.draft, self.parent = [], []
-
-    def catch_up(self, tokens: list[int], output, path) -> None:
-        self.committed += tokens
-
-    def _backlog(self) -> list[int]:
-        """Committed tokens without a valid row: at least the last one, recomputed if need be."""
-        self.rows = min(self.rows, len(self.committed) - 1)
-        return self.committed[self.rows :]
-
-    @torch.inference_mode()
-    def _append(self, tokens: list[int], head: bool = True) -> tuple[Tensor, ...]:
-        """Hidden states of a chain after all rows; with `head` also `[1, vocab]` of the last."""
-        output = self._forward(tokens, Span(self.rows, len(tokens)), "last" if head else "")
-        self.rows += len(tokens)
-        return output
+        super().begin(target, prompt, prefill, pick)
 
     def _forward(self, tokens: list[int], span: Span, head: str) -> tuple[Tensor, ...]:
         lm = self.lm

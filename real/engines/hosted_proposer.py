@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from real.decode import features
 from real.draft import Drafter
-from real.drafters.eagle import EagleDrafter
+from real.drafters.eagle import KIND, EagleDrafter
 from real.drafters.model import BatchDrafter, ModelDrafter
 from real.model.checkpoint import WeightsError, load_decoder, load_tokenizer
 from real.model.stored_weights import made_for
@@ -100,7 +100,8 @@ class EagleProposer(HostedProposer):
         path, dtype = vllm_config.model_config.model, vllm_config.model_config.dtype
         self.target = load_decoder(path, dtype, "cpu")
         hashes = made_for(path, self.target, load_tokenizer(path))
-        self.head = EagleDrafter.load(self.folder, self.target, hashes).head
+        loaded = cast(EagleDrafter, KIND.load(self.folder, self.target, hashes))
+        self.head = loaded.head
         # vLLM runs the layers, and its features have passed the norm
         self.target.layers, self.target.norm = nn.ModuleList(), cast(Any, nn.Identity())
 

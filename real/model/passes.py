@@ -317,14 +317,6 @@ class RaggedKVCache:
         self.length[slot] = self.length[last]
         self.length.pop()
 
-    def keep(self, slots: list[int]) -> None:
-        """Frees all but some slots, ascending; their sequences move into the first ones."""
-        index, stop = torch.tensor(slots, device=self.key.device), max(self.length)
-        for t in (self.key, self.value):
-            for layer in t:  # one at a time: the copy of all would double the cache
-                layer[: len(slots), :, :stop] = layer[index, :, :stop]
-        self.length = [self.length[slot] for slot in slots]
-
     def fit(self, slots: int, rows: int) -> None:
         """Grows, by doubling, to at least `slots` slots of `rows` rows; stored rows stay."""
         pairs = (rows, self.key.shape[3]), (slots, self.key.shape[1])

@@ -22,9 +22,9 @@ from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import Conversation, LeftOut, Prompt
 from real.record.settings import MAX_CODE, RecordError, Settings
-from real.sampling import Rule, gumbel_at, margin, sample_rows
+from real.sampling import Rule, gumbel_at, inverse_cdf, margin
 from simspec import CostModel, TraceMeta
-from simspec.numerics.rng import RESIDUAL
+from simspec.numerics.rng import RESIDUAL, uniform_rows
 from simspec.output.files import reraised
 from simspec.policies.fixed import fixed
 from simspec.trace.quantization import encode_margin
@@ -33,6 +33,9 @@ PREFILL_ROWS = {"cpu": 2048, "cuda": 16384}
 """Most rows of a prefill pass by type of device, padding included: what bounds its memory."""
 LEAST_FREE = {"cpu": 0.0, "cuda": 1 / 8}
 """Share of a batch that has ended before prompts enter, so that they share a prefill pass."""
+CHECKED = {"cpu": 1, "cuda": 16}
+"""Passes between two looks at the tokens of a batch that need not be proven: an H200 that looked at
+each wrote 6,400 tokens a second."""
 LEAST_FILLED = 0.75
 """Prompts are prefilled together where the shortest has this share of the longest's tokens."""
 
@@ -43,23 +46,30 @@ OnSequence = Callable[[int, list[int], list[float]], None]
 @torch.inference_mode()
 def write_batch(
     decoder: Decoder, settings: Settings, requests: Mapping[int, tuple[list[int], int]],
-    batch: int, on_sequence: OnSequence
+    batch: int, on_sequence: OnSequence, proven: bool = True
 ) -> None:  # fmt: skip
     """Writes the sequences of some (prompt, draw address), `batch` at a time, one row each a pass.
 
     Sequences that end give their places to the next prompts, once they are `LEAST_FREE` of the
     batch; the last ones leave a smaller batch.
     `on_sequence` receives each when it ends, with its margins; under the rejection rule with p of
-    its tokens.
+    its tokens. Where tokens need not be `proven` by these, a GPU is asked for them less often.
     """
     prompts = {i: prompt for i, (prompt, _) in requests.items()}
     order = sorted(prompts, key=lambda i: -len(prompts[i]))
     batch = min(batch, len(order))
     cache = RaggedKVCache(decoder, batch, len(prompts[order[0]]) + settings.budget)
     layers = range(len(decoder.layers))
-    kind = decoder.device.type
+    rule, device, kind = settings.rule, decoder.device, decoder.device.type
     together = PREFILL_ROWS.get(kind, PREFILL_ROWS["cpu"])
     least = LEAST_FREE.get(kind, 0.0) * batch
+    checked = 1 if proven else CHECKED.get(kind, 1)
+    draws = u = torch.zeros(0)
+    if rule.sampled:
+        addresses = np.array([address for _, address in requests.values()])
+        rows = uniform_rows(rule.seed, addresses, settings.budget, RESIDUAL)
+        draws = torch.from_numpy(rows).to(device)
+    place = {i: n for n, i in enumerate(requests)}  # its row of the draws
     active: list[int] = []
     tokens: dict[int, list[int]] = {i: [] for i in order}
     evidence: dict[int, list[float]] = {i: [] for i in order}
@@ -72,19 +82,25 @@ def write_batch(
             cache.admit(prefill(decoder, rows, together), [len(row) for row in rows])
         active += admitted
         last = [tokens[i][-1] if tokens[i] else prompts[i][-1] for i in active]
-        rotation, mask = cache.step(decoder)
-        x = decoder.embed(torch.tensor(last, device=decoder.device))[:, None]
-        hidden = decoder.run(x, layers, rotation, mask, cache)  # type: ignore[arg-type]
-        addresses = [requests[i][1] for i in active]
-        positions = [len(tokens[i]) for i in active]
-        logits = decoder.logits(hidden[:, 0])
-        picked = pick_tokens(settings.rule, logits, addresses, positions)
-        for i, token, value in zip(active, *picked):
-            tokens[i].append(token)
-            evidence[i].append(value)
+        token, written = torch.tensor(last, device=device), [len(tokens[i]) for i in active]
+        row, position = torch.tensor([[place[i] for i in active], written], device=device)
+        sequence, picked = [requests[i][1] for i in active], []
+        for step in range(min(checked, settings.budget - max(written))):
+            rotation, mask = cache.step(decoder)
+            x = decoder.embed(token)[:, None]
+            hidden = decoder.run(x, layers, rotation, mask, cache)  # type: ignore[arg-type]
+            if rule.sampled:
+                u = draws[row, position + step]
+            places, logits = [n + step for n in written], decoder.logits(hidden[:, 0])
+            picked.append(pick_tokens(rule, logits, sequence, places, u, proven))
+            token = picked[-1][0]
+        new, values = (torch.stack(column, 1).tolist() for column in zip(*picked))
         for slot in reversed(range(len(active))):
-            i = active[slot]
-            if len(tokens[i]) == settings.budget or tokens[i][-1] in settings.end_tokens:
+            i, ends = active[slot], [token in settings.end_tokens for token in new[slot]]
+            stop = ends.index(True) + 1 if any(ends) else len(ends)
+            tokens[i] += new[slot][:stop]
+            evidence[i] += values[slot][:stop]
+            if any(ends) or len(tokens[i]) == settings.budget:
                 on_sequence(i, tokens[i], evidence[i])
                 cache.drop(slot)
                 active[slot] = active[-1]
@@ -92,26 +108,27 @@ def write_batch(
 
 
 def pick_tokens(
-    rule: Rule, logits: Tensor, sequence: list[int], position: list[int]
-) -> tuple[list[int], list[float]]:
-    """The rule's picks from logits `[n, vocab]`, each at its own address, and their margins.
+    rule: Rule, logits: Tensor, sequence: list[int], position: list[int], u: Tensor, proven: bool
+) -> tuple[Tensor, Tensor]:
+    """The rule's picks int64 `[n]` from logits `[n, vocab]`, each at its own address, and margins.
 
-    Equal to what the decode loop picks in rounds without drafts. Under the rejection rule the
-    second list holds p of the tokens.
+    Equal to what the decode loop picks in rounds without drafts. Under the rejection rule tokens
+    are drawn by `u [n]`, and the second tensor holds their p. Margins that prove nothing are 0.
     """
     if rule.sampled:
         p = rule.probs(logits)
-        token = sample_rows(p, rule.seed, sequence, position, RESIDUAL)
-        drawn = torch.tensor(token, device=p.device)
-        return token, p.gather(-1, drawn[:, None])[:, 0].log().exp().tolist()
+        token = inverse_cdf(p, u)
+        return token, p.gather(-1, token[:, None])[:, 0].log().exp()
     scores = logits
     if rule.name == "coupled":
         scores = rule.processed(logits)
         scores += gumbel_at(rule.seed, sequence, position, scores.shape[-1], scores.device)
     chosen = scores.argmax(-1, keepdim=True)
+    if not proven:
+        return chosen[:, 0], torch.zeros_like(chosen[:, 0])
     best = scores.gather(-1, chosen).double()
     second = scores.scatter(-1, chosen, -torch.inf).amax(-1, keepdim=True).double()
-    return chosen[:, 0].tolist(), (best - second)[:, 0].tolist()
+    return chosen[:, 0], (best - second)[:, 0]
 
 
 def groups_of_prompts(prompts: list[int], rows: list[int], most: int) -> Iterator[list[int]]:
@@ -170,14 +187,15 @@ def default_batch(target: Target) -> int:
 
 def target_sequences(
     target: Target, settings: Settings, prompts: Sequence[list[int]], addresses: Sequence[int],
-    progress: Progress = quiet
+    progress: Progress = quiet, proven: bool = True
 ) -> list[TargetSequence]:  # fmt: skip
     """The target's sequences after all `prompts`, whose draw addresses are `addresses`.
 
     `settings.batch` are written at a time; 1: each through the decode loop, on the target's engine.
     Equal but for rounding, which may decide near-ties otherwise in float32. A batch that does not
-    fit into the GPU's memory is halved. RecordError for a batch under the strict
-    engine; SequenceError for scores that are not finite.
+    fit into the GPU's memory is halved. Tokens that need not be `proven` come without evidence,
+    and sooner from a GPU. RecordError for a batch under the strict engine; SequenceError for scores
+    that are not finite.
     """
     written: dict[int, TargetSequence] = {}
 
@@ -200,7 +218,7 @@ def target_sequences(
     batch = settings.batch
     while batch > 1 and len(written) < len(requests):
         left = {i: request for i, request in requests.items() if i not in written}
-        if not _fits(partial(write_batch, target.decoder, settings, left, batch, encode)):
+        if not _fits(partial(write_batch, target.decoder, settings, left, batch, encode, proven)):
             batch //= 2
     for i, request in requests.items():
         if i not in written:

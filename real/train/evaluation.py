@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from real.decode.loop import start
 from real.draft import Drafter
 from real.drafters import BUILTIN, parallel_form
 from real.model.decoder import Decoder
@@ -87,21 +86,6 @@ def accepted_lengths(
         rows = [_recorded(target, drafter, *sequence, K) for sequence in sequences]
     accepted, offered = zip(*rows)
     return AcceptedLengths(K, accepted, offered)
-
-
-@torch.inference_mode()
-def longest_offer(
-    target: Decoder, drafter: Drafter, sequences: Sequence[Continuation], K: int
-) -> int:
-    """The longest draft, at most K, offered after any of the prompts; K where none is offered."""
-    longest = 0
-    for prompt, _ in sequences:
-        engine, length = Target(target, drafter.taps, len(prompt) + K + 1), 0
-        start(engine, drafter, prompt)
-        while longest < K and drafter.next() is not None:
-            length += 1
-            longest = max(longest, length)
-    return longest or K
 
 
 def lengths_of_hits(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
@@ -237,8 +221,7 @@ def _commonest(code: np.ndarray, vocab: int) -> tuple[np.ndarray, np.ndarray]:
 def evaluate_drafter(drafter: str, folder: Path, data: TrainingData) -> AcceptedLengths:
     """Accepted lengths of a drafter as it was saved, at its longest offer if that is below K."""
     loaded = BUILTIN[drafter].load(folder, data.target, data.made_for)
-    longest = longest_offer(data.target, loaded, data.evaluation, K)
-    return accepted_lengths(data.target, loaded, data.evaluation, longest)
+    return accepted_lengths(data.target, loaded, data.evaluation, loaded.longest(K))
 
 
 def evaluation_size(data: TrainingData) -> dict:

@@ -33,7 +33,7 @@ from real.decode.verify import rejection_sample
 from real.drafters.model import ModelDrafter
 from real.model.passes import chain
 from real.model.target import Target
-from real.sampling import AddressedDraws, Rule, inverse_cdf, sample_rows
+from real.sampling import AddressedDraws, Rule, inverse_cdf
 from simspec import CostModel, Policy, PolicyError
 from simspec.numerics.rng import ACCEPT, DRAFT, RESIDUAL, uniform
 from simspec.policies import BUILTIN, CLAIRVOYANT, parse
@@ -64,16 +64,6 @@ def test_samples_at_the_edge_are_possible_tokens():
     p = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64)
     u = torch.tensor([0.0, 0.2999999, 0.3000001, 1 - 2.0**-33, 1.0], dtype=torch.float64)
     assert inverse_cdf(p.expand(5, -1), u).tolist() == [1, 1, 3, 3, 3]
-
-
-@HELD
-@given(st.integers(0, 2**64 - 1), st.integers(1, 5), st.integers(0, 9))
-def test_rows_sampled_together_are_those_sampled_alone(seed, count, first):
-    p = torch.rand(count, 7, generator=torch.Generator().manual_seed(first), dtype=torch.float64)
-    sequence, round = list(range(first, first + count)), list(range(count, 0, -1))
-    assert sample_rows(p, seed, sequence, round, RESIDUAL) == [
-        AddressedDraws(seed, s).sample(row, t, 0, RESIDUAL) for row, s, t in zip(p, sequence, round)
-    ]
 
 
 class Astray:

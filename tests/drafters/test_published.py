@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from test_checkpoint import decoder_of, refused
 from transformers import LlamaConfig, LlamaModel
 
-from real.drafters.eagle import EagleDrafter
+from real.drafters.eagle import KIND
 
 TEXT = torch.arange(12)[None] % 20
 
@@ -63,7 +63,7 @@ def squared():
 
 
 def load(folder, decoder):
-    return EagleDrafter.load(folder, decoder, {})
+    return KIND.load(folder, decoder, {})
 
 
 def edit(folder, change):

@@ -20,7 +20,6 @@ from real.train.evaluation import (
     compare,
     count_trigrams,
     lengths_of_hits,
-    longest_offer,
     summary,
 )
 
@@ -87,18 +86,6 @@ def random_accepted(seed, texts=20, rate=0.5, K=5):
     return AcceptedLengths(
         K, *zip(*(lengths_of_hits(draw.random(30) < rate, K) for _ in range(texts)))
     )
-
-
-@pytest.mark.parametrize(
-    "name", sorted(set(TOYS) - {"prompt_lookup"})
-)  # that one's drafts differ from prompt to prompt
-def test_longest_offer_ignores_acceptance(name):
-    """Heads end a draft at their number; a miss does not."""
-    offers = {
-        K: longest_offer(toy_target(), TOYS[name](toy_target(), 0), continuations(), K)
-        for K in (3, 6)
-    }
-    assert offers == ({3: 3, 6: 4} if name in ("medusa", "hydra") else {3: 3, 6: 6})
 
 
 def test_comparisons_are_paired_and_report_missing_intervals():

@@ -2,6 +2,7 @@
 
 import json
 import lzma
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,10 +14,10 @@ from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
 from toy_lm import VOCAB, toy_decoder, toy_prompts
 
 from real.model.checkpoint import load_tokenizer
-from real.model.passes import RaggedKVCache
 from real.model.target import Target
 from real.prompts import PromptFormat
 from real.record import Settings
+from real.record import sequences as batch_writer
 from real.record.sequences import target_sequence, target_sequences
 from real.sampling import Rule
 from real.train import sequences
@@ -32,7 +33,6 @@ from real.train.sequences import (
     read_shard,
     read_text,
     write_sequences,
-    write_together,
 )
 from real.train.settings import Training
 from real.train.text import WINDOW, CorpusError, documents, split_prompts
@@ -155,58 +155,40 @@ def test_damaged_shards_are_named(tmp_path):
     assert Sequences(np.array([1]), np.array([0, 1]), np.array([1])).longest < VOCAB
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule("rejection", 1.0, 4)], ids=["greedy", "drawn"])
-@pytest.mark.parametrize("batch", [1, 5, 40])
-def test_sequences_written_together_equal_those_written_one_at_a_time(monkeypatch, rule, batch):
-    """In batches of any size, the last one smaller, prompts of one token among them."""
-    monkeypatch.setitem(sequences.BATCH, "cuda", batch)
-    prompts, ends, seen = [[5], *toy_prompts(21), [4], [4]], (3, 7), []
+@pytest.mark.parametrize(
+    "rule", [Rule(), Rule("coupled", 1.0, 4), Rule("rejection", 1.0, 4)], ids=lambda rule: rule.name
+)
+@pytest.mark.parametrize("batch", [2, 5, 40])
+def test_sequences_looked_at_rarely_equal_those_written_one_at_a_time(monkeypatch, rule, batch):
+    """As on a GPU: what follows an end token is dropped, and no sequence outgrows its budget."""
+    monkeypatch.setitem(batch_writer.CHECKED, "cpu", 16)
+    prompts, ends = [[5], *toy_prompts(21), [4], [4]], (3, 7)
     addresses = [7 * i + 1 for i in range(len(prompts))]
-    found = write_together(DECODER, rule, prompts, addresses, 40, ends, seen.append)
-    settings = Settings(1, 40, rule, ends, ())
-    wanted = target_sequences(Target(DECODER), settings, prompts, addresses)
-    assert [row.tolist() for row in found] == [tokens.tolist() for tokens, _ in wanted]
-    assert len({len(row) for row in found}) > 3
-    assert seen == [*range(batch, len(prompts), batch), len(prompts)]
-
-
-def test_a_batch_that_does_not_fit_is_halved(monkeypatch):
-    tried, step = [], RaggedKVCache.step
-
-    def limited(self, decoder):
-        tried.append(len(self.length))
-        if len(self.length) > 3:
-            raise torch.OutOfMemoryError("no room")
-        return step(self, decoder)
-
-    prompts = toy_prompts(9)
-    whole = write_together(DECODER, Rule(), prompts, range(9), 6, ())
-    monkeypatch.setattr(RaggedKVCache, "step", limited)
-    again = write_together(DECODER, Rule(), prompts, range(9), 6, ())
-    assert [row.tolist() for row in again] == [row.tolist() for row in whole]
-    assert tried[:3] == [9, 4, 2]
-
-    def never(self, decoder):
-        raise torch.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(RaggedKVCache, "step", never)
-    with pytest.raises(torch.OutOfMemoryError):
-        write_together(DECODER, Rule(), prompts, range(9), 6, ())
+    written = Settings(1, 40, rule, ends, (), (), batch)
+    wanted = target_sequences(Target(DECODER), replace(written, batch=1), prompts, addresses)
+    found = {}
+    batch_writer.write_batch(
+        DECODER, written, dict(enumerate(zip(prompts, addresses))), batch,
+        lambda i, tokens, evidence: found.update({i: (tokens, len(evidence))}), False,
+    )  # fmt: skip
+    assert [found[i] for i in range(len(prompts))] == [
+        (tokens.tolist(), len(tokens)) for tokens, _ in wanted
+    ]
+    assert len({len(tokens) for tokens, _ in wanted}) > 3
 
 
 def test_a_batch_holds_no_more_than_its_cache_may(monkeypatch):
-    sizes, write = [], sequences._write
+    one, batches = DECODER.cache(capacity=1), []
 
-    def listed(decoder, prompts, *given):
-        sizes.append((len(prompts), len(prompts[0])))
-        return write(decoder, prompts, *given)
+    def listed(target, settings, asked, *given):
+        batches.append(settings.batch)
+        return [(np.zeros(1, np.int32), None) for _ in asked]
 
-    monkeypatch.setattr(sequences, "_write", listed)
-    monkeypatch.setitem(sequences.CACHE_BYTES, "cuda", 60 * sequences._cached_bytes(DECODER))
-    write_together(DECODER, Rule(), [[1] * 14, *[[1] * 4] * 9], range(10), 6, ())
-    assert sizes == [(3, 14), (6, 4), (1, 4)]
-    one = DECODER.cache(capacity=1)
-    assert one.key.nbytes + one.value.nbytes == sequences._cached_bytes(DECODER)
+    monkeypatch.setitem(sequences.CACHE_BYTES, "cpu", 60 * (one.key.nbytes + one.value.nbytes))
+    monkeypatch.setattr(sequences, "target_sequences", listed)
+    asked = [[1] * 14, [1] * 4], np.arange(2), np.ones(2, bool), 6
+    sequences._continued(writing(50, 6, (3,), 4), DECODER, *asked)
+    assert batches[0] == 3
 
 
 def jsonl(*rows):
