@@ -19,7 +19,8 @@ from real.draft import Drafter, Silent, check_grows
 from real.files import replace_json
 from real.pair import Pair
 from real.progress import Progress, quiet
-from real.rerun import prompts_of, ratio_of_rates, rerun_rule
+from real.prompts import prompts_of
+from real.rerun import ratio_of_rates, rerun_rule
 from real.sampling import clear_noise_cache
 from real.seconds import doubt, source_of
 from simspec import CostModel, Policy, Trace, policies

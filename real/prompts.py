@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from simspec import Trace
 from simspec.output.files import parse_json, read_lines, reraised
 from simspec.output.names import one_note
 
@@ -26,6 +27,12 @@ class Prompt:
     source: str
     token: list[int]  # token ids
     turns: tuple[str, ...] = ()  # all user turns of its conversation; () for plain `text`
+
+
+def prompts_of(trace: Trace) -> list[list[int]]:
+    """The tokens of a recording's prompts."""
+    offset = trace.prompt_offset
+    return [trace.prompt[a:b].tolist() for a, b in zip(offset, offset[1:])]
 
 
 def draw(prompts: Sequence[Prompt], per_task: int, seed: int) -> list[Prompt]:

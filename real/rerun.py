@@ -16,6 +16,7 @@ from real.draft import Drafter, Silent
 from real.model.passes import EAGER
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet, relabel
+from real.prompts import prompts_of
 from real.provenance import device_name
 from real.record.rows import check_history_free, record_emitted
 from real.sampling import Rule, clear_noise_cache
@@ -71,12 +72,6 @@ def rerun_rule(trace: Trace, seed: int = 0) -> Rule:
     if not rule.sampled:
         return rule
     return replace(rule, seed=(rule.seed + 1 + seed % (SEEDS - 1)) % SEEDS)
-
-
-def prompts_of(trace: Trace) -> list[list[int]]:
-    """The prompts' tokens."""
-    offset = trace.prompt_offset
-    return [trace.prompt[a:b].tolist() for a, b in zip(offset, offset[1:])]
 
 
 def rerun(

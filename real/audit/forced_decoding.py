@@ -13,7 +13,8 @@ from real.decode.plans import Plan
 from real.draft import Drafter
 from real.model.target import Target
 from real.progress import Progress, quiet
-from real.rerun import prompts_of, recorded_rule, rounds_of, rule_of
+from real.prompts import prompts_of
+from real.rerun import recorded_rule, rounds_of, rule_of
 from real.sampling import AddressedDraws, Rule, clear_noise_cache
 from simspec import Rounds, Trace
 from simspec.trace.acceptance import drawn_run
@@ -193,20 +194,6 @@ _STORED = 2.0**-24
 
 
 @dataclass(frozen=True)
-class AcceptanceChances:
-    """The drafted tokens that forced runs have tested; arrays `[n]`.
-
-    row, slot: of the recording, where the draft starts, and place in it; chance: P(accepted) =
-    min(1, q(y) / p(y)) of the recorded token y as run; recorded: the same, as recorded.
-    """
-
-    row: np.ndarray
-    slot: np.ndarray
-    chance: np.ndarray
-    recorded: np.ndarray
-
-
-@dataclass(frozen=True)
 class SampledForcedComparison:
     """How teacher-forced runs under the rejection rule compare with their recording.
 
@@ -253,37 +240,38 @@ class SampledForcedComparison:
 def decode_forced_sampled(
     target: Target, drafter: Drafter, plan: Plan, trace: Trace, seed: int = 0,
     progress: Progress = quiet,
-) -> tuple[list[DecodeResult], AcceptanceChances]:  # fmt: skip
+) -> tuple[list[DecodeResult], np.ndarray]:  # fmt: skip
     """Decodes every prompt of `trace`, drafting and committing the recorded tokens.
+
+    Returned with the results is abs(chance - recorded) of every tested draft token: the probability
+    min(1, q(y) / p(y)) that the recorded token y is accepted, as run and as recorded.
 
     A drafted token is accepted with the probability that it has given the tokens, by the draws of
     the replay with `seed`: its rounds are the replay's, one by one, where chances are as recorded.
     """
-    tested: list[tuple[int, int, float]] = []
+    gaps: list[float] = []
+    assert trace.ratio is not None
+    ratio = trace.ratio
 
     def listen(s: int, r: Round) -> None:
-        row = int(trace.offset[s]) + r.position
-        tested.extend((row, slot, chance) for slot, chance in enumerate(r.verified.chance))
+        recorded = ratio[int(trace.offset[s]) + r.position].tolist()
+        gaps.extend(abs(chance - was) for chance, was in zip(r.verified.chance, recorded))
 
     results = _decoded(
         target, drafter, plan, recorded_rule(trace), trace, listen, partial(AddressedDraws, seed),
         progress,
     )  # fmt: skip
-    row, slot, chance = np.array(tested, np.float64).reshape(-1, 3).T
-    row, slot = row.astype(np.int64), slot.astype(np.int64)
-    assert trace.ratio is not None
-    return results, AcceptanceChances(row, slot, chance, trace.ratio[row, slot].astype(np.float64))
+    return results, np.array(gaps, np.float64)
 
 
 def compare_forced_sampled(
-    trace: Trace, replayed: Rounds, results: Sequence[DecodeResult], tested: AcceptanceChances,
-    dtype: str, seed: int = 0,
+    trace: Trace, replayed: Rounds, results: Sequence[DecodeResult], gap: np.ndarray, dtype: str,
+    seed: int = 0,
 ) -> SampledForcedComparison:  # fmt: skip
     """Compares forced runs with the replay with `seed`, and their chances with recorded ones."""
     rounds = rounds_of(trace, results)
     run = drawn_run(trace, seed)[rounds.row].astype(np.int64)
     limit = tolerance_of(dtype, trace.meta.dtype).nats / recorded_rule(trace).temperature + _STORED
-    gap = np.abs(tested.chance - tested.recorded)
     return SampledForcedComparison(
         rounds=len(rounds), equal=int((rounds.accepted == np.minimum(rounds.drafted, run)).sum()),
         replayed=len(rounds.as_set() & replayed.as_set()), tokens=trace.rows, tested=len(gap),

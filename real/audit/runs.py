@@ -12,6 +12,7 @@ from msgspec import Meta
 from real.decode.loop import DecodeResult
 from real.files import replacing
 from real.pair import Pair
+from real.prompts import prompts_of
 from real.provenance import device_name
 from real.sampling import Rule
 from simspec import Trace
@@ -162,33 +163,28 @@ def run_header(rule: Rule, pair: Pair, policy: str, end_tokens: Sequence[int]) -
 
 def emitted_sequences(trace: Trace, results: Sequence[DecodeResult]) -> tuple[EmittedSequence, ...]:
     """The sequences, with their rounds, of runs on all prompts of a trace."""
-    cuts = trace.prompt_offset
     return tuple(
         EmittedSequence(
-            trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
+            prompt,
             result.token.tolist(),
-            int(trace.sequence[s]),
+            address,
             tuple(zip(*(getattr(result, name).tolist() for name in ROUND), strict=True)),
         )
-        for s, result in enumerate(results)
+        for prompt, address, result in zip(prompts_of(trace), trace.sequence.tolist(), results)
     )
 
 
 def recorded_run(trace: Trace) -> EmittedRun:
     """A recording as a run without rounds; RunError for a synthetic one."""
-    meta, cuts, rows = trace.meta, trace.prompt_offset, trace.offset
+    meta, rows = trace.meta, trace.offset
     header = RunHeader(
         rule=meta.rule, temperature=meta.temperature or 1.0, top_k=getattr(meta, "top_k", 0),
         top_p=getattr(meta, "top_p", 1.0), seed=meta.seed, dtype=meta.dtype, device=meta.device,
         target=meta.target, drafter=meta.drafter, end_tokens=meta.end_tokens
     )  # fmt: skip
     sequences = (
-        EmittedSequence(
-            trace.prompt[cuts[s] : cuts[s + 1]].tolist(),
-            trace.token[rows[s] : rows[s + 1]].tolist(),
-            int(trace.sequence[s]),
-        )
-        for s in range(trace.sequences)
+        EmittedSequence(prompt, trace.token[rows[s] : rows[s + 1]].tolist(), int(trace.sequence[s]))
+        for s, prompt in enumerate(prompts_of(trace))
     )
     return EmittedRun(header, tuple(sequences))
 

@@ -1,11 +1,13 @@
 """The protocol between the decode loop and a drafter."""
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -229,3 +231,35 @@ class ConfiguredDrafter(Drafter):
             return cls()
         with reraised(WeightsError, f"{file} holds no settings of {cls.name}"):
             return cls(**parse_json(file.read_text(encoding="utf-8"))["settings"])
+
+
+class CopyingDrafter(ConfiguredDrafter):
+    """Base class of drafters that copy earlier tokens of the sequence, by one search a round.
+
+    A chain drafted one token later continues a longer match, so not `prefix_only`.
+    """
+
+    prefix_only = False
+    history_free = True
+    tokens_only = True
+
+    def begin(self, target: Target, prompt: list[int], prefill: TargetOutput, pick: Pick) -> None:
+        self.sequence, self.drafted = array("i", prompt), 0
+
+    def next(self) -> Step | None:
+        if not self.drafted:
+            self.draft = self._found(np.frombuffer(self.sequence, np.int32)).tolist()
+        if self.drafted == len(self.draft):
+            return None
+        self.drafted += 1
+        return Step(self.draft[self.drafted - 1], self.drafted - 1, None)
+
+    def rollback(self, accepted: int) -> None:
+        self.drafted = 0
+
+    def catch_up(self, tokens: list[int], output: TargetOutput, path: list[int]) -> None:
+        self.sequence.extend(tokens)
+
+    def _found(self, sequence: np.ndarray) -> np.ndarray:
+        """The draft int32 `[d]` after the tokens int32 `[n]`."""
+        raise NotImplementedError

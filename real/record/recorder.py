@@ -27,7 +27,7 @@ from real.model.target import Target
 from real.pair import Pair
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
-from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptOrigin
+from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptOrigin, prompts_of
 from real.record.rows import (
     IdleTarget,
     RecordedRows,
@@ -184,11 +184,9 @@ class Shards:
             raise RecordError(
                 f"{error}; delete this file and its sequences are recorded again"
             ) from None
-        cuts = zip(trace.prompt_offset, trace.prompt_offset[1:])
-        prompts = [trace.prompt[a:b].tolist() for a, b in cuts]
         if (
             trace.K != self.settings.K
-            or prompts != [p.token for p in group]
+            or prompts_of(trace) != [p.token for p in group]
             or trace.sequence.tolist() != list(range(first, first + len(group)))
         ):
             raise RecordError(
@@ -464,10 +462,9 @@ def is_finished(recording: Recording, prompts: Sequence[Prompt]) -> bool:
         recording.meta, tasks=tuple(p.task for p in prompts), ids=tuple(p.id for p in prompts),
         argv=trace.meta.argv, git=trace.meta.git, notes=trace.meta.notes
     )  # fmt: skip
-    cuts = zip(trace.prompt_offset, trace.prompt_offset[1:])
     return (
         trace.meta == wanted
-        and [trace.prompt[a:b].tolist() for a, b in cuts] == [p.token for p in prompts]
+        and prompts_of(trace) == [p.token for p in prompts]
         and set(trace.budget.tolist()) == {recording.settings.budget}
         and trace.sequence.tolist() == list(range(len(prompts)))
     )

@@ -16,7 +16,7 @@ from real.drafters import parallel_form
 from real.model.decoder import Decoder
 from real.model.passes import TargetPass
 from real.model.target import Target, TargetOutput
-from real.prompts import Prompt
+from real.prompts import Prompt, prompts_of
 from real.record.sequences import TargetSequence
 from real.record.settings import MAX_CODE, RecordError, Settings
 from real.sampling import Rule, gumbel, margin
@@ -602,8 +602,7 @@ def record_emitted(
     distributed as replays of the result. RecordError for a drafter that is not history-free.
     """
     rows, prompts = [], []
-    for s, tokens in enumerate(emitted):
-        prompt = trace.prompt[trace.prompt_offset[s] : trace.prompt_offset[s + 1]].tolist()
+    for s, (prompt, tokens) in enumerate(zip(prompts_of(trace), emitted)):
         budget = int(trace.budget[s])
         rows.append(emitted_rows(target, drafter, rule, prompt, tokens, trace.K, budget))
         prompts.append(Prompt(trace.meta.ids[s], trace.task[s], "", prompt))

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from real.decode.loop import Round, decode
 from real.decode.plans import chain_plan
@@ -147,10 +148,7 @@ def prefill(decoder: Decoder, prompts: list[list[int]], most: int) -> KVCache:
     """The KV cache of prompts of any lengths, longest first, padded on the right; in pieces."""
     longest, device = len(prompts[0]), decoder.device
     cache = decoder.cache(batch=len(prompts), capacity=longest)
-    padded = np.zeros((len(prompts), longest), np.int64)
-    for row, prompt in zip(padded, prompts):
-        row[: len(prompt)] = prompt
-    token = torch.from_numpy(padded).to(device)
+    token = pad_sequence([torch.tensor(prompt) for prompt in prompts], True).to(device)
     piece = max(1, most // len(prompts))
     for start in range(0, longest, piece):
         part = token[:, start : start + piece]

@@ -111,12 +111,7 @@ def card(path: Path, trace: Trace) -> dict:
     meta = trace.meta
     return {
         "row": ROW,
-        "rule": meta.rule,
-        "temperature": meta.temperature,
-        "seed": meta.seed,
-        "target": meta.target,
-        "drafter": meta.drafter,
-        "K": meta.K,
+        **_fields(meta, "rule", "temperature", "seed", "target", "drafter", "K"),
         "texts": trace.sequences,
         "rows": trace.rows,
         "mean_accepted_length": round(float(accepted.mean()), 4),
@@ -129,15 +124,16 @@ def card(path: Path, trace: Trace) -> dict:
             for task in sorted(set(meta.tasks))
         },
         "sources": list(meta.sources),
-        "device": meta.device,
-        "dtype": meta.dtype,
-        "versions": meta.versions,
-        "git": meta.git,
+        **_fields(meta, "device", "dtype", "versions", "git"),
         "argv": list(meta.argv),
         **({"batch": meta.batch} if meta.batch > 1 else {}),
         **({"drafter_sha256": meta.drafter_sha256} if meta.drafter_sha256 else {}),
         "sha256": sha256(path),
     } | ({"chat": meta.chat} if meta.chat else {})
+
+
+def _fields(meta: TraceMeta, *names: str) -> dict:
+    return {name: getattr(meta, name) for name in names}
 
 
 def _task_summary(

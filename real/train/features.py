@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from real.draft import TrainingBatch
 from real.draft.losses import read_target
@@ -108,7 +109,7 @@ class FeatureStore:
 
     def of_tokens(self, token: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Features of `token [b, n]` as files would hold them, but for rows of padding."""
-        found = read_target(self.writer or self.target, token, names)
+        found = self._passed(token, names)
         return {k: v.to(self.dtype).to(self.target.dtype) for k, v in found.items()}
 
     def rows(self, name: str, indices: Sequence[int], length: int) -> Tensor:
@@ -145,11 +146,8 @@ class FeatureStore:
 
     def _padded(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Tokens int64 `[b, n]` of sequences, and the length of each int64 `[b]`."""
-        batch = [self.sequences.sequence(index) for index in indices]
-        token = np.zeros((len(batch), max(map(len, batch))), np.int64)
-        for row, sequence in zip(token, batch):
-            row[: len(sequence)] = sequence
-        return torch.from_numpy(token), torch.tensor([len(sequence) for sequence in batch])
+        batch = [torch.from_numpy(self.sequences.sequence(index)).long() for index in indices]
+        return pad_sequence(batch, True), torch.tensor([len(sequence) for sequence in batch])
 
     def _passed(self, token: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Features of a pass; padding comes last: a causal pass does not see it."""

@@ -50,6 +50,12 @@ class Sequences:
     # int64 [S]: prompt tokens of each: its loss mask; only later tokens are learned
     prompt: np.ndarray
 
+    @classmethod
+    def of(cls, tokens: Sequence[np.ndarray], prompt: Sequence[int]) -> "Sequences":
+        """Of the tokens of each sequence, and how many of them are its prompt."""
+        offset = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+        return cls(np.concatenate(tokens), offset, np.array(prompt, np.int64))
+
     def __len__(self) -> int:
         return len(self.prompt)
 
@@ -222,12 +228,8 @@ def check_same_work(folder: Path, writing: Writing) -> None:
 
 def joined(shards: list[Sequences]) -> Sequences:
     """The sequences of all shards."""
-    lengths = np.concatenate([np.diff(shard.offset) for shard in shards])
-    return Sequences(
-        np.concatenate([shard.token for shard in shards]),
-        np.concatenate(([0], np.cumsum(lengths))),
-        np.concatenate([shard.prompt for shard in shards]),
-    )
+    every = [shard.sequence(i) for shard in shards for i in range(len(shard))]
+    return Sequences.of(every, np.concatenate([shard.prompt for shard in shards]).tolist())
 
 
 def save_shard(sequences: Sequences, path: Path) -> None:
@@ -284,9 +286,7 @@ def _continued(
         written = target_sequences(engine, settings, asked, addresses, progress, proven)
         new |= {i: tokens for i, (tokens, _) in zip(rows, written)}
     parts = [np.concatenate((np.array(p, np.int32), new[i])) for i, p in enumerate(prompts)]
-    offset = np.concatenate(([0], np.cumsum([len(part) for part in parts])))
-    prompt = np.array([len(p) for p in prompts], np.int64)
-    return Sequences(np.concatenate(parts), offset.astype(np.int64), prompt)
+    return Sequences.of(parts, [len(p) for p in prompts])
 
 
 LONGEST = 512
@@ -357,8 +357,7 @@ def learned_text(
             f"the text holds {held:,} tokens in sequences of {WINDOW} and more, and {tokens:,} are "
             "to be learned: bring more text, or lower --learn-text"
         )
-    offset = np.concatenate(([0], np.cumsum([len(part) for part in kept]))).astype(np.int64)
-    found = Sequences(np.concatenate(kept), offset, np.ones(len(kept), np.int64))
+    found = Sequences.of(kept, [1] * len(kept))
     folder.mkdir(parents=True, exist_ok=True)
     save_shard(found, file)
     replace_json(card, made)
