@@ -118,10 +118,6 @@ class EmittedRun:
         for i, sequence in enumerate(self.sequences):
             check_end_tokens(sequence, self.header.end_tokens, f"sequence {i}: ")
 
-    @property
-    def tokens(self) -> int:
-        return sum(len(sequence.token) for sequence in self.sequences)
-
     def check_vocabulary(self, vocab: int) -> None:
         """RunError for a token outside a vocabulary of `vocab` tokens."""
         for i, sequence in enumerate(self.sequences):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from real.draft import CachedDrafter, DrafterKind, Pick, TrainingBatch, TrainingRecipe
 from real.draft.kind import ParallelLanguageModel
 from real.draft.losses import next_prediction_loss
-from real.model.checkpoint import WeightsError, load_decoder, save_decoder
+from real.model.checkpoint import check_same_vocabulary, load_decoder, save_decoder
 from real.model.decoder import Decoder, DecoderConfig, initialize
 from real.model.draft_head import (
     DraftVocabularyHead,
@@ -38,12 +38,7 @@ class ModelDrafter(CachedDrafter):
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "ModelDrafter":
         """From a transformers checkpoint; WeightsError for a vocabulary other than the target's."""
         drafter = cls.load_alone(folder, target.dtype, target.device)
-        vocab = drafter.lm.config.vocab
-        if vocab != target.config.vocab:
-            raise WeightsError(
-                f"{folder} has {vocab} tokens, the target {target.config.vocab}; "
-                "use the same tokenizer"
-            )
+        check_same_vocabulary(folder, drafter.lm, target)
         return drafter
 
     @classmethod

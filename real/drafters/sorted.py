@@ -12,7 +12,7 @@ from torch import Tensor
 from real.draft import Drafter, DrafterKind, PaperRecipe, Pick, Step, TrainingBatch, TrainingRecipe
 from real.draft.kind import Proposal
 from real.draft.losses import next_prediction_loss
-from real.model.checkpoint import WeightsError, load_decoder
+from real.model.checkpoint import WeightsError, check_same_vocabulary, load_decoder
 from real.model.decoder import Decoder
 from real.model.passes import BranchCache, ForwardContext, Span, TargetPass, causal_mask
 from simspec.output.files import parse_json, reraised
@@ -166,11 +166,7 @@ class SortedDrafter(Drafter):
     def load(cls, folder: Path, target: Decoder, made_for: Mapping[str, str]) -> "SortedDrafter":
         """From a transformers checkpoint and sorted.json; WeightsError for another vocabulary."""
         lm = load_decoder(folder, target.dtype, target.device)
-        if lm.config.vocab != target.config.vocab:
-            raise WeightsError(
-                f"{folder} has {lm.config.vocab} tokens, the target {target.config.vocab}; "
-                "use the same tokenizer"
-            )
+        check_same_vocabulary(folder, lm, target)
         file = Path(folder) / "sorted.json"
         with reraised(WeightsError, f"{file} holds no exits of a sorted drafter"):
             stored = parse_json(file.read_text(encoding="utf-8"))
@@ -186,7 +182,6 @@ class SortedDrafter(Drafter):
         self.committed = list(prompt)
         self.draft: list[int] = []
         self.parent: list[int] = []
-        self.taken: list[int] = []
         self.rows = [0] * len(self.cascade.exits)
         empty = lm.embed.weight[:0].detach()
         self.waiting = [empty] * len(self.rows)
@@ -203,7 +198,6 @@ class SortedDrafter(Drafter):
             logits = self.decoder.logits(hidden)
             if self.cascade.leaves(exit, logits):
                 break
-        self.taken.append(exit)
         self.draft.append(self.pick(logits, slot, hidden))
         return Step(self.draft[-1], slot, logits, hidden)
 
@@ -222,7 +216,7 @@ class SortedDrafter(Drafter):
 
     def rollback(self, accepted: int) -> None:
         self._truncate(len(self.committed) + accepted)
-        self.draft, self.parent, self.taken = [], [], []
+        self.draft, self.parent = [], []
 
     def catch_up(self, tokens: list[int], output, path) -> None:
         self.committed += tokens

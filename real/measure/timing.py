@@ -66,14 +66,11 @@ steps; the first step after that backlog |
 
     @property
     def policy(self) -> Policy:
-        """The chain policy that makes the loop do this job, round by round."""
-        params = (float(self.size),)
-        if self.kind == BACKLOG:  # after `size` rounds without a draft its first step catches up
-            return Policy(f"after:{self.size}", _draft_once, _count, params, state0=(0.0,))
+        """The chain policy that makes the loop do this job of one round."""
         if self.kind == FEATURES:
             return policies.BUILTIN["confidence"](0.0, K=self.size)
         if self.kind in PREDICTOR_NAMES:
-            name, K = f"reads:{self.kind}", self.size
+            name, K, params = f"reads:{self.kind}", self.size, (float(self.size),)
             return Policy(name, _draft_all, observe_nothing, params, K=K, reads=(self.kind,))
         return policies.BUILTIN["fixed"](0 if self.kind == PLAIN else self.size)
 
@@ -124,16 +121,6 @@ def tree_jobs(K: int, nodes: int) -> list[Job]:
 
 def _draft_all(params: Any, state: Any, slot: int, features: Any, u: float) -> tuple[bool, bool]:
     return slot < params[0], True
-
-
-def _draft_once(params: Any, state: Any, slot: int, features: Any, u: float) -> tuple[bool, bool]:
-    return slot < 1 and state[0] >= params[0], True
-
-
-def _count(
-    params: Any, state: Any, computed: int, drafted: int, accepted: int, features: Any, cost: Any
-) -> None:
-    state[0] = 0.0 if computed > 0 else state[0] + 1.0
 
 
 class EndOfJobs(Exception):

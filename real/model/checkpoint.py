@@ -268,6 +268,14 @@ def load_decoder(path: str | Path, dtype=torch.float32, device="cpu") -> Decoder
         return from_transformers(model).to(device)
 
 
+def check_same_vocabulary(path: str | Path, drafter: Decoder, target: Decoder) -> None:
+    """WeightsError for the drafter at `path` where its vocabulary is not the target's."""
+    if (vocab := drafter.config.vocab) != target.config.vocab:
+        raise WeightsError(
+            f"{path} has {vocab} tokens, the target {target.config.vocab}; use the same tokenizer"
+        )
+
+
 def pretrained(path: str | Path, config: Any, **options: Any) -> Any:
     """transformers' model of a checkpoint, whose weights may be in model.safetensors.xz;
     safetensors only, and no code of the checkpoint runs.

@@ -291,16 +291,10 @@ class SharedPass:
 
 
 @torch.inference_mode()
-def hidden_states(lm: Decoder, prompt: list[int], tokens: np.ndarray, ahead: int) -> torch.Tensor:
-    """Last hidden states `[n, width]` of one pass over `prompt` and `tokens [n]`.
-
-    Row t predicts token t + `ahead`, 0 or -1; with -1, zeros in front of the prompt's first token.
-    """
+def hidden_states(lm: Decoder, prompt: list[int], tokens: np.ndarray) -> torch.Tensor:
+    """Last hidden states `[n, width]` that predict `tokens [n]`, of one pass over all."""
     hidden = lm.through(torch.tensor([[*prompt, *tokens[:-1].tolist()]], device=lm.device))[0]
-    first = len(prompt) - 1 + ahead
-    if first >= 0:
-        return hidden[first : first + len(tokens)]
-    return torch.cat((torch.zeros_like(hidden[:1]), hidden[: len(tokens) - 1]))
+    return hidden[len(prompt) - 1 :]
 
 
 class IdleTarget:
@@ -560,7 +554,7 @@ def record_rejection(
 def _prefix_only(drafter, settings: Settings, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
     """q of each token, in one pass of a drafter that is a language model."""
     expected = torch.from_numpy(tokens.astype(np.int64)).to(drafter.lm.device)
-    logits = drafter.lm.logits(hidden_states(drafter.lm, prompt, tokens, 0))
+    logits = drafter.lm.logits(hidden_states(drafter.lm, prompt, tokens))
     return settings.rule.probs(logits).gather(-1, expected[:, None])[:, 0].cpu().numpy()
 
 
@@ -630,7 +624,7 @@ def emitted_rows(
 def _probabilities(target: Target, rule: Rule, prompt: list[int], tokens: np.ndarray) -> np.ndarray:
     """The target's probability of each of `tokens [n]`, float64 `[n]`, in one pass."""
     decoder = target.decoder
-    logits = decoder.logits(hidden_states(decoder, prompt, tokens, 0))
+    logits = decoder.logits(hidden_states(decoder, prompt, tokens))
     columns = np.arange(len(tokens)), tokens
     p: np.ndarray = rule.probs(logits).cpu().numpy()[columns]
     return np.maximum(p, TINY)

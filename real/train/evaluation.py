@@ -97,7 +97,7 @@ def lengths_of_hits(hit: np.ndarray, K: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _one_pass(lm: Decoder, prompt: list[int], new_tokens: np.ndarray, K: int):
-    picks = lm.logits(hidden_states(lm, prompt, new_tokens, 0)).argmax(-1)
+    picks = lm.logits(hidden_states(lm, prompt, new_tokens)).argmax(-1)
     return lengths_of_hits(picks.cpu().numpy() == new_tokens, K)
 
 

@@ -19,6 +19,7 @@ from real.drafters import BUILTIN
 from real.files import read_card
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
+from real.model.passes import TargetPass
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.record import Settings
@@ -116,7 +117,8 @@ def generate(
         report = relabel(progress, "texts for predictors")
         written = target_sequences(target, settings, prompts, addresses, report)
         for sequence, prompt, (new_tokens, _) in zip(addresses, prompts, written):
-            before = hidden_states(target.decoder, prompt, new_tokens, -1)
+            full = TargetPass(target.decoder, prompt, new_tokens.tolist())
+            before = full.before(torch.arange(len(new_tokens), device=full.token.device))
             generated.append(GeneratedSequence(settings, sequence, prompt, new_tokens, before))
     return generated
 
@@ -155,7 +157,7 @@ def acceptance_examples(generated: Sequence[GeneratedSequence], lm: Decoder) -> 
     parts, start = [], 0
     for number, one in enumerate(generated):
         n, new_tokens = len(one.new_tokens), one.new_tokens
-        of_drafter = hidden_states(lm, one.prompt, new_tokens, 0)
+        of_drafter = hidden_states(lm, one.prompt, new_tokens)
         rule = one.settings.rule
         scores = rule.scores(lm.logits(of_drafter), one.sequence, list(range(n)))
         hit = scores.argmax(-1).cpu().numpy() == new_tokens

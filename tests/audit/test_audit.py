@@ -55,7 +55,7 @@ def test_clean_run_raises_no_alarm(rule):
         assert result.clean, result.alarms
         assert not result.divergences
         assert not result.impossible
-        assert result.tokens == run.tokens == sum(len(t.token) for t in run.sequences)
+        assert result.tokens == sum(len(t.token) for t in run.sequences)
         assert (result.sampling is None) == (rule.name == "greedy")
         if result.sampling:
             assert (result.sampling.p_bias is not None) == (rule.sampled and drafter == "model")

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -16,10 +15,11 @@ from toy_lm import END, PREFIX, RULES, recorded, run_all, toy_cost, toy_pair, to
 
 from real.decode import features
 from real.model.checkpoint import WeightsError
+from real.model.passes import TargetPass
 from real.pair import check_predictors
 from real.record import Settings
 from real.record.recorder import record_sequence
-from real.record.rows import RecordedRows, hidden_states, record_prefix_only, record_stepwise
+from real.record.rows import RecordedRows, record_prefix_only, record_stepwise
 from real.record.sequences import target_sequence
 from real.rerun import rerun, rounds_of
 from real.train.predictors import (
@@ -306,11 +306,12 @@ def test_examples_equal_recorded_acceptance(name):
     target, drafter = PAIRS[name]
     record_settings = [Settings(12, 20, rule, END, ("theta",)) for rule in RULES.values()]
     prompts = toy_prompts(5, 3)
-    before = partial(hidden_states, target.decoder, ahead=-1)
     generated = []
     for i, (asked, prompt) in enumerate(product(record_settings, prompts)):
         new, _ = target_sequence(target, asked, prompt, 100 + i)
-        generated.append(GeneratedSequence(asked, 100 + i, prompt, new, before(prompt, new)))
+        full = TargetPass(target.decoder, prompt, new.tolist())
+        before = full.before(torch.arange(len(new)))
+        generated.append(GeneratedSequence(asked, 100 + i, prompt, new, before))
     examples = acceptance_examples(generated, drafter.lm)
     folded = drafter.predictors["theta"].folded()
     odds = (
