@@ -148,10 +148,10 @@ def prefill(decoder: Decoder, prompts: list[list[int]], most: int) -> KVCache:
     """The KV cache of prompts of any lengths, longest first, padded on the right; in pieces."""
     longest, device = len(prompts[0]), decoder.device
     cache = decoder.cache(batch=len(prompts), capacity=longest)
-    token = pad_sequence([torch.tensor(prompt) for prompt in prompts], True).to(device)
+    token = pad_sequence([torch.tensor(prompt, dtype=torch.int64) for prompt in prompts], True)
     piece = max(1, most // len(prompts))
     for start in range(0, longest, piece):
-        part = token[:, start : start + piece]
+        part = token[:, start : start + piece].to(device)
         n = part.shape[1]
         rotation = decoder.rotation(torch.arange(start, start + n, device=device))
         mask = torch.ones(n, start + n, dtype=torch.bool, device=device).tril(start)

@@ -275,16 +275,18 @@ def _continued(
     c, new = target.config, dict[int, np.ndarray]()
     cached = 2 * c.layers * c.kv_heads * c.head_dim * target.embed.weight.element_size()
     for chosen, rule in ((greedy, Rule()), (~greedy, Rule("rejection", 1.0, writing.seed))):
-        rows = np.flatnonzero(chosen).tolist()
-        addresses = [FIRST_ADDRESS + int(number[i]) for i in rows]
-        asked = [prompts[i] for i in rows]
-        # the same in any dtype: rounding may decide what is learned from
-        held = cached * (max(map(len, asked), default=1) + length)
-        batch = max(1, min(BATCH[kind], CACHE_BYTES[kind] // held))
-        settings = Settings(1, length, rule, ends, (), (), batch)
-        proven = kind != "cuda"
-        written = target_sequences(engine, settings, asked, addresses, progress, proven)
-        new |= {i: tokens for i, (tokens, _) in zip(rows, written)}
+        left = sorted(np.flatnonzero(chosen).tolist(), key=lambda i: -len(prompts[i]))
+        while left:
+            # the same in any dtype: rounding may decide what is learned from
+            held = cached * (len(prompts[left[0]]) + length)
+            batch = max(1, min(BATCH[kind], CACHE_BYTES[kind] // held))
+            # more of the shorter prompts fit a GPU's next batch
+            rows = left[:batch] if kind == "cuda" else left
+            left, asked = left[len(rows) :], [prompts[i] for i in rows]
+            addresses = [FIRST_ADDRESS + int(number[i]) for i in rows]
+            settings, proven = Settings(1, length, rule, ends, (), (), batch), kind != "cuda"
+            written = target_sequences(engine, settings, asked, addresses, progress, proven)
+            new |= {i: tokens for i, (tokens, _) in zip(rows, written)}
     parts = [np.concatenate((np.array(p, np.int32), new[i])) for i, p in enumerate(prompts)]
     return Sequences.of(parts, [len(p) for p in prompts])
 
