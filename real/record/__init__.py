@@ -1,6 +1,6 @@
 """Recording acceptance traces: what a drafter proposes from every position."""
 
-from real.record.recorder import Recording, RecordingFiles, record, record_all
+from real.record.recorder import Recording, RecordingFiles, record_all
 from real.record.settings import RecordError, Settings
 
-__all__ = ["RecordError", "Recording", "RecordingFiles", "Settings", "record", "record_all"]
+__all__ = ["RecordError", "Recording", "RecordingFiles", "Settings", "record_all"]

@@ -237,32 +237,24 @@ class Recording:
     meta: TraceMeta
 
 
-def record(
-    target: Target, drafter: Drafter, settings: Settings, prompts: Sequence[Prompt],
-    files: RecordingFiles, meta: TraceMeta, progress: Progress = quiet
-) -> Trace:  # fmt: skip
-    """Records all prompts into `files.trace`; a killed recording continues at its last whole shard.
-
-    RecordError for shards with other settings or of another process, a damaged shard, or a sequence
-    that cannot be recorded.
-    """
-    return record_all([Recording(target, drafter, settings, files, meta)], prompts, progress)[0]
-
-
 def record_all(
     recordings: Sequence[Recording],
     prompts: Sequence[Prompt],
     progress: Progress = quiet,
     processes: Processes = ALONE,
 ) -> list[Trace]:
-    """Records several drafters on the sequences of one target, each like `record`.
+    """Records all prompts into the files of drafters of one target.
 
+    A killed recording continues at its last whole shard.
     Each sequence is written once, and passed once through the target for all drafters that read
     such a pass. Each drafter has separate shards; rule, budget, end tokens, batch and decoder are
     those of all.
 
     Several `processes` share the work, on files that all of them see. The first merges the shards,
     with the content that one process alone would write; the others end with ShareDone.
+
+    RecordError for shards with other settings or of another process, a damaged shard, or a sequence
+    that cannot be recorded.
     """
     first = recordings[0]
     made_with = first.settings, first.meta, first.target, processes

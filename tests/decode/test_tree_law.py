@@ -26,7 +26,7 @@ from real.decode.plans import (
 from real.decode.verify import rejection_sample
 from real.draft import Drafter, Step
 from real.prompts import Prompt
-from real.record import RecordingFiles, Settings, record
+from real.record import Recording, RecordingFiles, Settings, record_all
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
 from real.record.settings import describe
@@ -391,7 +391,7 @@ def test_recordings_of_the_rejection_rule_hold_orders(tmp_path):
     settings = Settings(6, 20, HOT, END, (), (3, 4))
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
     files = RecordingFiles(tmp_path / "t.parquet", shard_size=2)
-    trace = record(target, drafter, settings, prompts, files, meta)
+    trace = record_all([Recording(target, drafter, settings, files, meta)], prompts)[0]
     assert load_trace(tmp_path / "t.parquet") == trace
     assert rule_of_raises(trace)
     table = sweep(

@@ -9,7 +9,7 @@ from toy_lm import END, RULES, VOCAB, ToyPairs, toy_prompts
 
 from real.model.captured_passes import CapturedPasses
 from real.prompts import Prompt
-from real.record import RecordError, RecordingFiles, Settings, record, recorder
+from real.record import RecordError, Recording, RecordingFiles, Settings, record_all, recorder
 from real.record.sequences import checksum
 from real.record.settings import describe
 from real.sampling import Rule
@@ -26,9 +26,8 @@ def recorded(out, name="eagle", record_settings=None, cache=None, prompts=PROMPT
     record_settings = record_settings or Settings(4, 8, RULES["coupled"], END)
     described = describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
     files = RecordingFiles(out, 2, cache)
-    return record(
-        target, drafter, record_settings, prompts, files, replace(described, argv=(), **meta)
-    )
+    meta = replace(described, argv=(), **meta)
+    return record_all([Recording(target, drafter, record_settings, files, meta)], prompts)[0]
 
 
 def test_recording_from_the_cache_is_equal(tmp_path, monkeypatch):

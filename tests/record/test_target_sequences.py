@@ -14,7 +14,7 @@ from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder
 from real.model.target import Target
 from real.prompts import Prompt
-from real.record import RecordError, RecordingFiles, Settings, record
+from real.record import RecordError, Recording, RecordingFiles, Settings, record_all
 from real.record import sequences as batch_writer
 from real.record.sequences import blocks_of, default_batch, target_sequence, target_sequences
 from real.record.settings import describe
@@ -192,9 +192,8 @@ def recorded(out, rule="coupled", batch=1, count=11, name="model"):
     record_settings = Settings(4, 8, ALL_RULES[rule], ENDS, features, (), batch)
     meta = describe("toy", drafter, record_settings, prompts_of(count), "", "cpu", torch.float64)
     files = RecordingFiles(out, shard_size=2)
-    return record(
-        target, drafter, record_settings, prompts_of(count), files, replace(meta, argv=())
-    )
+    own = Recording(target, drafter, record_settings, files, replace(meta, argv=()))
+    return record_all([own], prompts_of(count))[0]
 
 
 @pytest.mark.parametrize("rule", ALL_RULES)

@@ -15,7 +15,7 @@ from tree_runs import LEVELS, WIDTH, logprob_and_scores, recording
 from real.decode.features import drafter_features
 from real.model.target import Resume, Target
 from real.prompts import Prompt
-from real.record import RecordError, RecordingFiles, Settings, record
+from real.record import RecordError, Recording, RecordingFiles, Settings, record_all
 from real.record.recorder import record_sequence
 from real.record.settings import describe
 from real.record.tree_order import tree_order_stepwise
@@ -60,7 +60,7 @@ def test_order_is_recorded_saved_and_joined_where_requested(tmp_path):
     prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(4, 2))]
     meta = describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
     files = RecordingFiles(tmp_path / "t.parquet", shard_size=3)
-    recorded = record(target, drafter, record_settings, prompts, files, meta)
+    recorded = record_all([Recording(target, drafter, record_settings, files, meta)], prompts)[0]
     assert recorded == load_trace(tmp_path / "t.parquet")
     assert recorded.meta.tree == (WIDTH, LEVELS)
     assert recorded.order.tolist() == trace.order.tolist()
