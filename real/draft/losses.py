@@ -106,11 +106,6 @@ class TrainingBatch:
     # name -> features [b, n, ...] of the tokens read, see read_target
     stored: Mapping[str, Tensor] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, batch: "TrainingBatch | Tensor") -> "TrainingBatch":
-        """The batch itself; of tokens alone one that learns all of them."""
-        return cls(batch) if isinstance(batch, Tensor) else batch
-
     def features(self, target: Decoder, *names: str) -> list[Tensor]:
         """The named features of the tokens read; those that are not stored take a target pass."""
         missing = [name for name in names if name not in self.stored]
@@ -210,7 +205,7 @@ def next_prediction_loss(
 def multi_head_loss(
     heads,
     target: Decoder,
-    batch: TrainingBatch | Tensor,
+    batch: TrainingBatch,
     soft: bool = True,
     generator: torch.Generator | None = None,
     decay: float = 0.8,
@@ -223,7 +218,6 @@ def multi_head_loss(
     `stride`-th row from a random first; by default as many as there are heads, because four
     vocabularies a row cost more than a row of the target. ValueError for too short sequences.
     """
-    batch = TrainingBatch.of(batch)
     token, count = batch.token, len(heads.stacks)
     stride = stride or count
     if token.shape[1] < 2 + count + stride:

@@ -385,7 +385,7 @@ class ParallelEagle:
 def eagle_loss(
     head: EagleHead,
     target: Decoder,
-    batch: TrainingBatch | Tensor,
+    batch: TrainingBatch,
     soft: bool = True,
     generator: torch.Generator | None = None,
     weight: float = 0.1,
@@ -402,7 +402,6 @@ def eagle_loss(
     are trained, step s with weight fade^(s - 1) (`real.drafters.eagle`); ValueError for
     less than one.
     """
-    batch = TrainingBatch.of(batch)
     token = batch.token
     if not 1 <= unroll <= MOST_UNROLLED:
         raise ValueError(f"unroll is {unroll}; expected 1 to {MOST_UNROLLED} draft steps")

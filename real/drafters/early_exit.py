@@ -187,12 +187,12 @@ class EarlyExitDrafter(Drafter):
 def early_exit_loss(
     head: EarlyExitHead,
     target: Decoder,
-    batch: TrainingBatch | Tensor,
+    batch: TrainingBatch,
     soft: bool = False,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Cross-entropy at the learned tokens, towards these or the target's distribution."""
-    batch, lm = TrainingBatch.of(batch), head.as_language_model(target)
+    lm = head.as_language_model(target)
     (x,) = batch.features(target, f"tap:{head.depth}")
     rotation = lm.rotation(torch.arange(x.shape[1], device=x.device))
     x = lm.run(x, range(head.depth, len(lm.layers)), rotation)

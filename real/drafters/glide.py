@@ -331,7 +331,7 @@ class ParallelGlide:
 def glide_loss(
     head: GlideModel,
     target: Decoder,
-    batch: TrainingBatch | Tensor,
+    batch: TrainingBatch,
     soft: bool = True,
     generator: torch.Generator | None = None,
     block: int = 5,
@@ -340,7 +340,6 @@ def glide_loss(
 
     Towards the target's distribution, or with `soft=False` (as in the paper) the next token.
     """
-    batch = TrainingBatch.of(batch)
     token, learned = batch.token, batch.learning(1)
     reads = batch.features(target, *head.features, *(["feature"] if soft else []))
     keys = head.keys(reads[: len(head.features)])

@@ -180,12 +180,11 @@ def small_model(
 def model_loss(
     head: Decoder,
     target: Decoder,
-    batch: TrainingBatch | Tensor,
+    batch: TrainingBatch,
     soft: bool = True,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Cross-entropy at the learned tokens, towards the target's distribution or these."""
-    batch = TrainingBatch.of(batch)
     return next_prediction_loss(head, head.through(batch.token[:, :-1]), target, batch, soft)
 
 

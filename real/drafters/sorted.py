@@ -296,7 +296,7 @@ class ParallelSorted:
 def sorted_loss(
     head: SortedModel,
     target: Decoder,
-    batch: TrainingBatch | Tensor,
+    batch: TrainingBatch,
     soft: bool = True,
     generator: torch.Generator | None = None,
     together: bool = True,
@@ -306,7 +306,6 @@ def sorted_loss(
     Towards the target's distribution, or with `soft=False` towards the next token. `together` False
     trains the last exit alone (SFT).
     """
-    batch = TrainingBatch.of(batch)
     position = torch.arange(batch.token.shape[1] - 1, device=batch.token.device)
     rows = head.through_exits(head.embed(batch.token[:, :-1]), head.rotation(position))
     losses = [

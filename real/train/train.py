@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from real.draft import Drafter, PaperRecipe, TrainingBatch, TrainingRecipe
+from real.draft import Drafter, PaperRecipe, TrainingRecipe
 from real.drafters import BUILTIN, trainable
 from real.files import check_same_settings, read_card, replace_json
 from real.model.checkpoint import load_decoder, save_decoder
@@ -348,8 +348,7 @@ def _loss(
         step_starts.append(perf_counter())
         generator = torch.Generator().manual_seed((schedule.seed << 32) + step)
         with autocast if data.mixed else nullcontext():
-            drawn = TrainingBatch.of(batch(step))
-            return recipe.loss(head, target, drawn, soft, generator, **chosen)
+            return recipe.loss(head, target, batch(step), soft, generator, **chosen)
 
     return loss
 

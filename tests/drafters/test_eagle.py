@@ -157,23 +157,27 @@ def test_loss_of_true_features_is_the_targets_entropy():
     p = decoder.head(true[:, 1:]).softmax(-1)
     entropy = -(p * p.log()).sum(-1).mean()
     head = FixedHead(lambda feature: true[:, 1:])
-    assert float(eagle_loss(head, decoder, token)) == pytest.approx(0.1 * float(entropy), rel=1e-5)
-    assert float(eagle_loss(head, decoder, token, weight=2.0)) == pytest.approx(
+    assert float(eagle_loss(head, decoder, TrainingBatch(token))) == pytest.approx(
+        0.1 * float(entropy), rel=1e-5
+    )
+    assert float(eagle_loss(head, decoder, TrainingBatch(token), weight=2.0)) == pytest.approx(
         2 * float(entropy), rel=1e-5
     )
     text = F.nll_loss(p.log().flatten(0, 1), token[:, 2:].flatten())
-    assert float(eagle_loss(head, decoder, token, soft=False)) == pytest.approx(
+    assert float(eagle_loss(head, decoder, TrainingBatch(token), soft=False)) == pytest.approx(
         0.1 * float(text), rel=1e-5
     )
     for late in (
         FixedHead(lambda feature: true[:, :-1]),
         FixedHead(lambda feature: true[:, 1:].roll(1, 1)),
     ):
-        assert float(eagle_loss(late, decoder, token)) > 0.1 * float(entropy) + 0.05
+        assert float(eagle_loss(late, decoder, TrainingBatch(token))) > 0.1 * float(entropy) + 0.05
     half = FixedHead(lambda feature: true[:, 1:] + 0.5)  # SmoothL1 is x^2 / 2 up to 1
-    assert float(eagle_loss(half, decoder, token, weight=0.0)) == pytest.approx(0.125, rel=1e-5)
-    both = float(eagle_loss(half, decoder, token, weight=1.0))
-    tokens = float(eagle_loss(half, decoder, token, weight=1.0, regression=0.0))
+    assert float(eagle_loss(half, decoder, TrainingBatch(token), weight=0.0)) == pytest.approx(
+        0.125, rel=1e-5
+    )
+    both = float(eagle_loss(half, decoder, TrainingBatch(token), weight=1.0))
+    tokens = float(eagle_loss(half, decoder, TrainingBatch(token), weight=1.0, regression=0.0))
     assert tokens == pytest.approx(both - 0.125, rel=1e-5)
     assert tokens > float(entropy)
 
@@ -188,7 +192,14 @@ def test_noise_is_uniform_and_on_inputs_alone(seed, noise):
     for _ in range(2):
         head = FixedHead(lambda feature: true[:, 1:])
         drawn.append(
-            eagle_loss(head, decoder, token, True, torch.Generator().manual_seed(seed), noise=noise)
+            eagle_loss(
+                head,
+                decoder,
+                TrainingBatch(token),
+                True,
+                torch.Generator().manual_seed(seed),
+                noise=noise,
+            )
         )
         shift = head.feature - true[:, :-1]
         drawn.append(shift)
@@ -200,7 +211,7 @@ def test_noise_is_uniform_and_on_inputs_alone(seed, noise):
         assert abs(float(shift.mean())) < 5 * noise / (3 * shift.numel()) ** 0.5
         assert 0.95 < float(shift.std()) * 3**0.5 / noise < 1.05
     clean = FixedHead(lambda feature: true[:, 1:])
-    assert float(eagle_loss(clean, decoder, token, noise=0.0)) == float(
+    assert float(eagle_loss(clean, decoder, TrainingBatch(token), noise=0.0)) == float(
         drawn[0]
     )  # the goal has none
 
@@ -266,7 +277,7 @@ def test_gradients_reach_through_the_steps():
     direction = [torch.randn_like(p) for p in head.parameters()]
 
     def value():
-        return eagle_loss(head, decoder, token, noise=0.0, weight=1.0, unroll=3)
+        return eagle_loss(head, decoder, TrainingBatch(token), noise=0.0, weight=1.0, unroll=3)
 
     value().backward()
     slope = sum(float((p.grad * d).sum()) for p, d in zip(head.parameters(), direction))
@@ -283,9 +294,13 @@ def test_gradients_reach_through_the_steps():
 def test_other_numbers_of_steps_are_refused(unroll):
     target, drafter = pair_of(INPUTS[0])
     with pytest.raises(ValueError, match="expected 1 to 16 draft steps"):
-        eagle_loss(drafter.head, target.decoder, torch.tensor([text_of(9)]), unroll=unroll)
+        eagle_loss(
+            drafter.head, target.decoder, TrainingBatch(torch.tensor([text_of(9)])), unroll=unroll
+        )
     with pytest.raises(ValueError, match="expected at least 5"):
-        eagle_loss(drafter.head, target.decoder, torch.tensor([text_of(4)]), unroll=3)
+        eagle_loss(
+            drafter.head, target.decoder, TrainingBatch(torch.tensor([text_of(4)])), unroll=3
+        )
 
 
 def test_control_a_later_step_reads_estimates():

@@ -7,6 +7,7 @@ import torch
 from test_medusa import accept_exact, shaken
 from toy_lm import VOCAB, toy_target
 
+from real.draft import TrainingBatch
 from real.draft.losses import read_target
 from real.drafters.glide import GlideDrafter, GlideModel, blockwise_mask, glide_loss
 from real.model.decoder import Decoder
@@ -115,7 +116,7 @@ def test_empty_blocks_are_refused(block):
         glide_loss(
             shaken(GlideModel, toy_target()),
             toy_target(),
-            torch.zeros(1, 9, dtype=torch.long),
+            TrainingBatch(torch.zeros(1, 9, dtype=torch.long)),
             block=block,
         )
 

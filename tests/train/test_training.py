@@ -16,6 +16,7 @@ from toy_lm import VOCAB, toy_target, toy_texts
 from toy_training import LENGTH, asked, drafter_data
 
 import real.train.loop
+from real.draft import TrainingBatch
 from real.draft.losses import next_token_loss
 from real.drafters import BUILTIN, trainable
 from real.model.decoder import Decoder, DecoderConfig, initialize
@@ -190,9 +191,8 @@ def test_loaded_parameters_count_used_target_modules():
 
     def held(name, soft):
         part = new_head(asked(name, HERE), target)
-        return loaded_parameters(
-            part, target, lambda: recipe_of(name).loss(part, target, token, soft, torch.Generator())
-        ), part
+        given = part, target, TrainingBatch(token), soft, torch.Generator()
+        return loaded_parameters(part, target, lambda: recipe_of(name).loss(*given)), part
 
     count, part = held("model", False)
     assert count == size(part)
