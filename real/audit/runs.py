@@ -161,7 +161,7 @@ def emitted_sequences(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Em
     """The sequences, with their rounds, of runs on all prompts of a trace."""
     return tuple(
         EmittedSequence(
-            prompt,
+            tuple(prompt),
             result.token.tolist(),
             address,
             tuple(zip(*(getattr(result, name).tolist() for name in ROUND), strict=True)),
@@ -172,15 +172,17 @@ def emitted_sequences(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Em
 
 def recorded_run(trace: Trace) -> EmittedRun:
     """A recording as a run without rounds; RunError for a synthetic one."""
-    meta, rows = trace.meta, trace.offset
+    meta = trace.meta
     header = RunHeader(
         rule=meta.rule, temperature=meta.temperature or 1.0, top_k=getattr(meta, "top_k", 0),
         top_p=getattr(meta, "top_p", 1.0), seed=meta.seed, dtype=meta.dtype, device=meta.device,
         target=meta.target, drafter=meta.drafter, end_tokens=meta.end_tokens
     )  # fmt: skip
     sequences = (
-        EmittedSequence(prompt, trace.token[rows[s] : rows[s + 1]].tolist(), int(trace.sequence[s]))
-        for s, prompt in enumerate(prompts_of(trace))
+        EmittedSequence(tuple(prompt), trace.token[start:stop].tolist(), address)
+        for prompt, start, stop, address in zip(
+            prompts_of(trace), trace.offset, trace.offset[1:], trace.sequence.tolist()
+        )
     )
     return EmittedRun(header, tuple(sequences))
 

@@ -68,8 +68,8 @@ def write_batch(
     draws = u = torch.zeros(0)
     if rule.sampled:
         addresses = np.array([address for _, address in requests.values()])
-        rows = uniform_rows(rule.seed, addresses, settings.budget, RESIDUAL)
-        draws = torch.from_numpy(rows).to(device)
+        drawn = uniform_rows(rule.seed, addresses, settings.budget, RESIDUAL)
+        draws = torch.from_numpy(drawn).to(device)
     place = {i: n for n, i in enumerate(requests)}  # its row of the draws
     active: list[int] = []
     tokens: dict[int, list[int]] = {i: [] for i in order}
