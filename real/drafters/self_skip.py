@@ -12,7 +12,7 @@ from real.draft import Drafter, DrafterKind, Pick, Step
 from real.draft.kind import Proposal
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder, KVCache
-from real.model.draft_head import settings_of
+from real.model.draft_head import stored_settings
 from real.model.passes import BranchCache, TargetPass, branches
 from simspec.output.files import reraised
 
@@ -106,7 +106,7 @@ class SelfSkipDrafter(Drafter):
 
         WeightsError where it is missing, damaged or for another target.
         """
-        settings = settings_of(folder, "self_skip", made_for)
+        settings, _ = stored_settings(Path(folder), "self_skip", made_for)
         what = f"{Path(folder) / 'self_skip.json'} has settings that this target cannot have"
         with reraised(WeightsError, what):
             return cls(target, SkipConfig(**settings))

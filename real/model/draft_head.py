@@ -217,13 +217,13 @@ def block_count(value: object, source: str) -> int:
     return value
 
 
-def settings_of(folder: str | Path, name: str, made_for: Mapping[str, str]) -> dict:
-    """The settings in <name>.json; WeightsError if missing, damaged or for another target."""
-    return _stored(Path(folder), name, made_for)[0]
+def stored_settings(
+    folder: Path, name: str, made_for: Mapping[str, str]
+) -> tuple[dict, int | None]:
+    """The settings in <name>.json, and the size of its draft vocabulary.
 
-
-def _stored(folder: Path, name: str, made_for: Mapping[str, str]) -> tuple[dict, int | None]:
-    """The settings in <name>.json, and the size of its draft vocabulary."""
+    WeightsError if missing, damaged or for another target.
+    """
     with reraised(WeightsError, f"{folder} holds no drafter {name!r} ({name}.json)"):
         stored = parse_json((folder / f"{name}.json").read_text(encoding="utf-8"))
         settings, target = dict(stored["settings"]), dict(stored["target"])
@@ -261,7 +261,7 @@ def load_draft_head(
     not finite.
     """
     folder = Path(folder)
-    settings, draft_vocab = _stored(folder, name, made_for)
+    settings, draft_vocab = stored_settings(folder, name, made_for)
     head = made(make, target, settings, f"{folder / name}.json")
     state = read_state(folder / f"{name}.safetensors")
     if draft_vocab is not None:

@@ -135,15 +135,11 @@ def compare(a: AcceptedLengths, b: AcceptedLengths) -> dict:
 def _interval(statistic, value: float, *columns: np.ndarray) -> dict:
     """95% over sequences that are long enough; without bounds for fewer than `MIN_PROMPTS`."""
     rows = [c[columns[1] > 0] for c in columns]
-    if len(rows[0]) < MIN_PROMPTS:
-        return {"value": round(value, 4), "low": None, "high": None, "texts": len(rows[0])}
-    interval = statistic(*rows)
-    return {
-        "value": round(value, 4),
-        "low": round(interval.low, 4),
-        "high": round(interval.high, 4),
-        "texts": interval.prompts,
-    }
+    found = {"value": round(value, 4), "low": None, "high": None, "texts": len(rows[0])}
+    if len(rows[0]) >= MIN_PROMPTS:
+        interval = statistic(*rows)
+        found |= {"low": round(interval.low, 4), "high": round(interval.high, 4)}
+    return found
 
 
 MAX_TOKENS = 50_000_000
