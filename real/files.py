@@ -79,18 +79,15 @@ def check_same_settings(stored: dict, requested: dict, folder: Path) -> None:
     """ValueError naming the first setting that differs from the stored ones."""
     flat = [
         {
-            (key, name): value
-            for key in settings
-            for name, value in (
-                settings[key].items() if isinstance(settings[key], dict) else [("", settings[key])]
-            )
+            f"{key} {name}".strip(): value
+            for key, held in settings.items()
+            for name, value in (held if isinstance(held, dict) else {"": held}).items()
         }
         for settings in (stored, requested)
     ]
-    for key in flat[0] | flat[1]:
-        was, now = (settings.get(key) for settings in flat)
+    for name in flat[0] | flat[1]:
+        was, now = (settings.get(name) for settings in flat)
         if was != now:
-            name = f"{key[0]} {key[1]}".strip()
             raise ValueError(
                 f"{folder} was made with {name:.60} {was!r:.60}, now {now!r:.60} is asked for; "
                 "choose another --name, or delete it"

@@ -61,4 +61,4 @@ def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> Non
 def engines_of(target: Target, drafter: Drafter) -> dict[str, str]:
     """The engine that each really runs on; "eager" for a drafter whose passes cannot be
     captured."""
-    return {"target": target.passes.name, "drafter": drafter.engine}
+    return {"target": target.passes.name, "drafter": drafter.passes.name}

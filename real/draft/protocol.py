@@ -84,11 +84,6 @@ class Drafter:
     passes: EagerPasses = EAGER  # how its own passes run
 
     @property
-    def engine(self) -> str:
-        """The engine that its passes run on: eager, fast or strict."""
-        return self.passes.name
-
-    @property
     def grows(self) -> bool:
         """Whether it can draft trees."""
         return type(self).grow is not Drafter.grow

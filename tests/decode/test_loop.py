@@ -197,7 +197,7 @@ def test_results_report_the_engine_of_each_model(drafter_name, engine):
     target, drafter = pair_on(make_passes(engine, 4, 40), drafter_name)
     captured = drafter_name not in NOT_CAPTURED
     expected = engine if captured else "eager"
-    assert drafter.engine == expected
+    assert drafter.passes.name == expected
     assert engines_of(target, drafter) == {"target": engine, "drafter": expected}
 
 
