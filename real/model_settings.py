@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from real.files import TINY, check_embedded_models
-from simspec import CostModel, Trace, load_trace, policies
-from simspec.output.terminal import print_note
-from simspec.policy_kind import DeferredPolicy
+from simspec import CostModel, Trace, load_trace
 from simspec.settings import Settings, option
 from simspec.trace.recordings import costs_of, locate
 
@@ -179,19 +177,8 @@ def open_recording(name: str, prompts: int = 0) -> tuple[Path, Trace]:
     return path, trace.select(evenly_spaced(trace.sequences, prompts)) if prompts else trace
 
 
-def policy_cost_of(path: Path, cost: Path | None, K: int, chosen: Sequence[str] = ()) -> CostModel:
-    """Costs that policies observe: of `cost`, else next to the recording, else a ratio of 0.1.
-
-    That ratio is said on stderr where one of the `chosen` policies plans by costs.
-    """
+def policy_cost_of(path: Path, cost: Path | None, K: int) -> CostModel:
+    """Costs that policies observe: of `cost`, else next to the recording, else a ratio of 0.1."""
     costs = costs_of({"": path}, None if cost is None else str(cost))[""]
     costs = 0.1 if costs is None else costs
-    if isinstance(costs, CostModel):
-        return costs
-    planning = [text for text in chosen if isinstance(policies.parse(text), DeferredPolicy)]
-    if planning:
-        print_note(
-            f"{path} has no costs next to it: {planning[0]} plans with {costs:g} plain steps a "
-            "draft token; --cost names measured ones"
-        )
-    return CostModel.from_ratio(costs, K)
+    return costs if isinstance(costs, CostModel) else CostModel.from_ratio(costs, K)

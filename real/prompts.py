@@ -72,11 +72,10 @@ class ChatTemplate:
     name: str  # OWN, or the name of a file
     text: str  # the template
     tokenizer: Any  # transformers' tokenizer: it has the special tokens that templates name
-    system: str = ""  # the system prompt; "": none
 
     def render(self, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
         """The conversation up to its next answer; PromptError where the template refuses it."""
-        chat = messages(turns, answers, self.system)
+        chat = messages(turns, answers)
         try:
             return self.tokenizer.apply_chat_template(
                 chat, chat_template=self.text, tokenize=False, add_generation_prompt=True
@@ -84,21 +83,18 @@ class ChatTemplate:
         except Exception as error:  # a template may raise anything
             raise PromptError(
                 f"chat template {self.name!r} cannot render {len(chat)} messages: "
-                f"{one_note(error)[:200]}; "
-                "try it without --system, or use --chat-template none (advise: --raw)"
+                f"{one_note(error)[:200]}; use --chat-template none (advise: --raw)"
             ) from error
 
     def metadata(self) -> dict[str, str]:
-        """Name, SHA-256 and system prompt, for the metadata of a recording."""
+        """Name, SHA-256 and an empty system prompt, for the metadata of a recording."""
         digest = hashlib.sha256(self.text.encode()).hexdigest()
-        return {"template": self.name, "sha256": digest, "system": self.system}
+        return {"template": self.name, "sha256": digest, "system": ""}
 
 
-def messages(
-    turns: Sequence[str], answers: Sequence[str] = (), system: str = ""
-) -> list[dict[str, str]]:
-    """Messages of roles system (where there is one), user and assistant, in turns."""
-    chat = [{"role": "system", "content": system}] if system else []
+def messages(turns: Sequence[str], answers: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Messages of the roles user and assistant, in turns."""
+    chat: list[dict[str, str]] = []
     for i, turn in enumerate(turns):
         chat.append({"role": "user", "content": turn})
         if i < len(answers):
@@ -107,30 +103,24 @@ def messages(
 
 
 def load_chat_template(
-    path: str | Path, choice: str = "auto", system: str = "", stored: str = ""
+    path: str | Path, choice: str = "auto", stored: str = ""
 ) -> ChatTemplate | None:
     """The template of a checkpoint's tokenizer ("auto"), that of a file, or None ("none").
 
     "auto" gives the one that the model's file stores for a tokenizer without a template, or None.
-    PromptError for a file that is no template, and for a system prompt without a template.
+    PromptError for a file that is no template.
     """
-    template = None
-    if choice == "auto":
-        template = _own_template(path, system)
-        if template is None and stored:
-            template = ChatTemplate(OWN, stored, _tokenizer(path), system)
-    elif choice != "none":
-        text = _read(Path(choice))
-        template = ChatTemplate(Path(choice).name, text, _tokenizer(path), system)
-    if system and template is None:
-        raise PromptError(
-            f"a system prompt needs a chat template, and {path} has none here; "
-            "give one by --chat-template FILE, or leave --system out"
-        )
+    if choice == "none":
+        return None
+    if choice != "auto":
+        return ChatTemplate(Path(choice).name, _read(Path(choice)), _tokenizer(path))
+    template = _own_template(path)
+    if template is None and stored:
+        return ChatTemplate(OWN, stored, _tokenizer(path))
     return template
 
 
-def _own_template(path: str | Path, system: str) -> ChatTemplate | None:
+def _own_template(path: str | Path) -> ChatTemplate | None:
     files = ("tokenizer_config.json", "chat_template.jinja")
     folder = Path(path)
     if folder.is_dir() and not any((folder / file).exists() for file in files):
@@ -140,7 +130,7 @@ def _own_template(path: str | Path, system: str) -> ChatTemplate | None:
         return None
     what, remedy = "has several chat templates and no default", "give one by --chat-template FILE"
     with reraised(PromptError, f"{path} {what}", remedy):
-        return ChatTemplate(OWN, tokenizer.get_chat_template(), tokenizer, system)
+        return ChatTemplate(OWN, tokenizer.get_chat_template(), tokenizer)
 
 
 def _tokenizer(path: str | Path) -> Any:
@@ -253,9 +243,6 @@ class PromptOrigin:
     left_out: LeftOut | None = None  # prompts that were read and left out; None: not known
     # `ChatTemplate.metadata`; {}: no template
     chat: Mapping[str, str] = field(default_factory=dict)
-
-
-UNKNOWN_ORIGIN = PromptOrigin()
 
 
 EXPECTED = 'expected JSON lines in UTF-8, such as {"id": "1", "task": "chat", "text": "..."}'

@@ -16,10 +16,6 @@ CHAT = (
     "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}<|end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('no system prompt here') }}"
-    "{% endif %}" + CHAT
-)
 
 
 def chat_tokenizer(begin: bool = True) -> Tokenizer:

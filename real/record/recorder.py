@@ -27,7 +27,7 @@ from real.model.target import Target
 from real.pair import Pair
 from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
-from real.prompts import UNKNOWN_ORIGIN, Prompt, PromptOrigin, prompts_of
+from real.prompts import Prompt, PromptOrigin, prompts_of
 from real.record.rows import (
     IdleTarget,
     RecordedRows,
@@ -421,18 +421,12 @@ def make_recording(
 
 
 def record_to(
-    out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settings,
-    progress: Progress = quiet, sequence_cache: Path | None = None,
-    origin: PromptOrigin = UNKNOWN_ORIGIN, processes: Processes = ALONE
-) -> dict:  # fmt: skip
-    """Records a trace with its data card next to it (`<out>.json`), and returns the card.
-
-    sequence_cache: a file that keeps the target's sequences for further recordings. `origin` is
-    stated in the metadata and the card.
-    """
-    files = RecordingFiles(out, sequence_cache=sequence_cache)
-    recording = make_recording(pair, settings, prompts, files, origin)
-    (trace,) = record_all([recording], prompts, progress, processes)
+    out: Path, pair: Pair, prompts: Sequence[Prompt], settings: Settings, progress: Progress = quiet
+) -> dict:
+    """Records a trace with its data card next to it (`<out>.json`), and returns the card."""
+    origin = PromptOrigin()
+    recording = make_recording(pair, settings, prompts, RecordingFiles(out), origin)
+    (trace,) = record_all([recording], prompts, progress)
     return write_card(out, trace, origin, len(prompts))
 
 

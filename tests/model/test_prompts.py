@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from chat_models import BEGIN, CHAT, NO_SYSTEM, TURN, save_chat_model, write_rows
+from chat_models import BEGIN, CHAT, TURN, save_chat_model, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shell import command, said_within
@@ -175,14 +175,13 @@ def theirs(reference, chat):
     )
 
 
-def test_tokens_are_those_of_transformers(folder, form, reference):
+def test_tokens_are_those_of_transformers(form, reference):
     @CHATS
-    @given(st.lists(WORDS, min_size=1, max_size=3), st.lists(WORDS, min_size=2, max_size=2), WORDS)
-    def check(turns, answers, system):
+    @given(st.lists(WORDS, min_size=1, max_size=3), st.lists(WORDS, min_size=2, max_size=2))
+    def check(turns, answers):
         answers = answers[: len(turns) - 1]
-        asked = PromptFormat(form.tokenizer, load_chat_template(folder, "auto", system))
-        expected = theirs(reference, messages(turns, answers, system))
-        assert asked.turns("task", turns, answers) == expected
+        expected = theirs(reference, messages(turns, answers))
+        assert form.turns("task", turns, answers) == expected
 
     check()
 
@@ -211,17 +210,15 @@ def test_a_checkpoint_without_template_has_none(tmp_path):
     save_chat_model(tmp_path, template=None)
     assert load_chat_template(tmp_path) is None
     assert load_chat_template(TINY / "target") is None
-    with pytest.raises(PromptError, match="a system prompt needs a chat template"):
-        load_chat_template(tmp_path, "auto", "be brief")
 
 
 def test_a_given_file_replaces_the_tokenizers_template(folder, tmp_path):
     file = tmp_path / "short.jinja"
     file.write_text("{{ messages[-1].content }}:")
-    template = load_chat_template(folder, str(file), "unseen")
+    template = load_chat_template(folder, str(file))
     assert template.render(["a", "b"], ["c"]) == "b:"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    expected = {"template": "short.jinja", "sha256": digest, "system": "unseen"}
+    expected = {"template": "short.jinja", "sha256": digest, "system": ""}
     assert template.metadata() == expected
 
 
@@ -232,7 +229,6 @@ def test_a_given_file_replaces_the_tokenizers_template(folder, tmp_path):
         (b" \n", "is empty"),
         (b"\xff", "cannot be read as a chat template"),
         (b"x" * (1 << 21), "is over 1,048,576 bytes"),
-        (NO_SYSTEM.encode(), "no system prompt here"),
         (b"{% for m in", "cannot render"),
         (b"{{ messages[9].content }}", "cannot render"),
         (b"{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot render"),  # sandboxed
@@ -243,7 +239,7 @@ def test_a_file_that_is_no_template_is_refused_in_one_line(folder, tmp_path, con
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(PromptError, match=words) as caught:
-        load_chat_template(folder, str(file), "be brief").render(["what?"])
+        load_chat_template(folder, str(file)).render(["what?"])
     assert "\n" not in str(caught.value)
 
 
