@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from toy_lm import toy_prompts, toy_target, toy_texts
 
+from real.draft import TrainingBatch
 from real.model.target import Target
 from real.record import Settings
 from real.record.sequences import target_sequence
@@ -37,8 +38,7 @@ def continuations(count=3, length=14):
 def sequences_of(pairs):
     """Prompts with their new tokens, as a shard holds them."""
     rows = [np.concatenate([prompt, new]).astype(np.int32) for prompt, new in pairs]
-    offset = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
-    return Sequences(np.concatenate(rows), offset, np.array([len(p) for p, _ in pairs]))
+    return Sequences.of(rows, [len(p) for p, _ in pairs])
 
 
 class Windows:
@@ -53,7 +53,7 @@ class Windows:
         return self.rows[draw.integers(0, len(self.rows), schedule.rows), : schedule.length + 1]
 
     def batches(self, schedule, reads=()):
-        return lambda step: torch.from_numpy(self.drawn(schedule, step))
+        return lambda step: TrainingBatch(torch.from_numpy(self.drawn(schedule, step)))
 
     def seen(self, schedule, steps):
         windows = [self.drawn(schedule, step) for step in range(steps)]
