@@ -182,6 +182,7 @@ class SortedDrafter(Drafter):
         self.committed = list(prompt)
         self.draft: list[int] = []
         self.parent: list[int] = []
+        self.taken: list[int] = []
         self.rows = [0] * len(self.cascade.exits)
         empty = lm.embed.weight[:0].detach()
         self.waiting = [empty] * len(self.rows)
@@ -198,6 +199,7 @@ class SortedDrafter(Drafter):
             logits = self.decoder.logits(hidden)
             if self.cascade.leaves(exit, logits):
                 break
+        self.taken.append(exit)
         self.draft.append(self.pick(logits, slot, hidden))
         return Step(self.draft[-1], slot, logits, hidden)
 
@@ -216,7 +218,7 @@ class SortedDrafter(Drafter):
 
     def rollback(self, accepted: int) -> None:
         self._truncate(len(self.committed) + accepted)
-        self.draft, self.parent = [], []
+        self.draft, self.parent, self.taken = [], [], []
 
     def catch_up(self, tokens: list[int], output, path) -> None:
         self.committed += tokens
