@@ -1,6 +1,7 @@
 """Prompt lookup: proposes what followed the same n-gram earlier in the sequence."""
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -18,13 +19,17 @@ class PromptLookupDrafter(CopyingDrafter):
     | match | the "first" occurrence, or the "last" one before the suffix itself |
 
     Offers end with the sequence; occurrences may overlap the suffix. transformers 5 searches
-    "first" with lengths 1 to 2 by default, vLLM "first" with 5. ValueError for other settings than
-    those of `NgramRule`.
+    "first" with lengths 1 to 2 by default, vLLM "first" with 5. ValueError for other settings, and
+    lengths that no `NgramRule` has.
     """
 
     name = "prompt_lookup"
 
-    def __init__(self, ngram_max: int = 3, ngram_min: int = 1, match: str = "first"):
+    def __init__(
+        self, ngram_max: int = 3, ngram_min: int = 1, match: Literal["first", "last"] = "first"
+    ):
+        if match not in ("first", "last"):
+            raise ValueError(f"match is {match!r}; expected 'first' or 'last'")
         self.settings = {"ngram_max": ngram_max, "ngram_min": ngram_min, "match": match}
         self.rule = replace(RULES[self.name], least=ngram_min, most=ngram_max, match=match)
 
