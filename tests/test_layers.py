@@ -139,10 +139,7 @@ def test_control_broken_contract_is_detected(planted, module, line, expected):
 @pytest.mark.parametrize(
     "package, names",
     [
-        (
-            "real.record",
-            {"record", "record_all", "Recording", "RecordingFiles", "Settings", "RecordError"},
-        ),
+        ("real.record", {"record_all", "Recording", "RecordingFiles", "Settings", "RecordError"}),
         ("real.audit", {"audit"}),
         ("real.decode", {"decode", "DecodeResult", "Round", "Plan"}),
         ("real.measure", {"MeasureSettings", "max_new_tokens"}),

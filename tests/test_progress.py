@@ -13,7 +13,7 @@ JOBS = (
     "record.recorder.record_to",
     "audit.forced_decoding.decode_forced_sampled", "rerun.run_sampled",
     "rerun.run_on", "measure.price.measure", "measure.price.measure_several",
-    "rerun.rerun", "record.recorder.record",
+    "rerun.rerun", "record.recorder.record_all",
     "train.train.train_drafter", "train.skip_search.find",
     "train.train.train_weights", "train.loop.fit",
 )  # fmt: skip

@@ -10,17 +10,13 @@ from toy_lm import toy_target
 
 from real.draft import TrainingBatch
 from real.draft.losses import multi_head_loss, read_target
+from real.drafters import hydra, medusa
 from real.drafters.hydra import HydraDrafter, HydraHeads
-from real.drafters.hydra import published as published_hydra
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
-from real.drafters.medusa import published as published_medusa
 from real.model.target import Target
 
 MADE_FOR = {"weights": "a" * 64, "config": "c" * 64, "tokenizer": "t" * 64}
-KINDS = {
-    "medusa": (MedusaHeads, MedusaDrafter, multi_head_loss),
-    "hydra": (HydraHeads, HydraDrafter, multi_head_loss),
-}
+KINDS = {"medusa": (MedusaHeads, MedusaDrafter), "hydra": (HydraHeads, HydraDrafter)}
 ROWS = 24
 
 
@@ -70,7 +66,7 @@ def taught(part, target, prompt, text, shift=0):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("blocks, own_head", [(1, False), (2, True)])
 def test_teacher_forcing_equals_drafting(kind, blocks, own_head):
-    make, drafter, _ = KINDS[kind]
+    make, drafter = KINDS[kind]
     target, prompt = toy_target(), [5, 9, 11, 4]
     part = shaken(make, target, blocks=blocks, own_head=own_head)
     text = torch.randint(4, 24, (ROWS,), generator=torch.Generator().manual_seed(1)).tolist()
@@ -91,7 +87,7 @@ def test_teacher_forcing_equals_drafting(kind, blocks, own_head):
 @pytest.mark.parametrize("kind", KINDS)
 def test_heads_read_the_drafts_before_them(kind):
     """Draft j changes only later heads in Hydra, and none in Medusa; only Hydra reads x_t."""
-    make, drafter, _ = KINDS[kind]
+    make, drafter = KINDS[kind]
     target, prompt = toy_target(), [5, 9, 11, 4]
     shaken_drafter = drafter(target, shaken(make, target))
 
@@ -156,24 +152,24 @@ def hydra_state(part):
 FORMS = {
     "medusa": (
         MedusaHeads, {"own_head": True}, medusa_state,
-        {"medusa_num_heads": 2, "medusa_num_layers": 1}, published_medusa
+        {"medusa_num_heads": 2, "medusa_num_layers": 1}, medusa
     ),
     "hydra": (
         HydraHeads, {"own_head": True, "residual": True}, hydra_state,
-        {"hydra_num_heads": 4, "hydra_num_layers": 1}, published_hydra
+        {"hydra_num_heads": 4, "hydra_num_layers": 1}, hydra
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", FORMS)
 def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
-    make, settings, rename, config, published = FORMS[kind]
+    make, settings, rename, config, module = FORMS[kind]
     target = toy_target()
     part = shaken(make, target, **settings)
     state = rename(part)
     (tmp_path / "config.json").write_text(json.dumps(config))
     save_file(state, tmp_path / f"{kind}_lm_head.safetensors")
-    drafter = KINDS[kind][1].load(tmp_path, target, MADE_FOR)
+    drafter = module.KIND.load(tmp_path, target, MADE_FOR)
     assert all(torch.equal(v, drafter.head.state_dict()[k]) for k, v in part.state_dict().items())
     assert drafter.head.settings == part.settings
 
@@ -181,27 +177,30 @@ def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
     save_file(
         {k: v for k, v in state.items() if k != odd}, tmp_path / f"{kind}_lm_head.safetensors"
     )
-    refused("lacks the tensor", published, tmp_path, target)
+    refused("lacks the tensor", module.published, tmp_path, target)
     save_file(state | {odd: torch.ones(3)}, tmp_path / f"{kind}_lm_head.safetensors")
-    refused(r"is \[3\]", published, tmp_path, target)
+    refused(r"is \[3\]", module.published, tmp_path, target)
     save_file(state | {"surplus": torch.ones(3)}, tmp_path / f"{kind}_lm_head.safetensors")
-    refused("surplus", published, tmp_path, target)
+    refused("surplus", module.published, tmp_path, target)
     (tmp_path / f"{kind}_lm_head.safetensors").unlink()
     (tmp_path / f"{kind}_lm_head.pt").write_bytes(b"never opened")
-    refused("is a pickle", published, tmp_path, target)
+    refused("is a pickle", module.published, tmp_path, target)
     (tmp_path / "config.json").write_text("{")
-    refused("config.json", published, tmp_path, target)
+    refused("config.json", module.published, tmp_path, target)
 
 
 @pytest.mark.parametrize("text", ["Infinity", "1e400", "NaN", "-1", "1.5", "9" * 30, '"2"', "null"])
 @pytest.mark.parametrize("kind", FORMS)
 def test_published_heads_of_absurd_numbers_of_blocks_are_refused(kind, text, tmp_path):
-    *_, config, published = FORMS[kind]
+    *_, config, module = FORMS[kind]
     config = dict.fromkeys(config, 0)
     text = json.dumps(config | {f"{kind}_num_layers": None}).replace("null", text)
     (tmp_path / "config.json").write_text(text)
     refused(
-        "as the number of blocks, expected an integer of 0 to", published, tmp_path, toy_target()
+        "as the number of blocks, expected an integer of 0 to",
+        module.published,
+        tmp_path,
+        toy_target(),
     )
 
 
@@ -209,4 +208,4 @@ def test_hydra_plus_plus_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(
         json.dumps({"hydra_num_layers": 1, "hydra_head_arch": "prefix-mlp"})
     )
-    refused("prefix-mlp", published_hydra, tmp_path, toy_target())
+    refused("prefix-mlp", hydra.published, tmp_path, toy_target())
