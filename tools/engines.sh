@@ -10,6 +10,7 @@
 #   BATCHED              recording whose export is the schedule of draft lengths by requests in a pass
 #   PRICED FEW SOME MANY prompts of costs; of runs with a draft model, with policies and exact ones, and of fast ones
 #   BUDGET ROWS          new tokens of the recording and of runs for texts; folder of rows that are not finished
+#   DTYPE SEEING         of vLLM's weights; policies of a draft model that simspec's proposer runs
 set -euo pipefail
 BIN=$1 MODELS=$2 OUT=$3 ROWS=${ROWS:-out/engines}
 shift 3
@@ -22,10 +23,11 @@ LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
 BLIND="-k 0 -k 8 --cost $OUT/vllm-ngram.cost.json" # policies that read no features
 for policy in beta_ts beta_ts:censored beta_ts:scope=stream cali_ts:side=sampling ema_tiers hf_heuristic fixed:3 \
   cost_ts exp3 goodput ucb; do BLIND+=" --policy $policy"; done
-SEEING="-k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence" # of a hosted draft model
+SEEING=${SEEING:--k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence}
 LEARNED="--policy beta_ts --policy cost_ts"
 # llama.cpp is exact with f32.gguf: its texts are the recording's
-VLLM="vllm --model $TARGET" VLLM_DRAFT="vllm --model $TARGET --drafter model:$DRAFT"
+VLLM="vllm --model $TARGET --dtype ${DTYPE:-float32}"
+VLLM_DRAFT="$VLLM --drafter model:$DRAFT"
 TRANSFORMERS="transformers --model $TARGET" TRANSFORMERS_DRAFT="transformers --model $TARGET --drafter model:$DRAFT"
 LLAMACPP="llamacpp --model $ROWS/f32.gguf" FAST="llamacpp --fast --model $GGUF --drafter ngram:1,1"
 SPEEDS="--recording $RECORDING --prompts $FEW --budget 24" TEXTS="--recording $RECORDING --part 1/1 --budget $BUDGET"
@@ -64,7 +66,7 @@ policies runs policies-ngram-8 $VLLM $TEXTS --prompts $SOME --budget 24 --concur
 policies runs policies-model-8 $VLLM_DRAFT $TEXTS --prompts $SOME --budget 24 --concurrent 8 $SEEING
 policy-speeds runs vllm-own $VLLM --prompts 36 --budget 32 -k 0 -k 5
 policy-speeds runs vllm-policies $VLLM --prompts 36 --budget 32 -k 0 -k 5 -k 8 $LEARNED --policy goodput --cost $OUT/vllm-ngram.cost.json
-policy-speeds runs vllm-hosted $VLLM_DRAFT $SPEEDS -k 1 $LEARNED $SEEING --cost $OUT/vllm-model.cost.json
+hosted runs vllm-hosted $VLLM_DRAFT $SPEEDS -k 1 $LEARNED $SEEING --cost $OUT/vllm-model.cost.json
 END
 }
 
