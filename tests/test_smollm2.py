@@ -44,12 +44,13 @@ def test_recordings_hold_one_set_of_texts(rule):
         np.testing.assert_array_equal(trace.prompt, first.prompt)
 
 
-def test_recordings_of_the_pair_hold_one_set_of_clean_texts():
-    traces = [load_trace(path) for path in sorted((ROOT / "traces/coder/greedy").glob("*.parquet"))]
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_recordings_of_the_pair_hold_one_set_of_clean_texts(rule):
+    traces = [load_trace(path) for path in sorted((ROOT / "traces/coder" / rule).glob("*.parquet"))]
     assert {trace.meta.drafter for trace in traces} == {"model", "prompt_lookup", "suffix"}
     prompts = (ROOT / "traces/coder/prompts.jsonl").read_text(encoding="utf-8").splitlines()
     for trace in traces:
-        assert Counter(trace.task) == dict.fromkeys(SETS, 22)
+        assert (trace.meta.rule, Counter(trace.task)) == (rule, dict.fromkeys(SETS, 22))
         assert [*trace.meta.ids] == [json.loads(line)["id"] for line in prompts]
         np.testing.assert_array_equal(trace.token, traces[0].token)
         texts = np.split(trace.token, trace.offset[1:-1])

@@ -13,6 +13,7 @@ import typer
 from real.commands.engine import EngineOptions, Name, adapter_of, run_requests
 from real.commands.options import MOST_TOKENS, show_progress
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS
+from simspec.engines.step_log import is_step_log
 from simspec.settings import Settings, command, option
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Advise(Settings):
         Path | None,
         option(
             'In place of model and prompts: JSON lines {"prompt", "output"} in token ids, or in '
-            "text with --tokenizer, of greedy decoding. n-grams are replayed, nothing runs."
+            "text with --tokenizer, of greedy decoding. n-grams are replayed, nothing runs. Or the "
+            "steps of a vLLM server that was started with SIMSPEC_STEPS=FILE."
         ),
     ] = None
     cost: Annotated[Path | None, option("Costs for --log: `simspec engine measure`.")] = None
@@ -93,7 +95,13 @@ class Advise(Settings):
             raise ValueError(
                 "--cost is for --log; with a model the engine is measured: leave it out"
             )
-        if self.log is not None and (any(given) or self.cost is None):
+        if self.log is not None and is_step_log(self.log):
+            if any(given) or self.cost is not None:
+                raise ValueError(
+                    f"{self.log} holds a server's steps, which price themselves: leave --cost, "
+                    "--model and --prompts out"
+                )
+        elif self.log is not None and (any(given) or self.cost is None):
             raise ValueError(
                 "--log needs --cost, and no --model or --prompts: nothing runs, the log's texts "
                 "are replayed"
@@ -119,6 +127,9 @@ def advise(settings: Advise) -> None:
     --prompts prompts.jsonl --out advice
 
     From a log: simspec advise vllm --log served.jsonl --cost vllm.cost.json --out advice
+
+    From a running server's steps: SIMSPEC_STEPS=steps.jsonl vllm serve ..., then
+    simspec advise vllm --log steps.jsonl --out advice
     """
     import real.engines
     from real.engines import advise as steps
@@ -130,6 +141,8 @@ def advise(settings: Advise) -> None:
     from simspec.output.terminal import print_note
 
     given, log, model, out = settings.options, settings.log, settings.model, settings.out
+    if log is not None and is_step_log(log):
+        _tell_steps(log, out, given.as_json)
     batches, depth, budget = tuple(sorted({*settings.batch})), settings.depth, settings.budget
     adapter, name = adapter_of(settings.engine), settings.engine
     if model is not None:
@@ -245,6 +258,23 @@ def _tell(found: Any, candidates: Any, as_json: bool) -> NoReturn:
         told += "" if by_policy is None else f", {by_policy}"
         print_text(f"wrote {plan.folder / 'report.html'}; {told}")
     raise typer.Exit(1 if found.confirmed is False else 0)
+
+
+def _tell_steps(log: Path, out: Path, as_json: bool) -> NoReturn:
+    """Prints what a server's steps say, writes it to advice.json, and ends the command."""
+    from real.engines.advise import working_in
+    from simspec.engines.steps import advice
+    from simspec.output.files import write_json
+    from simspec.output.frames import frame_data, show
+    from simspec.output.terminal import print_text
+
+    table, sentences = advice(log)
+    with working_in(out):
+        write_json(out / "advice.json", frame_data(table) | {"advice": sentences})
+    show(table, as_json, advice=sentences)
+    for sentence in [] if as_json else sentences:
+        print_text(sentence)
+    raise typer.Exit(1 if any("not settled" in sentence for sentence in sentences) else 0)
 
 
 def _draft_model(given: str) -> tuple[Any, Path]:
