@@ -1,0 +1,61 @@
+"""The pair that people run: its recordings, and the page of its figures."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from documents import ROOT
+
+import simspec
+from simspec import load_trace
+from simspec.cost.table import load_cost
+from simspec.trace.acceptance import repeated_ngrams
+
+FOLDER = ROOT / "traces" / "coder"
+SETS = "code", "functions", "math", "chat", "summary", "sql"
+
+
+@pytest.mark.parametrize("rule", ["greedy", "coupled"])
+def test_recordings_hold_one_set_of_clean_texts(rule):
+    traces = [load_trace(path) for path in sorted((FOLDER / rule).glob("*.parquet"))]
+    assert {trace.meta.drafter for trace in traces} == {"model", "prompt_lookup", "suffix"}
+    prompts = (FOLDER / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    for trace in traces:
+        assert (trace.meta.rule, Counter(trace.task)) == (rule, dict.fromkeys(SETS, 22))
+        assert [*trace.meta.ids] == [json.loads(line)["id"] for line in prompts]
+        np.testing.assert_array_equal(trace.token, traces[0].token)
+        texts = np.split(trace.token, trace.offset[1:-1])
+        assert max(repeated_ngrams([text]) for text in texts) < 0.5
+
+
+def of_task(trace, task):
+    kept = [s for s in range(trace.sequences) if task in ("all", trace.task[s])]
+    return trace.select(kept)
+
+
+def first_accepted(trace):
+    tried = trace.depth > 0
+    return (trace.run[tried] > 0).mean()
+
+
+@pytest.mark.docs
+def test_page_has_the_figures_of_the_recordings():
+    page = (ROOT / "docs" / "coder.md").read_text(encoding="utf-8")
+    rows = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    header, _, *rows = rows
+    assert [row[0] for row in rows] == ["all", *sorted(SETS)]
+    greedy, coupled = (
+        load_trace(FOLDER / rule / "model.parquet") for rule in ("greedy", "coupled")
+    )
+    cost = load_cost(FOLDER / "greedy" / "model.cost.json")
+    policies = [f"fixed:{k}" for k in range(9)] + ["entropy", "cost_ts", "beta_ts", "oracle"]
+    for task, a1, a1_coupled, best, *speedups in rows:
+        trace = of_task(greedy, task)
+        table = simspec.sweep(trace, policies, cost, replicates=3, progress=False)
+        found = table.groupby("policy", sort=False).speedup.mean().to_list()
+        expected = [max(found[:9]), *found[9:]]
+        assert found[int(best)] == max(found[:9])
+        shown = [first_accepted(trace), first_accepted(of_task(coupled, task)), *expected]
+        printed = [float(cell) for cell in (a1, a1_coupled, *speedups)]
+        assert np.abs(np.array(printed) - shown).max() <= 0.0051, (task, shown)
