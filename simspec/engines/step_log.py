@@ -73,33 +73,32 @@ class StepWriter:
 
     def _write(self) -> None:
         try:
-            file = self._opened()
-            while row := self.waiting.get():
-                if file.tell() >= self.half:
-                    file.close()
-                    os.replace(self.path, f"{self.path}.1")
-                    file = self._opened()
-                if self.dropped:
-                    row, self.dropped = {**row, "dropped": self.dropped}, 0
-                file.write(_line(row))
-            file.close()
+            while self._write_file():
+                os.replace(self.path, f"{self.path}.1")
         except OSError as error:
             logger.warning("no steps are written to %s any more: %s", self.path, error.strerror)
 
-    def _opened(self) -> FileIO:
+    def _write_file(self) -> bool:
+        """Writes rows until the file has half of the bytes: True; False where no more come."""
         # not buffered: a killed server loses the line that it writes
-        file = FileIO(self.path, "a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise OSError(0, f"another server writes it: give each its own {VARIABLE}") from None
-        if end := file.seek(0, os.SEEK_END):
-            file.seek(end - 1)
-            if file.read(1) != b"\n":  # a line that a kill cut short
-                file.write(b"\n")
-        file.write(_line(self.about))
-        return file
+        with FileIO(self.path, "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                told = f"another server writes it: give each its own {VARIABLE}"
+                raise OSError(0, told) from None
+            if end := file.seek(0, os.SEEK_END):
+                file.seek(end - 1)
+                if file.read(1) != b"\n":  # a line that a kill cut short
+                    file.write(b"\n")
+            file.write(_line(self.about))
+            while file.tell() < self.half:
+                if not (row := self.waiting.get()):
+                    return False
+                if self.dropped:
+                    row, self.dropped = {**row, "dropped": self.dropped}, 0
+                file.write(_line(row))
+        return True
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

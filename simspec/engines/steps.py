@@ -88,7 +88,8 @@ def read_steps(path: Path) -> Steps:
     """
     with reraised(ValueError, f"{path} cannot be read"):
         lines = read_at_most(path, LARGEST).split(b"\n")
-    about, rows, cut = None, [], 0
+    about, cut = None, 0
+    rows: list[tuple[int, int, float, list[int], list[int]]] = []
     before: Step | None = None
     for number, (line, is_last) in enumerate(_with_last(lines), 1):
         try:
@@ -118,8 +119,8 @@ def read_steps(path: Path) -> Steps:
     K = max((row[0] for row in rows), default=about.K)
     served, requests, seconds = (np.array([row[i] for row in rows]) for i in range(3))
     drafted, accepted = (
-        np.array([[*row[i], *[0] * (K - len(row[i]))] for row in rows], np.int64).reshape(-1, K)
-        for i in (3, 4)
+        np.array([[*counts, *[0] * (K - len(counts))] for counts in held], np.int64).reshape(-1, K)
+        for held in ([row[3] for row in rows], [row[4] for row in rows])
     )
     about = msgspec.structs.replace(about, K=K)
     return Steps(about, served, requests, seconds, drafted, accepted, notes)

@@ -13,7 +13,9 @@ from simspec.engines.step_log import BYTES_VARIABLE, MOST_BYTES, VARIABLE, StepW
 
 Base: Any = object
 with suppress(ImportError):  # read outside of vLLM
-    from vllm.v1.metrics.loggers import StatLoggerBase as Base
+    from vllm.v1.metrics import loggers
+
+    Base = loggers.StatLoggerBase
 
 
 class StepLogger(Base):  # type: ignore[misc]

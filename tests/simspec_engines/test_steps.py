@@ -1,7 +1,7 @@
 """Steps of a server: written under kills and faults, read with care, and priced by their fit."""
 
 import json
-import os
+import logging
 import sys
 import time
 from threading import Event
@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from shell import refused, simspec
 
-from simspec.cli import app
 from simspec.engines import step_log, vllm_plugin
 from simspec.engines.step_log import FORM, StepWriter, is_step_log
 from simspec.engines.steps import FEWEST_STEPS, advice, lengths_at_batches, read_steps
@@ -129,6 +128,16 @@ def test_a_log_without_a_start_and_an_empty_one_are_refused(tmp_path):
         lengths_at_batches(read_steps(write(tmp_path / "c", [])))
 
 
+@pytest.fixture
+def told():
+    """What is logged."""
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    step_log.logger.addHandler(handler)
+    yield lines
+    step_log.logger.removeHandler(handler)
+
+
 def until(ready):
     """Waits for another thread."""
     while not ready():
@@ -165,7 +174,7 @@ def test_a_file_is_turned_over_within_its_bytes(tmp_path):
     assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 4000 + 400
 
 
-def test_a_second_server_leaves_the_file_to_the_first(tmp_path, caplog):
+def test_a_second_server_leaves_the_file_to_the_first(tmp_path, told):
     path = tmp_path / "a.jsonl"
     first, second = StepWriter(path, ABOUT), None
     first.put(GOOD)
@@ -177,25 +186,25 @@ def test_a_second_server_leaves_the_file_to_the_first(tmp_path, caplog):
     first.put(GOOD)
     first.close()
     assert len(held(path)) == 3
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert "another server writes it: give each its own SIMSPEC_STEPS" in told
+    (line,) = told
+    assert "another server writes it: give each its own SIMSPEC_STEPS" in line
 
 
-@pytest.mark.parametrize(("path", "told"), [("/dev/full", "No space"), ("/nowhere/a", "No such")])
-def test_what_the_disk_refuses_is_told_once(path, told, caplog):
+@pytest.mark.parametrize(("path", "reason"), [("/dev/full", "No space"), ("/nowhere/a", "No such")])
+def test_what_the_disk_refuses_is_told_once(path, reason, told):
     writer = StepWriter(path, ABOUT)
     writer.thread.join()
     for _ in range(3):
         writer.put(GOOD)
     writer.close()
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert told in line
+    (line,) = told
+    assert reason in line
 
 
 def test_a_slow_disk_drops_steps_and_counts_them(tmp_path, monkeypatch):
     monkeypatch.setattr(step_log, "WAITING_ROWS", 2)
-    opened, ready = StepWriter._opened, Event()
-    monkeypatch.setattr(StepWriter, "_opened", lambda self: ready.wait() and opened(self))
+    write_file, ready = StepWriter._write_file, Event()
+    monkeypatch.setattr(StepWriter, "_write_file", lambda self: ready.wait() and write_file(self))
     writer = StepWriter(tmp_path / "a.jsonl", ABOUT)
     for i in range(5):
         writer.put(GOOD | {"t": float(i)})
@@ -218,7 +227,7 @@ CONFIG = SimpleNamespace(
 )
 
 
-def test_plugin_writes_where_the_variable_says_and_fails_no_server(tmp_path, monkeypatch, caplog):
+def test_plugin_writes_where_the_variable_says_and_fails_no_server(tmp_path, monkeypatch, told):
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(__version__="0.32.0"))
     monkeypatch.delenv(step_log.VARIABLE, raising=False)
     off = vllm_plugin.StepLogger(CONFIG)
@@ -234,7 +243,7 @@ def test_plugin_writes_where_the_variable_says_and_fails_no_server(tmp_path, mon
     assert on.writer is None
     monkeypatch.setenv(step_log.BYTES_VARIABLE, "many")
     assert vllm_plugin.StepLogger(CONFIG).writer is None
-    assert len(caplog.records) == 2
+    assert len(told) == 2
     until(lambda: (tmp_path / "a.jsonl.1").exists() and len(held(tmp_path / "a.jsonl.1")) == 2)
     start, row = held(tmp_path / "a.jsonl.1")
     assert start["K"], start["method"] == (2, "ngram")
@@ -248,12 +257,10 @@ def test_plugin_writes_where_the_variable_says_and_fails_no_server(tmp_path, mon
 
 def test_advise_reads_a_servers_steps(tmp_path):
     path = write(tmp_path / "steps.jsonl", rows_of(7))
-    call = ["advise", "vllm", "--log", str(path), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, call)
-    assert result.exit_code == 0, result.output
-    assert "1 request in flight: K = " in result.output
-    assert "4 requests in flight: K = " in result.output
+    call = ("advise", "vllm", "--log", path, "--out", tmp_path / "out")
+    printed, _ = simspec(*call, cwd=tmp_path)
+    assert "1 request in flight: K = " in printed
+    assert "4 requests in flight: K = " in printed
     saved = json.loads((tmp_path / "out" / "advice.json").read_text())
     assert len(saved["rows"]) == 8
-    refused = CliRunner().invoke(app, [*call, "--cost", os.devnull])
-    assert refused.exit_code == 2
+    refused(tmp_path, *call, "--cost", "a.json", words="a server's steps, which price themselves")
