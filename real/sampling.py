@@ -157,6 +157,9 @@ def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device)
     On a GPU the uniforms are equal bit for bit; logarithms may differ from the host's in the
     last place. ValueError outside the ranges of `rng.gumbel`.
     """
+    if torch.device(device).type == "cpu":  # in one call
+        positions = torch.arange(first, first + count).numpy()
+        return torch.from_numpy(rng.gumbel_rows(seed, sequence, positions, vocab))
     return gumbel_at(seed, [sequence] * count, range(first, first + count), vocab, device)
 
 

@@ -45,7 +45,7 @@ def is_step_log(path: Path) -> bool:
 
 
 class StepWriter:
-    """Writes rows of steps in a thread of its own; what the disk refuses is told once."""
+    """Writes rows of steps in a thread of its own; a failing disk is logged once."""
 
     def __init__(self, path: Path, about: Mapping[str, Any], most_bytes: int = MOST_BYTES) -> None:
         self.path, self.half = path, most_bytes // 2

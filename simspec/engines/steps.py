@@ -216,6 +216,11 @@ def lengths_at_batches(steps: Steps) -> list[LengthAtBatch]:
                     "slowed by other work, serve on"
                 )
             found.append(LengthAtBatch(size, k, a_pass, row))
+    if not found:
+        raise ValueError(
+            f"no number of requests was served in {MIN_PROMPTS} of {BLOCKS} stretches of the log, "
+            "which intervals need: serve on"
+        )
     return found
 
 

@@ -34,7 +34,7 @@ class StepLogger(Base):  # type: ignore[misc]
 
     def record(
         self, scheduler_stats: Any, iteration_stats: Any, *others: Any, **given: Any
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Takes the statistics of a step."""
         if self.writer is None or scheduler_stats is None or iteration_stats is None:
             return

@@ -13,7 +13,7 @@ from shell import refused, simspec
 
 from simspec.engines import step_log, vllm_plugin
 from simspec.engines.step_log import FORM, StepWriter, is_step_log
-from simspec.engines.steps import FEWEST_STEPS, advice, lengths_at_batches, read_steps
+from simspec.engines.steps import FEWEST_STEPS, Steps, advice, lengths_at_batches, read_steps
 
 ABOUT = {"vllm": "0.32.0", "model": "m", "method": "ngram", "K": 4}
 A, B, C = 0.02, 0.003, 0.001
@@ -68,6 +68,15 @@ def test_a_length_of_two_starts_is_priced_though_each_alone_is_not(tmp_path):
     for row in table.to_dict("records"):
         expected = truth(4, row["k"], 1)
         assert row["speedup"].value == pytest.approx(expected, rel=0.08)
+
+
+def test_a_batch_size_of_one_stretch_has_no_interval(tmp_path):
+    steps = read_steps(write(tmp_path / "a.jsonl", rows_of(4)))
+    kept = np.concatenate((np.full(300, 2), np.arange(10_000) % 100 + 3))
+    held = steps.served, kept, steps.seconds, steps.drafted, steps.accepted
+    rare = [np.resize(column, (len(kept), *column.shape[1:])) for column in held]
+    with pytest.raises(ValueError, match="of 64 stretches of the log"):
+        lengths_at_batches(Steps(steps.about, *rare))
 
 
 def test_impossible_speedups_are_refused(tmp_path):
@@ -246,7 +255,7 @@ def test_plugin_writes_where_the_variable_says_and_fails_no_server(tmp_path, mon
     assert len(told) == 2
     until(lambda: (tmp_path / "a.jsonl.1").exists() and len(held(tmp_path / "a.jsonl.1")) == 2)
     start, row = held(tmp_path / "a.jsonl.1")
-    assert start["K"], start["method"] == (2, "ngram")
+    assert (start["K"], start["method"]) == (2, "ngram")
     assert row.pop("t") > 0
     assert row == {
         "running": 2, "waiting": 1, "kv": 0.1235, "prompt": 0, "new": 4, "drafts": 2,
