@@ -296,6 +296,7 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
     import real.engines
     from real.engines.shapes import ShapePlan, contexts_of, measure_shape, read_steps, step_table
     from simspec.output.files import write_json
+    from simspec.output.terminal import print_note
 
     if settings.engine != "vllm":
         raise ValueError(f"{settings.engine} times no shape: give vllm, or a folder with weights")
@@ -309,7 +310,9 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
 
     def make(adapter: "Engine") -> Any:
         environment = real.engines.find_environment(adapter)
-        note_untested(adapter, environment)
+        if not adapter.was_tested(environment.version):  # without weights no text can be tried
+            tested = " up to ".join(adapter.tested)
+            print_note(f"{environment.package} {environment.version} was not tested: {tested} was")
         # a cell of a long context on a CPU says nothing for minutes
         return real.engines.Worker(adapter, environment, real.engines.Patience(1800.0, 1800.0))
 
@@ -466,18 +469,6 @@ def adapter_of(name: str) -> "Engine":
     return RELEASED[name]
 
 
-def note_untested(adapter: "Engine", environment: Any) -> None:
-    """A note on a version that simspec was not tested with."""
-    from simspec.output.terminal import print_note
-
-    if not adapter.was_tested(environment.version):
-        lowest, next_one = adapter.tested
-        print_note(
-            f"{environment.package} {environment.version} was not tested with simspec, which knows "
-            f"{lowest} up to {next_one}: compare its passes with the replay"
-        )
-
-
 def prompts_of(settings: Measure | Run, batch: int) -> "list[Request]":
     """The requests of these settings, in whole batches."""
     from real.engines.run import choose_prompts
@@ -501,16 +492,19 @@ def run_requests(
     """Runs the plan on these requests in the engine's environment, with a bar of progress."""
     import real.engines
     from real.engines.run import run_on_engine
+    from real.engines.trial import try_version
+    from simspec.output.terminal import print_note
 
     adapter = adapter_of(name)
     adapter.start(settings)
     environment = real.engines.find_environment(adapter)
-    note_untested(adapter, environment)
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     settings = replace(settings, longest=longest + 2 * max(plan.ks) + 2)
 
     def make() -> Any:
         return real.engines.Worker(adapter, environment)
 
+    if not adapter.was_tested(environment.version):
+        print_note(try_version(adapter, environment, settings, make))
     with show_progress() as progress:
         return run_on_engine(make, settings, requests, plan, out, force, progress, watch)

@@ -298,7 +298,8 @@ def find_environment(engine: Engine) -> Environment:
             f"{engine.name}: {python} has no package {' or '.join(engine.packages)}: {remedy}"
         )
     package, version = found
-    return Environment(python, package, version)
+    # without its local part, such as +cpu, which the engine itself may not state
+    return Environment(python, package, version.partition("+")[0])
 
 
 def _first_words(python: Path, arguments: Sequence[str]) -> bytes:

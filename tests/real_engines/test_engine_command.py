@@ -277,3 +277,22 @@ def test_list_names_every_engine(tmp_path, monkeypatch):
     rows = {row["engine"]: row for row in json.loads(out)["rows"]}
     assert "vllm" in rows
     assert "make engines" in rows["vllm"]["installed"]
+
+
+def test_an_untested_version_runs_after_a_trial(folder, monkeypatch):
+    from test_trial import Late, runner_of
+
+    untested = SimpleNamespace(version="0.33.0", python=folder / "bin/python", package="vllm")
+    monkeypatch.setattr(real.engines, "find_environment", lambda *_: untested)
+
+    def run(kind, **given):
+        made = runner_of("vllm", kind=kind)
+        made.world |= FakeRunner(prompts(24)).world
+        monkeypatch.setattr(real.engines, "Worker", lambda *_: made)
+        return simspec(*RUN, "--out", "r.jsonl", cwd=folder, **given)[1]
+
+    assert "vllm 0.33.0 was not tested" in run(Late, code=2)
+    assert not (folder / "r.jsonl").exists()
+    untested.version = "0.34.0"
+    assert "passes of a trial equal the replay" in run(FakeRunner)
+    assert (folder / "r.jsonl").exists()
