@@ -78,16 +78,16 @@ class ModelSettings(Settings):
         return self._load(drafter, make_passes(self.engine, rows, capacity))
 
     def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list["Pair"]:
-        """`load` of several drafters on one copy of the target; ValueError with `weights`."""
+        """`load` of several drafters on one copy of the target; `weights` are of one drafter."""
         from real.decode.engine import make_passes
         from real.pair import load_pairs
 
-        if self.weights is not None:
+        if self.weights is not None and len(drafters) > 1:
             raise ValueError(
                 f"--weights {self.weights} names one drafter's folder, "
                 f"{len(drafters)} drafters are given: use --models"
             )
-        folders = {name: self.folder / name for name in drafters}
+        folders = {name: self.weights or self.folder / name for name in drafters}
         return load_pairs(
             self.folder,
             folders,

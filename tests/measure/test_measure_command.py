@@ -1,5 +1,6 @@
 """The command `simspec measure`."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ from shell import run
 from toy_lm import toy_pair
 
 import real.commands.measure
+from real.model_settings import ModelSettings
 from simspec import CostModel
 from simspec.cost import gate
 from simspec.cost.table import CostTable, load_cost
@@ -92,6 +94,13 @@ def test_command_errors_are_one_line_and_write_nothing(given, words, tmp_path, c
     assert error.count("\n") == 1
     assert words in error
     assert not list(tmp_path.iterdir())
+
+
+def test_weights_of_one_drafter_serve_its_recordings(monkeypatch):
+    folders = dict[str, Path]()
+    monkeypatch.setattr("real.pair.load_pairs", lambda target, given, *_: folders.update(given))
+    ModelSettings(weights=Path("w")).load_all(["eagle"])
+    assert folders == {"eagle": Path("w")}
 
 
 def test_costs_that_no_round_can_have_are_not_fit_to_publish(capsys, monkeypatch):
