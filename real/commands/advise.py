@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from real.engines import Request
     from real.prompts import ChatTemplate
     from simspec import Trace
+    from simspec.engines.server import Prompt
 
 LONGEST_PROMPT = 1024
 """Most tokens of a prompt that is taken."""
@@ -50,7 +51,17 @@ class Advise(Settings):
             "steps of a vLLM server that was started with SIMSPEC_STEPS=FILE."
         ),
     ] = None
-    cost: Annotated[Path | None, option("Costs for --log: `simspec engine measure`.")] = None
+    url: Annotated[
+        str | None,
+        option("In place of model: a running vLLM server, http://HOST:8000, which gets --prompts."),
+    ] = None
+    plain_url: Annotated[
+        str | None, option("Of --url: a server of the same model without drafts, to compare.")
+    ] = None
+    dry_run: Annotated[bool, option("Of --url: say what would be sent.", "--dry-run")] = False
+    cost: Annotated[Path | None, option("Costs for --log or --url: `simspec engine measure`.")] = (
+        None
+    )
     policy: Annotated[
         tuple[str, ...],
         option(
@@ -88,6 +99,11 @@ class Advise(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.url is not None:
+            self._check_url()
+            return
+        if self.plain_url is not None or self.dry_run:
+            raise ValueError("--plain-url and --dry-run need --url")
         given = self.model is not None, self.prompts is not None
         if self.log is None and not all(given):
             raise ValueError("give --model and --prompts, or --log and --cost")
@@ -108,6 +124,15 @@ class Advise(Settings):
             )
         if self.log is not None and self.draft_model:
             raise ValueError("--log replays n-grams: leave --draft-model out")
+
+    def _check_url(self) -> None:
+        """ValueError unless the options are those of a running server."""
+        if self.engine != "vllm" or self.prompts is None:
+            raise ValueError("--url needs --prompts, and a server of vLLM")
+        if self.draft_model or self.policy:
+            raise ValueError("--url measures what is served: leave --draft-model and --policy out")
+        if self.log is not None and (self.cost is not None or not is_step_log(self.log)):
+            raise ValueError("--url takes prices of --cost, or --log of a server's steps")
 
 
 @command
@@ -130,6 +155,9 @@ def advise(settings: Advise) -> None:
 
     From a running server's steps: SIMSPEC_STEPS=steps.jsonl vllm serve ..., then
     simspec advise vllm --log steps.jsonl --out advice
+
+    With your prompts: simspec advise vllm --url http://localhost:8000 --prompts prompts.jsonl
+    --plain-url http://localhost:8001 --out advice
     """
     import real.engines
     from real.engines import advise as steps
@@ -141,6 +169,8 @@ def advise(settings: Advise) -> None:
     from simspec.output.terminal import print_note
 
     given, log, model, out = settings.options, settings.log, settings.model, settings.out
+    if settings.url is not None:
+        _tell_served(settings, settings.url)
     if log is not None and is_step_log(log):
         _tell_steps(log, out, given.as_json)
     batches, depth, budget = tuple(sorted({*settings.batch})), settings.depth, settings.budget
@@ -264,17 +294,86 @@ def _tell_steps(log: Path, out: Path, as_json: bool) -> NoReturn:
     """Prints what a server's steps say, writes it to advice.json, and ends the command."""
     from real.engines.advise import working_in
     from simspec.engines.steps import advice
+
+    table, sentences = advice(log)
+    with working_in(out):
+        _tell_table(table, sentences, out, as_json)
+
+
+def _tell_table(table: Any, sentences: list[str], out: Path, as_json: bool) -> NoReturn:
+    """Prints a table and what it says, writes them to advice.json, and ends the command."""
     from simspec.output.files import write_json
     from simspec.output.frames import frame_data, show
     from simspec.output.terminal import print_text
 
-    table, sentences = advice(log)
-    with working_in(out):
-        write_json(out / "advice.json", frame_data(table) | {"advice": sentences})
+    write_json(out / "advice.json", frame_data(table) | {"advice": sentences})
     show(table, as_json, advice=sentences)
     for sentence in [] if as_json else sentences:
         print_text(sentence)
     raise typer.Exit(1 if any("not settled" in sentence for sentence in sentences) else 0)
+
+
+def _tell_served(settings: Advise, url: str) -> NoReturn:
+    """Sends the prompts to a running server, tells what it did with them, and ends the command."""
+    import os
+
+    from real.engines import advise as steps
+    from real.engines.rows import ROWS
+    from simspec.cost.table import load_cost
+    from simspec.engines.served import Prices, served_advice
+    from simspec.engines.server import Server, key_from, plan_frame, serve_prompts, waves_of
+    from simspec.engines.steps import round_seconds
+    from simspec.output.frames import show
+    from simspec.output.terminal import progress_bar
+
+    variable, key = key_from(os.environ)
+    servers = [Server(url, False, key)]
+    if settings.plain_url is not None:
+        servers.append(Server(settings.plain_url, True, key))
+        if servers[0].address == servers[1].address:
+            raise ValueError("--url and --plain-url are the same server: give one without drafts")
+    prompts, batches = _messages(settings), tuple(sorted({*settings.batch}))
+    as_json, prices = settings.options.as_json, dict[int, Prices | None].fromkeys(batches)
+    if settings.cost is not None:
+        cost = load_cost(settings.cost)
+        prices = {n: Prices.of(cost, n, str(settings.cost)) for n in batches}
+    elif settings.log is not None:
+        rounds = {n: round_seconds(settings.log, n) for n in batches}
+        prices = {n: Prices(each[:, 0], each, str(settings.log)) for n, each in rounds.items()}
+    if settings.dry_run:
+        show(plan_frame(servers, prompts, batches, settings.budget, variable), as_json)
+        raise typer.Exit
+    name = None if settings.model is None else str(settings.model)
+    with steps.working_in(settings.out):
+        path = settings.out / f"server.verify{ROWS}"  # set aside like others of a clock
+        with progress_bar("waves", len(waves_of(batches, len(prompts)))) as tell:
+            waves = serve_prompts(servers, prompts, batches, settings.budget, path, tell, name)
+        found = served_advice(waves, prices)
+        steps.write_served(found, settings.out, servers[0].address)
+        _tell_table(found.table, found.sentences, settings.out, as_json)
+
+
+def _messages(settings: Advise) -> "list[Prompt]":
+    """Evenly spaced prompts of the file, as a server takes them: a chat's first turn, and text as a
+    user message or, with --raw, as it is."""
+    from real.prompts import messages, read_rows, styled
+    from simspec.engines.server import Prompt
+
+    assert settings.prompts is not None
+    made = []
+    for row in _spaced(read_rows(settings.prompts), settings.count):
+        turns = row.turns[:1] if row.text is None else (row.text,)
+        if settings.raw:
+            text = styled(row.task, turns) if row.text is None else row.text
+            made.append(Prompt(row.id, {"prompt": text}))
+        else:
+            made.append(Prompt(row.id, {"messages": messages(turns)}))
+    if len(made) < max(FEWEST, *settings.batch):
+        raise ValueError(
+            f"{settings.prompts} gives {len(made)} prompts, expected at least {FEWEST} and a wave "
+            f"of --batch"
+        )
+    return made
 
 
 def _draft_model(given: str) -> tuple[Any, Path]:
@@ -335,10 +434,15 @@ def _requests(
     names = {prompt.id for prompt in prompts}
     if len(names) < len(prompts):
         raise ValueError(f"{path} has {len(prompts) - len(names)} ids twice: name each once")
-    if len(prompts) > count:
-        prompts = [prompts[i * len(prompts) // count] for i in range(count)]
+    prompts = _spaced(prompts, count)
     requests = [Request(p.id, tuple(p.token), settings.budget) for p in prompts]
     return requests, {p.id: p.task for p in prompts}
+
+
+def _spaced(prompts: list[Any], count: int) -> list[Any]:
+    """At most that many of the prompts, evenly spaced."""
+    count = min(count, len(prompts))
+    return [prompts[i * len(prompts) // count] for i in range(count)]
 
 
 def _record_model(

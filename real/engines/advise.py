@@ -33,6 +33,7 @@ from simspec.cost.table import CostTable
 from simspec.engines import Export
 from simspec.engines.choice import TIE, Choice, Schedule, gather
 from simspec.engines.exports import EXPORTS, write_choice
+from simspec.engines.served import ServedAdvice
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
@@ -695,6 +696,19 @@ def write_policy(found: Found) -> Path | None:
     return out
 
 
+def write_served(found: ServedAdvice, folder: Path, address: str) -> None:
+    """report.html of a running server, and setting.json where lengths are settled."""
+    out = folder / "setting.json"
+    out.unlink(missing_ok=True)  # of an earlier call
+    code = {}
+    if found.setting is not None:
+        write_json(out, found.setting)
+        code["In the server's --speculative-config"] = out.read_text(encoding="utf-8")
+    advice = [(address, sentence) for sentence in found.sentences]
+    html = page_of([], DEFAULTS, found.notes, advice, [found.table], code)
+    _write_page(folder, html)
+
+
 def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | None) -> None:
     """report.html: the advice, what confirms it, and the page of every recording."""
     plan = found.plan
@@ -709,5 +723,9 @@ def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | 
     code = {} if setting is None else {"The engine's setting": setting.read_text(encoding="utf-8")}
     figures = list(all_figures({c.name: c.recording for c in candidates}, costs))
     html = page_of(figures, DEFAULTS, notes, advice, found.tables(), code)
-    with replacing(plan.folder / "report.html") as temporary:
+    _write_page(plan.folder, html)
+
+
+def _write_page(folder: Path, html: str) -> None:
+    with replacing(folder / "report.html") as temporary:
         temporary.write_text(html, encoding="utf-8")

@@ -196,7 +196,7 @@ Counters = dict[str, dict[int, int]]
 
 
 def read_counters(
-    source: Source, before: Path | None, prefix: str, names: Collection[str]
+    source: Source, before: Path | Source | None, prefix: str, names: Collection[str]
 ) -> Counters:
     """The counters named prefix + name of a scrape of /metrics, less those of an earlier one.
 
@@ -204,7 +204,9 @@ def read_counters(
     more.
     """
     now = _counters(source, prefix, names)
-    earlier = _counters(read_source(source.format, before), prefix, names) if before else {}
+    if isinstance(before, Path):
+        before = read_source(source.format, before)
+    earlier = {} if before is None else _counters(before, prefix, names)
     for name, held in earlier.items():
         counts = now.get(name, {})
         if {*held} != {*counts} or any(held[place] > counts[place] for place in counts):

@@ -25,6 +25,8 @@ FEWEST_STEPS = 256
 """Steps of a batch size, below which nothing is concluded of it."""
 BLOCKS = 64
 """Stretches of a log that are resampled: neighboring steps depend on each other."""
+DRAWS = 200
+"""Replicates of the prices that a log gives."""
 SLOW = 3.0
 """A step of more than this times the median of its batch size is another work's: not fitted."""
 UNSURE = 0.05
@@ -180,17 +182,10 @@ def lengths_at_batches(steps: Steps) -> list[LengthAtBatch]:
             f"{len(n)} steps without prompts are in the log, expected {FEWEST_STEPS} of one number "
             "of requests: serve on"
         )
-    usual = {size: SLOW * float(np.median(steps.seconds[n == size])) for size in set(n.tolist())}
-    kept = steps.seconds <= np.array([usual[size] for size in n.tolist()])
-    x = np.stack([np.ones(len(n)), n, steps.drafted.sum(axis=1)], axis=1)
-    scale = np.maximum(x.max(axis=0), 1)
-    x = np.where(kept[:, None], x / scale, 0)
-    squares = (x[:, :, None] * x[:, None, :]).reshape(-1, 9)
-    fit = _by_stretch(np.concatenate((squares, x * steps.seconds[:, None]), axis=1))
+    fit, scale = _fit(steps)
 
     def speedup(size: int, total: Float) -> Float:
-        inverse = np.linalg.pinv(total[..., :9].reshape(*total.shape[:-1], 3, 3), hermitian=True)
-        a, b, c = np.moveaxis((inverse @ total[..., 9:12, None])[..., 0] / scale, -1, 0)
+        a, b, c = _solved(total, scale)
         accepted, drafted = (total[..., i] / total[..., 14] for i in (12, 13))
         plain = a + b * size
         ratio: Float = (1 + accepted / size) * plain / (plain + c * drafted)
@@ -222,6 +217,47 @@ def lengths_at_batches(steps: Steps) -> list[LengthAtBatch]:
             "which intervals need: serve on"
         )
     return found
+
+
+def _fit(steps: Steps) -> tuple[Float, Float]:
+    """(sums of the least squares' equations [BLOCKS, 12] by stretch, the scale of the columns)."""
+    n = steps.requests
+    usual = {size: SLOW * float(np.median(steps.seconds[n == size])) for size in set(n.tolist())}
+    kept = steps.seconds <= np.array([usual[size] for size in n.tolist()])
+    x = np.stack([np.ones(len(n)), n, steps.drafted.sum(axis=1)], axis=1)
+    scale: Float = np.maximum(x.max(axis=0), 1)
+    x = np.where(kept[:, None], x / scale, 0)
+    squares = (x[:, :, None] * x[:, None, :]).reshape(-1, 9)
+    return _by_stretch(np.concatenate((squares, x * steps.seconds[:, None]), axis=1)), scale
+
+
+def _solved(total: Float, scale: Float) -> Float:
+    """(a, b, c) [3, ...], seconds of a step, a request and a drafted token, of sums [..., 12]."""
+    inverse = np.linalg.pinv(total[..., :9].reshape(*total.shape[:-1], 3, 3), hermitian=True)
+    found: Float = np.moveaxis((inverse @ total[..., 9:12, None])[..., 0] / scale, -1, 0)
+    return found
+
+
+def round_seconds(path: Path, requests: int) -> Float:
+    """float64[1 + R, K + 1]: seconds of a step of so many requests by the tokens that each drafts.
+
+    a + b n + c n k as of `lengths_at_batches`, then R times of resampled stretches of the log.
+    ValueError where no drafted token has a price, and for more requests than were served.
+    """
+    steps = read_steps(path)
+    n, K = steps.requests, steps.about.K
+    if len(np.unique(steps.drafted.sum(axis=1))) < 2 or len(n) < FEWEST_STEPS:
+        raise ValueError(
+            f"{path} prices no drafted token: it needs {FEWEST_STEPS} steps of several lengths, "
+            f"serve K = {max(K // 2, 1)} for an hour with the same file"
+        )
+    if n.max() < requests:
+        raise ValueError(f"{path} has steps of up to {n.max()} requests, --batch is {requests}")
+    fit, scale = _fit(steps)
+    drawn = np.random.default_rng(0).multinomial(BLOCKS, np.full(BLOCKS, 1 / BLOCKS), DRAWS)
+    a, b, c = _solved(np.concatenate((fit.sum(axis=0)[None], drawn @ fit)), scale)
+    seconds: Float = (a + b * requests)[:, None] + np.outer(c, requests * np.arange(K + 1))
+    return seconds
 
 
 def _by_stretch(values: Float) -> Float:
