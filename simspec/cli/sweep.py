@@ -30,11 +30,12 @@ class Sweep(Settings):
 
     on: Replayed = field(default_factory=Replayed)
     report: Annotated[
-        Literal["gains", "oracle", "differences", "drafters", "trees", "batch"],
+        Literal["gains", "oracle", "differences", "drafters", "routers", "trees", "batch"],
         option(
             "gains: what each policy would gain. oracle: its share of the gap from the best fixed "
             "length to the oracle. differences: against one policy, paired by prompt. drafters: "
-            "acceptance, cost and best length of each. trees: chains and trees at equal budgets. "
+            "acceptance, cost and best length of each. routers: which of several drafters of "
+            "one text drafts each round. trees: chains and trees at equal budgets. "
             "batch: lengths by batch size, and where drafting stops paying."
         ),
     ] = "gains"
@@ -230,6 +231,17 @@ def _drafters(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, An
     return drafter_frame(shown, settings.k or 4, [covers_text(costs.values(), on.level)]), None
 
 
+def _routers(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
+    from simspec.replay.evaluation import covers_text
+    from simspec.reports.routers import compare_routers, router_frame
+
+    on = settings.on
+    if len(paths) < 2:
+        raise ValueError("--report routers takes recordings of two drafters or more over one text")
+    rows = compare_routers(paths, costs, on.policy, on.replicates, on.level, seed=on.seed)
+    return router_frame(rows, [covers_text(costs.values(), on.level)]), None
+
+
 def _trees(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
     from simspec.replay.evaluation import covers_text
     from simspec.reports.trees import BUDGETS, compare_trees, tree_frame
@@ -244,7 +256,7 @@ def _trees(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any])
 
 REPORTS = {
     "gains": _gains, "oracle": _oracle, "differences": _differences, "drafters": _drafters,
-    "trees": _trees,
+    "routers": _routers, "trees": _trees,
 }  # fmt: skip
 """(the table, every row of a CSV file or None for the table's) by report; all but batch."""
 

@@ -189,31 +189,40 @@ def replicate_seconds(
     Equal to sums of `CostModel.seconds`, or `seconds_tree` for tree = (rows, backlog), which are
     linear in the costs. One count prices all replicates. ValueError as there.
     """
-    sequences = len(rounds.offset) - 1
+    counts = np.diff(rounds.offset)
     if not cost.replicates:
-        return np.empty((sequences, 0))
-    prices = np.stack([_prices(replicate) for replicate in cost.replicates], axis=-1)
-    return _counts(rounds, cost, tree) @ prices
-
-
-def _prices(cost: CostModel) -> Array:
-    return np.concatenate((cost.draft, cost.verify, cost.catch_up, [cost.overhead, cost.node]))
-
-
-def _counts(rounds: Rounds, cost: CostModel, tree: tuple[Integers, Integers] | None) -> Array:
-    """float64[S, parts]: how often each sequence pays each price of `_prices`."""
-    per_sequence = np.diff(rounds.offset)
-    sequences, sequence = len(per_sequence), np.repeat(np.arange(len(per_sequence)), per_sequence)
+        return np.empty((len(counts), 0))
     backlog = backlogs(rounds, None if tree is None else tree[1])
-    backlog = np.minimum(backlog, len(cost.catch_up) - 1)
-    further = np.zeros(len(rounds)) if tree is None else np.maximum(tree[0] - rounds.computed, 0)
+    further = 0 if tree is None else np.maximum(tree[0] - rounds.computed, 0)
+    sequence = np.repeat(np.arange(len(counts)), counts)
+    columns = rounds.computed, rounds.drafted, backlog, further
+    return part_counts(cost, len(counts), sequence, *columns) @ part_prices(cost)[:, 1:]
+
+
+def part_prices(cost: CostModel) -> Array:
+    """float64[parts, 1 + R]: draft, verify, catch_up, overhead and node, as measured and at the R
+    replicates."""
+    return np.stack([
+        np.concatenate((each.draft, each.verify, each.catch_up, [each.overhead, each.node]))
+        for each in (cost, *cost.replicates)
+    ], axis=-1)  # fmt: skip
+
+
+def part_counts(
+    cost: CostModel, sequences: int, sequence: Integers, computed: Any, drafted: Any, backlog: Any,
+    further: Any = 0,
+) -> Array:  # fmt: skip
+    """float64[S, parts]: how often each sequence pays each price of `part_prices`.
+
+    sequence, computed, drafted, backlog int64[R] of each round; further: rows of a tree's passes
+    beyond the first of each.
+    """
+    rows = np.where(computed > 0, np.minimum(backlog, len(cost.catch_up) - 1), 0)
+    paid = (len(cost.draft), computed), (len(cost.verify), drafted), (len(cost.catch_up), rows)
     columns = [
-        np.bincount(sequence * size + paid, minlength=sequences * size).reshape(sequences, size)
-        for size, paid in (
-            (len(cost.draft), rounds.computed),
-            (len(cost.verify), rounds.drafted),
-            (len(cost.catch_up), np.where(rounds.computed > 0, backlog, 0)),
-        )
+        np.bincount(sequence * size + of, minlength=sequences * size).reshape(sequences, size)
+        for size, of in paid
     ]
-    nodes = np.bincount(sequence, further, sequences)
-    return np.column_stack((*columns, per_sequence, nodes)).astype(np.float64)
+    count = np.bincount(sequence, minlength=sequences)
+    nodes = np.bincount(sequence, np.broadcast_to(further, len(sequence)), sequences)
+    return np.column_stack((*columns, count, nodes)).astype(np.float64)

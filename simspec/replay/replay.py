@@ -12,10 +12,10 @@ from simspec.cost.model import CostModel
 from simspec.cost.rounds import CostTables, next_backlog, round_seconds
 from simspec.numerics.compile import borrowed, specialize
 from simspec.numerics.rng import POLICY, block, check_seed
-from simspec.policy.policy import Policy, PolicyError, Stepper, walk
+from simspec.policy.policy import Policy, PolicyError, Stepper, observe_nothing, walk
 from simspec.trace.acceptance import drawn_run, drawn_trace
 from simspec.trace.quantization import table
-from simspec.trace.trace import Rounds, Trace
+from simspec.trace.trace import Rounds, Trace, TraceError
 
 # mypy: disable-error-code="name-defined,no-untyped-call"
 
@@ -202,6 +202,34 @@ def replays(
             drawn = adapt(drawn)
         loop(drawn, cost.tables, arrays, output, K, check_seed(seed), policy.scope == "stream")
         yield Rounds(output.offset, *(array[: output.offset[-1]] for array in output[1:]))
+
+
+def rounds_at_rows(trace: Trace, policy: Policy, cost: CostModel | None = None) -> Rounds:
+    """Round t of N: the one that this policy would make from row t, whatever was drafted before.
+
+    Of policies that remember nothing between rounds; errors of `replay`, and PolicyError for one
+    that observes or draws. Under the rejection rule TraceError: its rounds are drawn.
+    """
+    if trace.ratio is not None:
+        raise TraceError("rounds under the rejection rule are drawn: take a greedy or coupled one")
+    if not isinstance(policy, Policy) or policy.observe is not observe_nothing or policy.random:
+        raise PolicyError(
+            f"policy {policy.name!r} remembers or draws: expected a rule of chains that looks at "
+            "its own round only, such as fixed:3 or entropy"
+        )
+    K, cost, columns, grids = prepare(trace, policy, cost)
+    try_bounds(trace, policy, cost)
+    lengths, rows = np.diff(trace.offset), np.arange(trace.rows)
+    # every row is a sequence of one row, with the budget that is left there
+    alone = recording(trace, columns, grids)._replace(
+        offset=np.arange(trace.rows + 1),
+        budget=np.repeat(trace.budget + trace.offset[:-1], lengths) - rows,
+        address=np.repeat(trace.sequence, lengths),
+    )
+    output = Output(np.zeros(trace.rows + 1, np.int64), *np.empty((4, trace.rows), np.int64))
+    arrays = policy_arrays(policy, K)
+    kernel(policy)(alone, cost.tables, arrays, output, K, check_seed(0), False)
+    return Rounds(*output)
 
 
 TRIED: set[Any] = set()

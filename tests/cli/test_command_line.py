@@ -40,13 +40,16 @@ def test_json_csv_and_plot_hold_the_sweep(capsys, recording, tmp_path):
 
 def test_every_report_is_one_table_in_every_form(capsys, tmp_path):
     path, policy = tmp_path / "a.parquet", ("--policy", "fixed:1")
+    other = tmp_path / "b.parquet"
     ordered = ranked(synthetic.iid(0.6, 12, 20, 4, seed=3, confidence=True), 1)
     ordered.save(path)
+    ordered.save(other)
     for report, options, column in (
         ("oracle", policy, "share"),
         ("differences", policy, "difference"),
         ("drafters", ("--k", 2), "expected"),
         ("trees", ("--nodes", 4), "tau"),
+        ("routers", (other,), "gain"),
     ):
         words = ("sweep", path, "--report", report, "--cost", 0.1, *options)
         code, out, err = run(capsys, *words, "--json", "--csv", tmp_path / "t.csv")
