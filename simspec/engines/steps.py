@@ -5,7 +5,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -13,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from simspec.engines import LONGEST_DRAFT
 from simspec.engines.documents import LARGEST, LONGEST_LINE, Number, Whole
@@ -23,10 +23,16 @@ from simspec.output.frames import DataFrame, frame
 
 FEWEST_STEPS = 256
 """Steps of a batch size, below which nothing is concluded of it."""
-BLOCKS = 64
-"""Stretches of a log that are resampled: neighboring steps depend on each other."""
-DRAWS = 200
-"""Replicates of the prices that a log gives."""
+BLOCKS, STRETCH = 64, 32
+"""Most stretches that are resampled, and fewest steps of one: neighbors depend on each other."""
+REPLICATES = 64
+"""Fits to resampled stretches."""
+FAR = 4.0
+"""Standard errors below 0 that a price has to be to be refused: neighboring steps are alike."""
+FEW = 0.05
+"""Share of steps on each side of a change of the price of a row, at least."""
+ROWS = 64.0
+"""Rows by which columns are divided, so that all are of one size."""
 SLOW = 3.0
 """A step of more than this times the median of its batch size is another work's: not fitted."""
 UNSURE = 0.05
@@ -69,6 +75,7 @@ class Steps:
     | --- | --- | --- |
     | requests | int64[N] | requests that emitted tokens |
     | seconds | float64[N] | since the step before |
+    | prompts | float64[N] | of steps since the step before that read prompts |
     | served | int64[N] | longest draft of the start |
     | drafted, accepted | int64[N, K] | tokens by position |
     """
@@ -77,6 +84,7 @@ class Steps:
     served: NDArray[np.int64]
     requests: NDArray[np.int64]
     seconds: Float
+    prompts: Float
     drafted: NDArray[np.int64]
     accepted: NDArray[np.int64]
     notes: tuple[str, ...] = ()
@@ -86,19 +94,21 @@ def read_steps(path: Path) -> Steps:
     """The steps of a log; ValueError, one line, for what a server did not write.
 
     A line that a kill cut short is left out, and so are steps that read prompts, waited for a
-    request or followed one that was dropped.
+    request or followed one that was dropped. Requests of a step are those that ran on after the
+    step before.
     """
     with reraised(ValueError, f"{path} cannot be read"):
         lines = read_at_most(path, LARGEST).split(b"\n")
     about, cut = None, 0
-    rows: list[tuple[int, int, float, list[int], list[int]]] = []
+    rows: list[tuple[int, int, float, float, list[int], list[int]]] = []
     before: Step | None = None
+    prompts = 0.0
     for number, (line, is_last) in enumerate(_with_last(lines), 1):
         try:
             if len(line) > LONGEST_LINE:
                 raise ValueError(f"{len(line)} bytes, expected at most {LONGEST_LINE}")
             if line.startswith(b'{"form"'):
-                about, before = _start(line, about), None
+                about, before, prompts = _start(line, about), None, 0.0
                 continue
             step = msgspec.json.decode(line, type=Step)
         except ValueError as error:  # msgspec's are
@@ -108,24 +118,30 @@ def read_steps(path: Path) -> Steps:
             raise ValueError(f"{path}, line {number}: {error}: expected a step") from None
         if about is None:
             raise ValueError(f"{path}, line {number}: a step before any start: a piece of a log?")
-        emitted = step.new - sum(step.accepted)
-        _check(step, emitted, about.K, f"{path}, line {number}")
-        busy = before is not None and before.running > 0 and not step.dropped
-        # a request that runs and emits nothing reads a piece of its prompt
-        if before is not None and busy and not step.prompt and 0 < emitted >= step.running:
-            rows.append((about.K, emitted, step.t - before.t, step.drafted, step.accepted))
+        _check(step, about.K, f"{path}, line {number}")
+        if before is not None and before.running and not step.prompt and not step.dropped:
+            requests, ended = before.running, max(before.running - step.running, 0)
+            unsent = requests + sum(step.accepted) - step.new
+            # a request that runs on and emits nothing reads a piece of its prompt
+            if step.running <= requests and 0 <= unsent <= about.K * ended:
+                accepted = _without_last(step.accepted, unsent)
+                seconds = step.t - before.t, prompts
+                rows.append((about.K, requests, *seconds, step.drafted, accepted))
+                prompts = 0.0
+        elif before is not None and before.running and not step.dropped:
+            prompts += step.t - before.t
         before = step
     if about is None:
         raise ValueError(f"{path} holds no start of a server: set SIMSPEC_STEPS for `vllm serve`")
     notes = (f"{cut} lines were cut short by a kill",) if cut else ()
     K = max((row[0] for row in rows), default=about.K)
-    served, requests, seconds = (np.array([row[i] for row in rows]) for i in range(3))
+    served, requests, seconds, of_prompts = (np.array([row[i] for row in rows]) for i in range(4))
     drafted, accepted = (
         np.array([[*counts, *[0] * (K - len(counts))] for counts in held], np.int64).reshape(-1, K)
-        for held in ([row[3] for row in rows], [row[4] for row in rows])
+        for held in ([row[4] for row in rows], [row[5] for row in rows])
     )
     about = msgspec.structs.replace(about, K=K)
-    return Steps(about, served, requests, seconds, drafted, accepted, notes)
+    return Steps(about, served, requests, seconds, of_prompts, drafted, accepted, notes)
 
 
 def _with_last(lines: list[bytes]) -> Iterator[tuple[bytes, bool]]:
@@ -144,16 +160,28 @@ def _start(line: bytes, before: Start | None) -> Start:
     return about
 
 
-def _check(step: Step, emitted: int, K: int, place: str) -> None:
+def _without_last(accepted: list[int], cut: int) -> list[int]:
+    """Accepted tokens by position, less those that were cut off at the end of requests: the last.
+
+    vLLM counts tokens that it accepts beyond a request's last one, and does not emit them.
+    """
+    kept = list(accepted)
+    for i in reversed(range(len(kept))):
+        off = min(cut, kept[i])
+        kept[i], cut = kept[i] - off, cut - off
+    return kept
+
+
+def _check(step: Step, K: int, place: str) -> None:
     drafted, accepted = step.drafted, step.accepted
-    right = emitted >= 0 and len(drafted) == len(accepted) <= K and step.drafts <= step.new
+    right = len(drafted) == len(accepted) <= K and step.drafts <= step.new
     for counts in (drafted, accepted):
         right = right and counts == sorted(counts, reverse=True)
     if not right or any(a > d for d, a in zip(drafted, accepted)):
         raise ValueError(
             f"{place}: {step.new} new tokens, drafted {drafted[:8]} and accepted {accepted[:8]} by "
             f"position, expected up to {K} positions, falling counts, no more accepted than "
-            "drafted or emitted"
+            "drafted, no more drafts than tokens"
         )
 
 
@@ -169,11 +197,15 @@ class LengthAtBatch(NamedTuple):
 def lengths_at_batches(steps: Steps) -> list[LengthAtBatch]:
     """Draft lengths 1 to K at each number of requests that was served in 256 steps or more.
 
-    By least squares over all steps, seconds = a + b requests + c drafted tokens. A length k keeps
-    the first k positions of the drafts, as served with k or more:
-    speedup = (1 + accepted / requests) (a + b n) / (a + b n + c drafted),
-    with intervals by resampling stretches of the log. ValueError where no number of requests has so
-    many steps, or a drafted token costs less than nothing.
+    A step of n requests that verifies r = n + drafted tokens takes a + b n + g(r) seconds, g
+    continuous and linear between 4, 8, 16, .. tokens, by least squares over all steps. A length k
+    keeps the first k positions of the drafts, as served with k or more. Over all steps of a size
+
+    speedup = (sum (1 + accepted / n) plain + prompts) / (sum seconds at k + prompts),
+
+    prompts: seconds of steps that read prompts, by tokens; they pass as they did. Intervals
+    resample stretches of the log, and refit (nested bootstrap). ValueError where no number of
+    requests has so many steps, or drafts make steps faster.
     """
     n, K = steps.requests, steps.about.K
     sizes = [int(size) for size in np.unique(n) if (n == size).sum() >= FEWEST_STEPS]
@@ -182,67 +214,37 @@ def lengths_at_batches(steps: Steps) -> list[LengthAtBatch]:
             f"{len(n)} steps without prompts are in the log, expected {FEWEST_STEPS} of one number "
             "of requests: serve on"
         )
-    fit, scale = _fit(steps)
-
-    def speedup(size: int, total: Float) -> Float:
-        a, b, c = _solved(total, scale)
-        accepted, drafted = (total[..., i] / total[..., 14] for i in (12, 13))
-        plain = a + b * size
-        ratio: Float = (1 + accepted / size) * plain / (plain + c * drafted)
-        return ratio
-
+    knots, prices = _prices(steps)
     found = []
     for size in sizes:
         for k in range(1, K + 1):
             at = (n == size) & (steps.served >= k)
-            tokens = [held[:, :k].sum(axis=1) for held in (steps.accepted, steps.drafted)]
-            own = _by_stretch(np.stack([*tokens, np.ones(len(n))], axis=1) * at[:, None])
-            columns = np.concatenate((fit, own), axis=1)
-            columns = columns[own[:, 2] > 0]
-            if len(columns) < MIN_PROMPTS:
+            accepted, drafted = (
+                held[at, :k].sum(axis=1) for held in (steps.accepted, steps.drafted)
+            )
+            if len(drafted) < MIN_PROMPTS * STRETCH:
                 continue
-            accepted, _, count = columns[:, 12:].sum(axis=0)
-            a_pass = 1 + float(accepted / count) / size
-            row = bootstrap(columns, partial(speedup, size), method="percentile")
-            if row.low > a_pass:
-                raise ValueError(
-                    f"{k} drafted tokens at {size} requests would be {row.text()} times as fast at "
-                    f"{a_pass:.2f} tokens a pass, which no step can be: steps without drafts were "
-                    "slowed by other work, serve on"
-                )
-            found.append(LengthAtBatch(size, k, a_pass, row))
+            tokens = 1 + accepted / size
+            plain = _columns(np.full(1, size), np.zeros(1), knots) @ prices.T
+            spent = _columns(np.full(len(drafted), size), drafted, knots) @ prices.T
+            share = float(tokens.sum() / (1 + steps.accepted[at].sum(axis=1) / size).sum())
+            prompts = np.broadcast_to(share * steps.prompts[at, None], spent.shape)
+            values = np.stack([tokens[:, None] * plain, spent, prompts], axis=1)
+            row = bootstrap(_by_stretch(values), _speedup, method="percentile")
+            found.append(LengthAtBatch(size, k, float(tokens.mean()), row))
     if not found:
         raise ValueError(
-            f"no number of requests was served in {MIN_PROMPTS} of {BLOCKS} stretches of the log, "
-            "which intervals need: serve on"
+            f"no number of requests was served with drafts in {FEWEST_STEPS} steps, which "
+            "intervals need: serve on"
         )
-    return found
-
-
-def _fit(steps: Steps) -> tuple[Float, Float]:
-    """(sums of the least squares' equations [BLOCKS, 12] by stretch, the scale of the columns)."""
-    n = steps.requests
-    usual = {size: SLOW * float(np.median(steps.seconds[n == size])) for size in set(n.tolist())}
-    kept = steps.seconds <= np.array([usual[size] for size in n.tolist()])
-    x = np.stack([np.ones(len(n)), n, steps.drafted.sum(axis=1)], axis=1)
-    scale: Float = np.maximum(x.max(axis=0), 1)
-    x = np.where(kept[:, None], x / scale, 0)
-    squares = (x[:, :, None] * x[:, None, :]).reshape(-1, 9)
-    return _by_stretch(np.concatenate((squares, x * steps.seconds[:, None]), axis=1)), scale
-
-
-def _solved(total: Float, scale: Float) -> Float:
-    """(a, b, c) [3, ...], seconds of a step, a request and a drafted token, of sums [..., 12]."""
-    inverse = np.linalg.pinv(total[..., :9].reshape(*total.shape[:-1], 3, 3), hermitian=True)
-    found: Float = np.moveaxis((inverse @ total[..., 9:12, None])[..., 0] / scale, -1, 0)
     return found
 
 
 def round_seconds(path: Path, requests: int) -> Float:
     """float64[1 + R, K + 1]: seconds of a step of so many requests by the tokens that each drafts.
 
-    a + b n + c n k as of `lengths_at_batches`, then R times of resampled stretches of the log.
-    ValueError where no drafted token has a price, and for more requests than were served.
+    By the fit of `lengths_at_batches`, then R times of resampled stretches of the log. ValueError
+    where no drafted token has a price, and for more requests than were served.
     """
     steps = read_steps(path)
     n, K = steps.requests, steps.about.K
@@ -253,16 +255,84 @@ def round_seconds(path: Path, requests: int) -> Float:
         )
     if n.max() < requests:
         raise ValueError(f"{path} has steps of up to {n.max()} requests, --batch is {requests}")
-    fit, scale = _fit(steps)
-    drawn = np.random.default_rng(0).multinomial(BLOCKS, np.full(BLOCKS, 1 / BLOCKS), DRAWS)
-    a, b, c = _solved(np.concatenate((fit.sum(axis=0)[None], drawn @ fit)), scale)
-    seconds: Float = (a + b * requests)[:, None] + np.outer(c, requests * np.arange(K + 1))
+    knots, prices = _prices(steps)
+    drafted = requests * np.arange(K + 1.0)
+    seconds: Float = prices @ _columns(np.full(K + 1, requests), drafted, knots).T
     return seconds
 
 
+def _prices(steps: Steps) -> tuple[tuple[int, ...], Float]:
+    """(knots, float64[1 + R, columns]): the fit, and of resamples; ValueError: `_check_price`."""
+    n, drafted, seconds = steps.requests, steps.drafted.sum(axis=1), steps.seconds
+    usual = {size: SLOW * float(np.median(seconds[n == size])) for size in set(n.tolist())}
+    timed = seconds <= np.array([usual[size] for size in n.tolist()])
+    _check_price(n[timed], drafted[timed], seconds[timed])
+    knots = _knots(n, drafted)
+    return knots, _fit(n[timed], _columns(n, drafted, knots)[timed], seconds[timed])
+
+
+def _check_price(n: NDArray[np.int64], drafted: Float, seconds: Float) -> None:
+    """ValueError where steps with drafts are clearly faster than steps without."""
+    x = np.column_stack((np.ones(len(n)), n, drafted))
+    inverse = np.linalg.pinv(x.T @ x, hermitian=True)
+    slope = (inverse @ x.T @ seconds)[2]
+    error = np.sqrt(inverse[2, 2] * np.var(seconds - x @ inverse @ x.T @ seconds))
+    if slope < -FAR * error:
+        raise ValueError(
+            f"a drafted token takes {1e3 * slope:.2f} ms, less than none, which no step can do: "
+            "steps without drafts were slowed by other work, serve on"
+        )
+
+
+def _speedup(total: Float) -> Float:
+    plain, spent, prompts = (total[..., i] for i in range(3))
+    ratio: Float = (plain + prompts) / (spent + prompts)
+    return ratio
+
+
+def _columns(n: NDArray[np.int64], drafted: Float, knots: tuple[int, ...]) -> Float:
+    """float64[N, 3 + knots]: 1, the requests, and how far the rows reach between each two knots."""
+    edges = np.array([0.0, *knots, np.inf])
+    reached = np.clip((n + drafted)[:, None] - edges[:-1], 0, np.diff(edges))
+    return np.column_stack((np.ones(len(n)), n, reached)) / ROWS
+
+
+def _knots(n: NDArray[np.int64], drafted: Float) -> tuple[int, ...]:
+    """Rows 4, 8, .. at which the price of a row may change: steps lie on both sides of each."""
+    rows, kept = n + drafted, tuple[int, ...]()
+    for knot in 2 ** np.arange(2, 13):
+        below = float((rows <= knot).mean())
+        ranks = [np.linalg.matrix_rank(_columns(n, drafted, at)) for at in (kept, (*kept, knot))]
+        if min(below, 1 - below) >= FEW and ranks[1] > ranks[0]:
+            kept = *kept, int(knot)
+    return kept
+
+
+def _fit(n: NDArray[np.int64], columns: Float, seconds: Float) -> Float:
+    """float64[1 + R, C]: seconds by columns [N, C], and of R resamples of stretches of a size."""
+    width, random = columns.shape[1], np.random.default_rng(0)
+    total = np.zeros((1 + REPLICATES, width * (width + 1)))
+    products = columns[:, :, None] * np.column_stack((columns, seconds))[:, None, :]
+    for size in np.unique(n):
+        sums = _by_stretch(products[n == size].reshape(-1, width * (width + 1)))
+        weights = random.multinomial(len(sums), [1 / len(sums)] * len(sums), REPLICATES)
+        total += np.concatenate((np.ones((1, len(sums))), weights)) @ sums
+    return np.stack([_rising(each) for each in total.reshape(-1, width, width + 1)])
+
+
+def _rising(both: Float) -> Float:
+    """Least squares of normal equations [C, C + 1] by coefficients of at least 0: no row of a pass
+    is cheaper than none."""
+    values, vectors = np.linalg.eigh(both[:, :-1])
+    root = np.sqrt(np.maximum(values, values.max() * 1e-12))
+    found: Float = nnls(root[:, None] * vectors.T, vectors.T @ both[:, -1] / root)[0]
+    return found
+
+
 def _by_stretch(values: Float) -> Float:
-    """Sums [BLOCKS, C] of rows [N, C] over stretches of the log."""
-    starts = np.arange(BLOCKS) * len(values) // BLOCKS
+    """Sums [stretches, ...] of rows [N, ...] over stretches of neighboring steps."""
+    count = min(BLOCKS, max(len(values) // STRETCH, 1))
+    starts = np.arange(count) * len(values) // count
     sums: Float = np.add.reduceat(values, starts, axis=0)
     return sums
 

@@ -13,7 +13,7 @@ from shell import refused, simspec
 
 from simspec.engines import step_log, vllm_plugin
 from simspec.engines.step_log import FORM, StepWriter, is_step_log
-from simspec.engines.steps import FEWEST_STEPS, Steps, advice, lengths_at_batches, read_steps
+from simspec.engines.steps import FEWEST_STEPS, advice, lengths_at_batches, read_steps
 
 ABOUT = {"vllm": "0.32.0", "model": "m", "method": "ngram", "K": 4}
 A, B, C = 0.02, 0.003, 0.001
@@ -52,7 +52,7 @@ def test_fit_finds_costs_and_acceptance(tmp_path):
     for seed in range(30):
         path = write(tmp_path / f"{seed}.jsonl", rows_of(seed))
         for row in lengths_at_batches(read_steps(path)):
-            assert row.speedup.value == pytest.approx(truth(row.requests, row.k), rel=0.06)
+            assert row.speedup.value == pytest.approx(truth(row.requests, row.k), rel=0.1)
             inside += truth(row.requests, row.k) in row.speedup
     assert inside >= 0.88 * 30 * 8  # of 95%; the four lengths of a size share their draws
 
@@ -70,18 +70,36 @@ def test_a_length_of_two_starts_is_priced_though_each_alone_is_not(tmp_path):
         assert row["speedup"].value == pytest.approx(expected, rel=0.08)
 
 
-def test_a_batch_size_of_one_stretch_has_no_interval(tmp_path):
-    steps = read_steps(write(tmp_path / "a.jsonl", rows_of(4)))
-    kept = np.concatenate((np.full(300, 2), np.arange(10_000) % 100 + 3))
-    held = steps.served, kept, steps.seconds, steps.drafted, steps.accepted
-    rare = [np.resize(column, (len(kept), *column.shape[1:])) for column in held]
-    with pytest.raises(ValueError, match="of 64 stretches of the log"):
-        lengths_at_batches(Steps(steps.about, *rare))
+def test_prices_of_rows_may_bend_and_prompts_do_not_get_faster(tmp_path):
+    """Rows past 8 cost four times as much; prompts take a fifth of the time."""
+    draws, steps, clock = np.random.default_rng(5), [], 0.0
+
+    def price(n, drafted):
+        rows = n + drafted
+        return 0.02 + 0.001 * rows + 0.003 * np.maximum(rows - 8, 0)
+
+    for i in range(6000):
+        n, drafting = 1 + 3 * (i >= 3000), int(draws.integers(0, 2 + 3 * (i >= 3000)))
+        clock += price(n, 4 * drafting) * draws.lognormal(0, 0.05)
+        row = {"t": clock, "running": n, "prompt": 0, "new": n + 2 * drafting, "drafts": drafting}
+        steps.append(row | {"drafted": [drafting] * 4, "accepted": [drafting] * 2 + [0] * 2})
+        if i % 10 == 0:
+            clock += 0.1
+            steps.append({"t": clock, "running": n, "prompt": 50, "new": n})
+    path = write(tmp_path / "a.jsonl", steps)
+    drafting = np.arange(5)
+    for row in lengths_at_batches(read_steps(path)):
+        held = drafting[: row.requests + 1]
+        tokens = 1 + min(row.k, 2) * held.mean() / row.requests
+        prompts = 0.01 * tokens / (1 + 2 * held.mean() / row.requests)
+        spent = price(row.requests, row.k * held).mean()
+        expected = (tokens * price(row.requests, 0) + prompts) / (spent + prompts)
+        assert row.speedup.value == pytest.approx(expected, rel=0.04)
 
 
 def test_impossible_speedups_are_refused(tmp_path):
     path = write(tmp_path / "a.jsonl", rows_of(3, c=-0.003))
-    with pytest.raises(ValueError, match="which no step can be"):
+    with pytest.raises(ValueError, match="which no step can do"):
         lengths_at_batches(read_steps(path))
 
 
@@ -97,6 +115,20 @@ def test_steps_of_prompts_waits_and_pieces_of_prompts_are_left_out(tmp_path):
     found = read_steps(write(tmp_path / "a.jsonl", steps))
     assert found.requests.tolist() == [1, 2]
     assert found.seconds == pytest.approx([0.1, 0.1])
+
+
+def test_tokens_accepted_past_the_end_of_a_request_are_not_emitted(tmp_path):
+    """As vLLM 0.32 wrote it: four of six tokens were left to emit."""
+    drafts = {"drafts": 1, "drafted": [1] * 4, "accepted": [1] * 4}
+    steps = [
+        {"t": 1.0, "running": 2, "prompt": 5, "new": 1},
+        {"t": 1.1, "running": 2, "prompt": 0, "new": 4, **drafts},  # none ended: other counts
+        {"t": 1.2, "running": 1, "prompt": 0, "new": 4, **drafts},  # two of six were cut
+        {"t": 1.3, "running": 0, "prompt": 0, "new": 5, **drafts},
+    ]
+    found = read_steps(write(tmp_path / "a.jsonl", steps))
+    assert found.requests.tolist() == [2, 1]
+    assert found.accepted.tolist() == [[1, 1, 0, 0], [1, 1, 1, 1]]
 
 
 GOOD = {"t": 1.0, "running": 1, "prompt": 0, "new": 2, "drafted": [1, 1], "accepted": [1, 0]}
