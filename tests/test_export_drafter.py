@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -186,7 +187,7 @@ def test_drafters_that_no_engine_loads_are_refused_by_name(world, tmp_path, name
         refused(tmp_path, *asked, "--out", "x", words=name)
 
 
-def test_the_bundled_drafters_are_recognized(tmp_path):
+def test_the_bundled_drafters_are_recognized(tmp_path, monkeypatch):
     from real.pair import TINY
 
     names = {path.name for path in TINY.iterdir() if path.is_dir()} - {"target"}
@@ -195,7 +196,12 @@ def test_the_bundled_drafters_are_recognized(tmp_path):
         export_drafter(TINY / "eagle", TINY / "target", "vllm", tmp_path / "x")
     card = export_drafter(TINY / "medusa", TINY / "target", "vllm", tmp_path / "medusa")
     assert card["bytes"] == (tmp_path / "medusa" / "model.safetensors").stat().st_size
+    assert card["versions"] == "below 0.33"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["medusa"]
+    newer = SimpleNamespace(version="0.33.0")
+    monkeypatch.setattr("real.engines.export_drafter.find_environment", lambda engine: newer)
+    with pytest.raises(ValueError, match="vLLM 0.33.0 has no method 'medusa'"):
+        export_drafter(TINY / "medusa", TINY / "target", "vllm", tmp_path / "none")
 
 
 def test_other_targets_engines_and_outputs_are_refused(world, written, tmp_path):

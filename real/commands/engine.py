@@ -408,16 +408,18 @@ def compare(settings: Compare) -> None:
     Example: simspec engine compare vllm.rows.jsonl llamacpp.rows.jsonl
     """
     from real.engines import summary
+    from real.engines.adapter import RUNNER
     from real.engines.compare import compare_rows
-    from real.engines.measure import arm_text, speedup_table
+    from real.engines.measure import arm_text, cells_of, speedup_table
     from real.engines.rows import read_rows
     from simspec import load_trace
     from simspec.cost.table import load_cost
+    from simspec.engines.exports import runner_notes
     from simspec.output.files import check_output
     from simspec.output.frames import show
-    from simspec.output.terminal import print_text
+    from simspec.output.terminal import print_note, print_text
     from simspec.reports.speedup_curve import check_plots
-    from simspec.trace.recordings import locate
+    from simspec.trace.recordings import locate, measured_on
 
     paths, plot, several = settings.rows, settings.plot, len(settings.rows) > 1
     if several and settings.cost is not None:
@@ -449,8 +451,12 @@ def compare(settings: Compare) -> None:
         raise typer.Exit(0 if all(check.equal for _, _, check in checks) else 1)
     tables, facts = [summary.passes_frame(about, result)], dict[str, Any]()
     if settings.cost is not None:
-        facts["speedups"] = speedup_table(about, held, load_cost(settings.cost), trace)
-        tables.append(summary.speedup_frame(facts["speedups"]))
+        cost = load_cost(settings.cost)
+        facts["speedups"] = speedup_table(about, held, cost, trace)
+        facts["costs"], origins = measured_on(cost), [c.origin for c in cells_of(cost) if c.origin]
+        for note in runner_notes(origins, RUNNER.get(about["engine"], ""), "the run is"):
+            print_note(note)
+        tables.append(summary.speedup_frame(facts["speedups"], facts["costs"]))
     show(tables, settings.as_json, settings.markdown, about=about, passes=result, **facts)
     for difference in () if settings.as_json else result.exceptions[:SHOWN]:
         print_text(
@@ -491,13 +497,17 @@ def run_requests(
 ) -> Any:
     """Runs the plan on these requests in the engine's environment, with a bar of progress."""
     import real.engines
+    from real.engines.adapter import ModelDraft, served_form
     from real.engines.run import run_on_engine
     from real.engines.trial import try_version
+    from simspec.engines.exports import check_method
     from simspec.output.terminal import print_note
 
     adapter = adapter_of(name)
     adapter.start(settings)
     environment = real.engines.find_environment(adapter)
+    if isinstance(settings.draft, ModelDraft):
+        check_method(served_form(settings.draft.model), environment.version)
     longest = max(len(request.prompt) + request.max_tokens for request in requests)
     settings = replace(settings, longest=longest + 2 * max(plan.ks) + 2)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import threading
@@ -15,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 import simspec
 from simspec.engines.documents import read_source
-from simspec.engines.exports import BY_BATCH, LENGTH, NGRAM, read_vllm
+from simspec.engines.exports import BY_BATCH, LENGTH, NGRAM, read_vllm, version_numbers
 
 WORKERS = Path(__file__).parent / "workers"
 """Folder of the worker scripts; each imports the standard library and its engine only."""
@@ -257,12 +256,6 @@ class Engine:
         return first <= version_numbers(version) < after
 
 
-def version_numbers(version: str) -> tuple[int, ...]:
-    """The numbers at the start of a version: 0.32.0+cpu has (0, 32, 0); () where it has none."""
-    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
-    return tuple(map(int, found[0].split("."))) if found else ()
-
-
 @dataclass(frozen=True)
 class Environment:
     """An engine's environment that is there: its Python, its distribution and the version."""
@@ -362,6 +355,8 @@ NAMED = ("eagle-", "eagle3", "dflash", "dspark")
 """Parts of a path that vLLM takes for a method, whatever is asked for (config/speculative.py)."""
 UNSTATED_NGRAM = 5
 """Length of n-grams where a configuration of vLLM's states none."""
+RUNNER = {"vllm": "V1"}
+"""vLLM's model runner that its worker asks for: V2 has no custom proposer, and other n-grams."""
 OPENMP = "libiomp5.so"
 """Intel's OpenMP, which vLLM's CPU package brings; it must be loaded before Python starts."""
 

@@ -21,6 +21,7 @@ from real.engines.adapter import (
     NgramDraft,
     PolicyDraft,
     draft_description,
+    served_form,
     start_options,
 )
 from real.engines.compare import compare_rows, end_tokens, rule_of, written_text
@@ -32,7 +33,7 @@ from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
 from simspec.engines import Export
 from simspec.engines.choice import TIE, Choice, Schedule, gather
-from simspec.engines.exports import EXPORTS, write_choice
+from simspec.engines.exports import EXPORTS, vllm_notes, write_choice
 from simspec.engines.served import ServedAdvice
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
@@ -41,6 +42,7 @@ from simspec.output.frames import DataFrame, frame
 from simspec.policy.policy import PolicyError
 from simspec.reports.comparison import DEFAULTS, compare
 from simspec.reports.page import all_figures, page_of
+from simspec.trace.recordings import measured_on
 from simspec.trace.trace import Trace, TraceError
 
 Draft = NgramDraft | ModelDraft
@@ -471,6 +473,11 @@ class Found:
                     f"{'not settled' if table.confirmed and self.doubts else state}"
                 )
             told.append(sentence)
+        told.append(f"Costs are of {measured_on(self.winner.cost)}")
+        if self.plan.engine.name == "vllm":
+            model = getattr(self.winner.draft, "model", None)
+            method = "ngram" if model is None else served_form(model)
+            told += vllm_notes(method, measure.cells_of(self.winner.cost))
         told += [f"Not settled: {why}" for why in self.doubts]
         told += [self._policy_sentence(*policy) for policy in self.policies]
         if (needed := self.prompts_needed) is not None:

@@ -33,6 +33,7 @@ class Convention:
     past_end: bool = False  # accepted tokens after the end of the output are counted
     # drafts: every pass submits K draft tokens, or what the cap leaves, past an end token too
     fill: Literal["none", "drafts"] = "none"
+    skips_last: bool = False  # no drafter runs after a pass that must reach the budget
 
 
 CONVENTIONS = {
@@ -42,6 +43,7 @@ CONVENTIONS = {
         Convention("vllm", cap="none", past_end=True),
         Convention("vllm_model", cap="none", past_end=True, fill="drafts"),
         Convention("vllm_v2_ngram", cap="none", past_end=True, fill="drafts"),
+        Convention("vllm_v2_model", cap="none", past_end=True, fill="drafts", skips_last=True),
         Convention("llamacpp", end_token="last_only"),
         Convention("llamacpp_model", end_token="last_only", fill="drafts"),
         Convention("transformers", first_draft=0, end_token="bonus"),
@@ -51,8 +53,9 @@ CONVENTIONS = {
         ),
     )
 }  # fmt: skip
-"""Read in vLLM 0.32 (V1 runner; draft model; n-gram of the V2 runner), llama.cpp of October 2026
-(n-gram; draft model) and transformers 5.23 (draft model; prompt lookup)."""
+"""Read in vLLM 0.32 (V1 runner; draft model; n-gram of the V2 runner), 0.33 (draft model and heads
+of the V2 runner), llama.cpp of October 2026 (n-gram; draft model) and transformers 5.23 (draft
+model; prompt lookup)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +103,24 @@ def engine_passes(
     if first:
         rounds = _with_prompt_pass(rounds, trace)
     return _counted(rounds, trace, rules)
+
+
+def drafter_runs(
+    passes: Passes, budget: np.ndarray, rules: Convention, asynchronous: bool = False
+) -> np.ndarray:
+    """bool[P]: whether a request's drafter runs after the pass, where no other request shares it.
+
+    budget: int64[S], most tokens of each text. A skipped draft would never be verified, so passes
+    are the same. asynchronous: the scheduler decides while the pass before runs, of whose tokens
+    it knows one (`_drafts_unused` in v1/core/sched/scheduler.py of vLLM 0.33).
+    """
+    sure = passes.row + 1
+    if asynchronous:
+        later = np.ones(len(sure), bool)
+        later[passes.offset[:-1]] = False
+        sure[later] = np.roll(passes.row, 1)[later] + 2
+    runs: np.ndarray = sure < np.repeat(budget, np.diff(passes.offset))
+    return runs | (not rules.skips_last)
 
 
 def scheduled_passes(

@@ -1,15 +1,17 @@
 """Trained drafters in the form that a released engine loads."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from real.drafters import BUILTIN, eagle, medusa, model
-from real.engines.adapter import served_form
+from real.engines.adapter import RELEASED, find_environment, served_form
 from real.files import whole_folder
 from real.model.checkpoint import end_tokens
 from real.model.draft_head import load_vocabulary
 from real.model.stored_weights import sha256
 from real.pair import load_pair
+from simspec.engines.exports import GONE, check_method
 
 SERVED = {"model": ("vllm", "transformers"), "eagle": ("vllm",), "medusa": ("vllm",)}
 """Engines that load a drafter of ours as it drafts, by the drafter's name."""
@@ -54,6 +56,12 @@ def export_drafter(folder: Path, target: Path, engine: str, out: Path) -> dict:
     if engine not in SERVED.get(name, ()):
         _refuse(name, engine)
     written = {"drafter": name, "engine": engine}
+    if name in GONE:
+        version = ""
+        with suppress(ValueError):  # where there is no environment the versions are named alone
+            version = find_environment(RELEASED[engine]).version
+        check_method(name, version)
+        written["versions"] = f"below {GONE[name]}"
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} holds files already; name a new folder by --out")
     if not target.is_dir():

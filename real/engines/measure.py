@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import numpy as np
 
+from real.engines.adapter import RUNNER
 from real.engines.compare import batch_size, lock_step, predicted_passes, whole_waves
 from real.engines.rows import Arm, Row
 from real.measure.estimate import (
@@ -208,11 +209,13 @@ def cost_table(runs: Sequence[tuple[Mapping[str, Any], Sequence[Row]]], seed: in
 def engine_origin(about: Mapping[str, Any]) -> CostOrigin:
     """Origin of a run's costs; `sitting` begins with the digest of its prompts."""
     engine, draft = f"{about['engine']} {about['version']}", about["draft"] or {}
+    if runner := RUNNER.get(about["engine"]):
+        engine += f", {runner} runner"
     return CostOrigin(
         device=about["device"],
         threads=about["threads"],
         dtype=about["dtype"],
-        engines={"target": engine, "drafter": f"{engine} {draft.get('method', 'none')}"},
+        engines={"target": engine, "drafter": f"{engine}, {draft.get('method', 'none')}"},
         versions={about["engine"]: about["version"]},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         sitting=f"{about['prompts'][:12]}-{uuid4().hex[:6]}",

@@ -68,8 +68,8 @@ def advised(table: SpeedupTable) -> tuple[str, str]:
     return advice, "confirmed" if table.confirmed else f"{named(table.best)} is faster"
 
 
-def speedup_frame(table: SpeedupTable) -> DataFrame:
-    """The predicted and measured speedups of one run."""
+def speedup_frame(table: SpeedupTable, priced: str = "") -> DataFrame:
+    """The predicted and measured speedups of one run; priced: where the costs come from."""
     advice, state = advised(table)
     state = state if table.confirmed or table.doubt else f"not confirmed: {state}"
     batch = f"batch {table.batch}, " if table.batch > 1 else ""
@@ -84,7 +84,7 @@ def speedup_frame(table: SpeedupTable) -> DataFrame:
             for row in table.rows
         ],
         title=f"{batch}recommended: {advice}, {state}; {table.prompts} prompts, {table.repeats} "
-        "repeats",
+        "repeats" + (f"; costs of {priced}" if priced else ""),
         formats={PREDICTED: ".3f", MEASURED: ".3f"},
     )
 

@@ -103,6 +103,13 @@ class CostOrigin(Part):
         return tuple(name for name, ours, theirs in pairs if ours and theirs and ours != theirs)
 
     @property
+    def runner(self) -> str:
+        """vLLM's model runner, V1 or V2; "" of other engines. `engine measure` runs V1, which its
+        older files do not say."""
+        target = self.engines.get("target", "")
+        return "V2" if ", V2 runner" in target else "V1" if target.startswith("vllm ") else ""
+
+    @property
     def known(self) -> bool:
         """Whether all of IDENTITY is known."""
         return all(getattr(self, name) for name in IDENTITY)

@@ -7,6 +7,7 @@ sdk/speculative.py of AIConfigurator, sim/config.go of BLIS.
 
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -18,6 +19,7 @@ from msgspec import Meta
 
 import simspec
 from simspec.cost.model import CostModel
+from simspec.cost.provenance import CostOrigin
 from simspec.cost.table import cost_file
 from simspec.engines import EXPORT_FORMATS, Export
 from simspec.engines.choice import (
@@ -46,6 +48,12 @@ NOT_COVERED = (
 )
 LENGTH, BY_BATCH = "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 NGRAM = ("prompt_lookup_min", "prompt_lookup_max")
+
+
+GONE = {"medusa": "0.33", "mlp_speculator": "0.33"}
+"""Methods that vLLM dropped, and the first version without them."""
+V1_METHODS = ("suffix", "custom_class", *GONE)
+"""Methods that vLLM serves on its V1 model runner, also where it serves others on V2."""
 
 
 class Mechanisms(NamedTuple):
@@ -386,15 +394,17 @@ def write_choice(
 ) -> tuple[dict[str, Any], list[str]]:
     """(provenance, notes) of the document of this choice in `out`; as `write_export`."""
     form, out = EXPORTS[settings.format], settings.out
-    text = form.write(Request(evidence, choice, settings))
+    costs = [cost for of_sizes in evidence.costs.values() for cost in of_sizes]
+    request, of_vllm = Request(evidence, choice, settings), settings.format.startswith("vllm")
+    own = vllm_notes(request.drafter(VLLM)[0], costs) if of_vllm else []
+    text = form.write(request)
     origin = {"format": settings.format, "command": command}
     origin |= _provenance(text, settings, evidence, choice, paths)
     with replacing(out) as temporary:
         temporary.write_text(text, encoding="utf-8")
     write_json(Path(f"{out}{SIDECAR}"), origin)
-    costs = [cost for of_sizes in evidence.costs.values() for cost in of_sizes]
     doubts = [f"not confirmed {why}" for why in dict.fromkeys(map(unsettled, costs)) if why]
-    return origin, [*price_notes(costs, form.engine), *doubts]
+    return origin, [*price_notes(costs, form.engine), *own, *doubts]
 
 
 def _command(settings: Export) -> str:
@@ -405,6 +415,45 @@ def _command(settings: Export) -> str:
         if field.name != "as_json" and value != field.default:
             words += [f"--{field.name.replace('_', '-')}", str(value)]
     return shlex.join(words)
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The numbers at the start of a version: 0.32.0+cpu has (0, 32, 0); () where it has none."""
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def check_method(method: str, version: str) -> None:
+    """ValueError for a method that this version of vLLM has not."""
+    if method in GONE and version_numbers(version) >= version_numbers(GONE[method]):
+        raise ValueError(
+            f"vLLM {version} has no method {method!r}, which versions below {GONE[method]} take: "
+            "use one of them, or another drafter"
+        )
+
+
+def vllm_notes(method: str, costs: Iterable[CostModel]) -> list[str]:
+    """Notes on versions without this method, and on costs of another runner than serves it.
+
+    ValueError where the costs are of a version without it.
+    """
+    notes, gone = [], GONE.get(method)
+    for origin in {str(cost.origin): cost.origin for cost in costs if cost.origin}.values():
+        check_method(method, version := origin.versions.get("vllm", ""))
+        old = method == "ngram" and () < version_numbers(version) < (0, 32)
+        v1 = old or method in V1_METHODS or origin.device.startswith("cpu")
+        notes += runner_notes([origin], "V1" if v1 else "V2", f"vLLM serves {method}")
+    return notes + [f"vLLM {gone} and later have no method {method!r}"] * (gone is not None)
+
+
+def runner_notes(origins: Iterable[CostOrigin], runner: str, what: str) -> list[str]:
+    """A note where these costs are of another runner of vLLM's than `what` uses."""
+    others = sorted({origin.runner for origin in origins} - {"", runner})
+    return [
+        f"priced on vLLM's {other} runner, and {what} on {runner}, whose passes cost otherwise: "
+        "measure that one"
+        for other in others
+    ]
 
 
 def price_notes(costs: Iterable[CostModel], engine: str) -> list[str]:
@@ -466,7 +515,10 @@ def _cost(source: str, model: CostModel) -> dict[str, Any]:
         return {"ratio": float(source)}
     except ValueError:
         origin = None if model.origin is None else model.origin.to_dict()
-        return _file(cost_file(source)) | {"device": model.device, "origin": origin}
+        runner = (
+            {} if not model.origin or not model.origin.runner else {"runner": model.origin.runner}
+        )
+        return _file(cost_file(source)) | {"device": model.device, "origin": origin} | runner
 
 
 def _file(path: Path) -> dict[str, Any]:
@@ -487,6 +539,8 @@ def read_vllm(text: str) -> dict[str, Any]:
     with reraised(ValueError, "not JSON of a speculative_config"):
         parse_json(text)  # which refuses a key twice
         config = msgspec.json.decode(text, type=dict[str, Any])
+    if config.get("rejection_sample_method") == "fly":
+        raise ValueError("its rejection_sample_method fly is lossy: expected another")
     with reraised(ValueError, f"{LENGTH} is {config.get(LENGTH)!r:.60}"):
         longest = msgspec.convert(config.get(LENGTH), Length)
     if config.get(BY_BATCH) is not None:

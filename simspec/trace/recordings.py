@@ -146,6 +146,8 @@ def measured_on(cost: CostModel | CostTable) -> str:
     origin = cost.origin or CostOrigin()
     engine, own = origin.engines.get("target", ""), origin.versions.get("simspec")
     versioned = engine if any(map(str.isdigit, engine)) or not own else f"simspec {own}"
+    if origin.runner and " runner" not in versioned:
+        versioned += f", {origin.runner} runner"
     device = cost.device or "no device named"
     return f"{device}, {versioned or 'no version named'}"
 

@@ -56,8 +56,9 @@ def fake_engine(folder, patch):
     (folder / "m").mkdir()
     requests = [request for request, _ in WORLD]
     patch.setattr(real.commands.advise, "_requests", lambda *_: (requests, TASKS))
-    environment = SimpleNamespace(version="0.32.0", python=Path("python"), package="vllm")
-    patch.setattr(real.engines, "find_environment", lambda *_: environment)
+    patch.setattr(real.engines, "find_environment", lambda engine: SimpleNamespace(
+        version=engine.tested[0], python=Path("python"), package="vllm"
+    ))  # fmt: skip
     made = []
 
     def worker(*_):
@@ -107,6 +108,8 @@ def test_the_advice_is_confirmed_and_written(advised):
     page = (folder / "report.html").read_text()
     assert "Verified on held-out prompts" in page
     assert "prompt_lookup_max" in page
+    assert "Costs are of fake, vllm 1.0, V1 runner" in page
+    assert "and vLLM serves ngram on V2, whose" in page  # no CPU
     assert faults_of(page) == []
     assert json.loads((folder / "advice.json").read_text()) == found
 

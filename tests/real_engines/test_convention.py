@@ -1,6 +1,8 @@
 """An engine's passes and counters, predicted from a recording by its convention."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import naive_engine
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import traces, world, written
 from test_ngram_rules import texts_of
 
-from real.engines.convention import CONVENTIONS, clipped, engine_passes
+from real.engines.convention import CONVENTIONS, clipped, drafter_runs, engine_passes
 from simspec import CostModel, load_trace, replay
 from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import record_texts
@@ -132,3 +134,56 @@ def test_vllm_counters_on_the_bundled_recording():
         assert drafts == expected
         for recording in (trace, whole):
             assert (engine_passes(recording, fixed(k), rules).drafted > 0).sum() == expected
+
+
+# the scheduler of the released wheel of vLLM 0.33.0, driven without a model: V2 runner, a draft
+# model, K = 2. A case: asynchronous, budgets, tokens that the target accepts by row, passes of each
+# request, skip_drafts of each step. All runs of budgets up to 4 alone, then waves of three
+SCHEDULER = Path(__file__).parents[1] / "engine_fixtures" / "vllm_0.33_scheduler.json"
+
+
+def scheduler_twin(budgets, runs, K, asynchronous, caps=False):
+    """(passes, skips) of requests that start together, by a loop over steps.
+
+    A step is planned with the tokens that are sure then. caps: drafts end with the budget, which
+    vLLM does not do.
+    """
+    known, rows, passes, skips = [0] * len(budgets), [0] * len(budgets), [[] for _ in budgets], []
+    while any(row < budget for row, budget in zip(rows, budgets)):
+        alive = [i for i in range(len(budgets)) if rows[i] < budgets[i]]
+        flying = asynchronous and rows[alive[0]] > 0  # the step before has not been read
+        sure = [(known[i] if flying else rows[i]) + 1 + flying for i in alive]
+        skips.append(int(all(tokens >= budgets[i] for i, tokens in zip(alive, sure))))
+        for i in alive:
+            drafted = min(K, budgets[i] - rows[i] - 1) if caps else K
+            drafted = drafted if rows[i] else 0
+            accepted = min(drafted, runs[i][rows[i]])
+            passes[i].append([accepted + 1, drafted, accepted])
+            known[i], rows[i] = rows[i], rows[i] + accepted + 1
+    return passes, skips
+
+
+def test_skipped_drafts_of_vllms_v2_runner_change_no_pass():
+    held = json.loads(SCHEDULER.read_text())
+    K, rules, skipped, capped = held["K"], CONVENTIONS["vllm_v2_model"], 0, 0
+    assert held["vllm"] == "0.33.0"
+    for late, budgets, runs, passes, skips in held["cases"]:
+        twin = scheduler_twin(budgets, runs, K, late)
+        alone = len(budgets) == 1
+        assert twin[0] == passes
+        assert twin[1] == skips or (late and not alone)  # some of a wave end unseen, and run on
+        capped += scheduler_twin(budgets, runs, K, late, caps=True)[0] != passes
+        texts = [([90], [91 + i for i in range(budget)], budget) for budget in budgets]
+        trace = record_texts(written(texts), ngram_rule("vllm:1,3"), K, ())
+        left = np.concatenate([np.arange(budget, 0, -1) for budget in budgets])
+        run = np.minimum(np.concatenate(runs), np.minimum(left, K)).astype(trace.run.dtype)
+        trace = replace(trace, depth=np.minimum(left, K).astype(trace.depth.dtype), run=run)
+        found = engine_passes(trace, fixed(K), rules)
+        for s, budget in enumerate(budgets):
+            assert found.sequence(s) == clipped(passes[s], budget)
+        runs_on = drafter_runs(found, np.array(budgets), rules, bool(late))
+        skipped += (~runs_on).sum()
+        assert not alone or [not skip for skip in skips] == runs_on.tolist()
+        assert drafter_runs(found, np.array(budgets), CONVENTIONS["vllm_model"]).all()
+    assert capped > 100  # control: the drafts of a last pass are not cut to the budget
+    assert skipped > 50

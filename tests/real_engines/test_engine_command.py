@@ -69,6 +69,11 @@ def test_measure_run_and_compare_confirm_the_recommendation(folder):
         "engine", "compare", "r.jsonl", "--cost", "v.cost.json", "--markdown", cwd=folder
     )
     assert "| K | predicted [95%] | measured [95%] | error |" in page
+    assert "costs of fake, vllm 1.0, V1 runner" in page
+    other = (folder / "v.cost.json").read_text().replace("1.0, V1 runner", "1.0, V2 runner")
+    (folder / "v2.cost.json").write_text(other)
+    _, note = simspec("engine", "compare", "r.jsonl", "--cost", "v2.cost.json", cwd=folder)
+    assert note.startswith("simspec: priced on vLLM's V2 runner, and the run is on V1, whose")
     before = (folder / "r.jsonl").read_bytes()
     simspec(*RUN, "--out", "r.jsonl", cwd=folder)  # nothing is left to run
     assert (folder / "r.jsonl").read_bytes() == before
@@ -296,3 +301,13 @@ def test_an_untested_version_runs_after_a_trial(folder, monkeypatch):
     untested.version = "0.34.0"
     assert "passes of a trial equal the replay" in run(FakeRunner)
     assert (folder / "r.jsonl").exists()
+
+
+def test_a_method_that_vllm_dropped_is_refused(folder, monkeypatch):
+    newer = SimpleNamespace(version="0.33.0", python=folder / "bin/python", package="vllm")
+    monkeypatch.setattr(real.engines, "find_environment", lambda *_: newer)
+    (folder / "h").mkdir()
+    heads = {"model_type": "medusa", "num_heads": 4, "medusa_fc_bias": True}
+    (folder / "h/config.json").write_text(json.dumps(heads))
+    _, error = simspec(*RUN, "--drafter", "h", "--out", "r.jsonl", cwd=folder, code=2)
+    assert "vLLM 0.33.0 has no method 'medusa', which versions below 0.33 take" in error

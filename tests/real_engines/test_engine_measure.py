@@ -101,7 +101,9 @@ def test_costs_are_a_cost_file_that_names_their_origin(tmp_path):
     engine_cost(about, rows).to_json(tmp_path / "engine.cost.json")
     cost = CostModel.from_json(tmp_path / "engine.cost.json")
     assert (cost.name, cost.device) == ("vllm 1.0", "fake")
-    assert cost.origin.engines == {"target": "vllm 1.0", "drafter": "vllm 1.0 ngram"}
+    assert cost.origin.engines == {
+        "target": "vllm 1.0, V1 runner", "drafter": "vllm 1.0, V1 runner, ngram"
+    }  # fmt: skip
     assert (cost.origin.threads, cost.origin.dtype) == (1, "float32")
     assert cost.origin.known
     assert len(cost.replicates) == 200

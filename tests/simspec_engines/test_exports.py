@@ -333,7 +333,8 @@ def test_costs_of_another_engine_are_named(folder, tmp_path):
     found = {}
     for engine in ("vllm 0.32.0", "prepacked"):
         cost = CostModel.from_ratio(0.05, 6)
-        cost = replace(cost, origin=CostOrigin(engines={"target": engine, "drafter": engine}))
+        origin = CostOrigin("cpu", engines={"target": engine, "drafter": engine})
+        cost = replace(cost, origin=origin)
         cost.to_json(tmp_path / "cost.json")
         options = ("--cost", tmp_path / "cost.json", *MODEL, "--out", tmp_path / "out")
         _, found[engine] = simspec("export", "vllm", "a.parquet", *options, cwd=folder)
@@ -341,6 +342,53 @@ def test_costs_of_another_engine_are_named(folder, tmp_path):
         assert f"priced on {engine}, not on sglang" in other
     assert found["vllm 0.32.0"] == ""
     assert "priced on prepacked, not on vllm" in found["prepacked"]
+
+
+V1, V2 = "vllm 0.32.0", "vllm 0.33.0, V2 runner"  # costs of `engine measure` before it named V1
+
+
+@pytest.mark.parametrize(
+    "device, engine, version, method, words",
+    [
+        ("cpu (2 threads)", V1, "0.32.0", "eagle", ""),
+        ("NVIDIA H200", V1, "0.32.0", "eagle", "V1 runner, and vLLM serves eagle on V2, whose"),
+        ("NVIDIA H200", f"{V1}, V1 runner", "0.32.0", "ngram", "vLLM serves ngram on V2, whose"),
+        ("NVIDIA H200", V2, "0.33.0", "eagle", ""),
+        ("NVIDIA H200", V2, "0.33.0", "ngram", ""),
+        ("NVIDIA H200", V2, "0.26.0", "ngram", "V2 runner, and vLLM serves ngram on V1, whose"),
+        ("NVIDIA H200", V2, "0.33.0", "suffix", "vLLM serves suffix on V1, whose"),
+        ("cpu", V1, "0.32.0", "medusa", "vLLM 0.33 and later have no method 'medusa'"),
+        ("cpu", V1, "", "mlp_speculator", "0.33 and later have no method 'mlp_speculator'"),
+        ("cpu", V2, "0.33.0", "medusa", "vLLM 0.33.0 has no method 'medusa', which versions below"),
+    ],
+)
+def test_the_runner_and_the_version_decide_a_vllm_method(
+    folder, tmp_path, device, engine, version, method, words
+):
+    origin = CostOrigin(device, engines={"target": engine}, versions={"vllm": version})
+    replace(CostModel.from_ratio(0.05, 6), origin=origin).to_json(tmp_path / "cost.json")
+    out, refused = tmp_path / "out", version == "0.33.0" and method == "medusa"
+    options = ("--cost", tmp_path / "cost.json", *MODEL, "--method", method, "--out", out)
+    for format in ("vllm", "vllm-synthetic"):
+        printed, error = simspec(
+            "export", format, "a.parquet", *options, cwd=folder, code=2 if refused else 0
+        )
+        assert words in error
+        assert error.count("\n") == bool(words)
+        assert out.exists() != refused
+        if not refused:
+            card = json.loads((tmp_path / f"out{SIDECAR}").read_text())
+            runner = "V2" if engine == V2 else "V1"
+            assert card["costs"][0]["runner"] == runner
+            assert f"{runner} runner" in " ".join(printed.split())
+
+
+def test_vllms_newer_keys_are_read_and_a_lossy_verification_is_refused():
+    held = {"num_speculative_tokens": 3, "draft_lm_head_quantization": "fp8", "xpress_topc": 8}
+    held["disable_lookahead_block_hashes"] = True
+    assert read_vllm(json.dumps(held)) == held
+    with pytest.raises(ValueError, match="rejection_sample_method fly is lossy"):
+        read_vllm(json.dumps(held | {"rejection_sample_method": "fly"}))
 
 
 @pytest.mark.parametrize(
