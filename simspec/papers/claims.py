@@ -30,7 +30,7 @@ CHANGED |= dict.fromkeys(("4a", "4b", "4c", "6"), "existence test")
 CHANGED |= dict.fromkeys(("15a", "15b"), "both estimators")
 CHANGED |= {
     "1": "raised rows dropped; readings", "10": "exact zeros dropped",
-    "11a": "top layer alone",
+    "11a": "top layer alone", "13b": "beams recorded",
 }  # fmt: skip
 """What changed since, beside that a verdict is of one pair at one price."""
 HELD, NOT_HELD, UNDECIDED, NO_EVIDENCE = "held", "did not hold", "undecided", "no evidence"

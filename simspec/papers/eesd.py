@@ -284,20 +284,23 @@ def spread_of(recorded: Recorded) -> float:
     return float(np.sqrt(max(np.var(share) - np.mean(share * (1 - share) / tried), 0.0)))
 
 
+def gain_on_mix(alphas: Sequence[float], c: float) -> float:
+    """Time of the best fixed length over Beta-TS's, less 1, of made-up prompts: as many accepted
+    independently at each of `alphas`, at a flat price c."""
+    kinds = [Recorded("", "eagle", "", iid(a, 60, 256, K, i), CostModel.from_ratio(0, K)).at(c)
+             for i, a in enumerate(alphas)]  # fmt: skip
+    best = sum(kind.fixed_seconds()[..., 0].sum(axis=1) for kind in kinds).min()
+    return float(best / sum(kind.seconds(beta_ts(K=K)).sum() for kind in kinds) - 1)
+
+
 def claim_1(recordings: Recordings) -> DataFrame:
     """What Beta-TS gains over the best fixed length, by the spread of acceptance of prompts."""
     rows: list[dict[str, Any]] = []
     for name, alphas in MIXES.items():
-        kinds = [Recorded("", "eagle", "", iid(a, 60, 256, K, i), CostModel.from_ratio(0, K))
-                 for i, a in enumerate(alphas)]  # fmt: skip
-        spread = float(np.std(alphas))
-        row: dict[str, Any] = {"recording": name, "spread": spread, "a1": np.mean(alphas)}
-        for flat in FLATS[1:]:
-            of = [kind.at(flat) for kind in kinds]
-            best = sum(kind.fixed_seconds()[..., 0].sum(axis=1) for kind in of).min()
-            beta = sum(kind.seconds(beta_ts(K=K)).sum() for kind in of)
-            row[of[0].regime] = best / beta - 1
-        rows.append(row)
+        row: dict[str, Any] = {
+            "recording": name, "spread": float(np.std(alphas)), "a1": np.mean(alphas)
+        }  # fmt: skip
+        rows.append(row | {f"flat, c = {c:.2f}": gain_on_mix(alphas, c) for c in FLATS[1:] if c})
     for recorded in recordings.counted(*TRAINED):
         accepted, tried = (counts[:, 0].sum() for counts in by_depth(recorded.trace))
         row = {"recording": recorded.name, "spread": spread_of(recorded), "a1": accepted / tried}

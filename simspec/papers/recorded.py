@@ -53,6 +53,8 @@ REJECTION = "*/rejection/{}.parquet"
 """Recording of a drafter under the rejection rule."""
 FURTHER = "papers/{}-k{}-{}.parquet"
 """Deeper recordings of the embedded models: drafter, K, rule."""
+BEAMS = "{}/beams/{}.parquet"
+"""Beam searches along a greedy recording's outputs: target, drafter."""
 CARDS = ("ablations", "ablations-seed1")
 """Folders of the ablations' cards, by training seed."""
 LAYERS, EXIT_LAYERS = 10, 2
@@ -236,6 +238,20 @@ class Recordings:
     def counted(self, *drafters: str, K: int = 0) -> list[Recorded]:
         """`deep` of these drafters, without those whose outputs are repetitive."""
         return [r for drafter in drafters for r in self.deep(drafter, K) if not r.repetitive]
+
+    def searched(self, *drafters: str) -> list[Recorded]:
+        """Those `counted` of these drafters that hold a beam search, or for which one is recorded
+        along their outputs, which their costs price."""
+        found = []
+        for recorded in self.counted(*drafters):
+            path = BEAMS.format(recorded.target, recorded.drafter)
+            if recorded.trace.beam is not None:
+                found.append(recorded)
+            elif self.folder and (self.folder / path).is_file():
+                trace, name = load_trace(self.folder / path), path.removesuffix(".parquet")
+                if trace.meta.rule == recorded.trace.meta.rule:
+                    found.append(replace(recorded, name=name, trace=trace, _kept={}))
+        return found
 
     def sampled(self, *drafters: str) -> list[Recorded]:
         """The real model's recordings under the rejection rule."""

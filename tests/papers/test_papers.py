@@ -1,8 +1,6 @@
-"""The papers' claims and tables: planted effects are found, controls are not, figures by hand."""
+"""The papers' tables, prices and cards: figures by hand, and controls."""
 
-import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +9,8 @@ from documents import ROOT
 from simspec import CostModel, load_trace, replay
 from simspec.cost.table import load_cost
 from simspec.numerics.stats import Estimate
-from simspec.papers import CLAIMS, TABLES, Recordings, eagle, eesd, glide, s2d
-from simspec.papers.claims import HELD, NOT_HELD, Claim, each, evidence, longer, verdict_of
+from simspec.papers import CLAIMS, TABLES, Recordings, eesd, s2d
+from simspec.papers.claims import Claim, each, evidence
 from simspec.papers.recorded import (
     H200,
     PRICES,
@@ -26,43 +24,19 @@ from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
 from simspec.reports.trees import SECONDS, prompt_figures
 from simspec.trace.exits import cascade
-from simspec.trace.trace import Trace, TraceMeta
+from simspec.trace.synthetic import iid
 from simspec.tree.tree import TreePolicy, chain_tree
 
 TRACES = ROOT / "traces"
 S, ROWS = 60, 120
 
 
-def recorded(alpha, tasks=None, theta=None, confidence=None, target="tiny", K=8, seed=0):
-    """Acceptance [S], [S, ROWS] or [S, ROWS, K], and features of the same shapes."""
-    random = np.random.default_rng(seed)
-    shape = (S, ROWS, K)
-
-    def full(values):
-        values = np.asarray(values, np.float64)
-        values = values.reshape(*values.shape, *([1] * (3 - values.ndim)))
-        return np.broadcast_to(values, shape).reshape(S * ROWS, K)
-
-    right = random.random((S * ROWS, K)) < full(alpha)
-    left = np.tile(np.arange(ROWS, 0, -1), S)
-    run = np.minimum(np.logical_and.accumulate(right, axis=1).sum(axis=1), left)
-    given = {"confidence": confidence, "entropy": confidence, "theta": theta}
-    codes = {name: np.rint(255 * full(x)) for name, x in given.items() if x is not None}
-    grids = {"confidence": "confidence", "entropy": "entropy", "theta": "identity"}
-    meta = TraceMeta(
-        rule="coupled", target="none", drafter="planted", K=K, seed=seed,
-        features=tuple((name, grids[name]) for name in codes),
-        predictors={"theta": "0" * 64} if "theta" in codes else {},
-        tasks=tuple(tasks) if tasks is not None else ("task",) * S,
-        ids=tuple(map(str, range(S))),
-    )  # fmt: skip
-    trace = Trace(
-        offset=np.arange(S + 1) * ROWS, budget=np.full(S, ROWS),
-        token=random.integers(0, 5000, S * ROWS).astype(np.int32),
-        depth=np.full(S * ROWS, K, np.uint8), run=run.astype(np.uint8),
-        feature=np.stack(list(codes.values()), -1).astype(np.uint8) if codes else None, meta=meta,
-    )  # fmt: skip
-    return Recorded("planted", "eagle", target, trace, CostModel.from_ratio(0.1, K), draws=2)
+def recorded(alpha):
+    """A recording of prompts whose tokens are all accepted as often."""
+    made, random = iid(alpha, S, ROWS, 8), np.random.default_rng(0)
+    token = random.integers(0, 5000, S * ROWS).astype(np.int32)
+    trace = replace(made, token=token, meta=replace(made.meta, rule="coupled"))
+    return Recorded("planted", "eagle", "tiny", trace, CostModel.from_ratio(0.1, 8), draws=2)
 
 
 def bundled(drafter, name):
@@ -70,213 +44,7 @@ def bundled(drafter, name):
     return found
 
 
-def mixed(low, high):
-    return np.where(np.arange(S) % 4 < 2, low, high)  # both halves of `crossed` see both
-
-
-GLIDE = "tiny-glide-coupled"
 FLAT = 0.1
-
-
-def with_rank(ranked, seed):
-    """Prompts of a recording of GLIDE whose rejected tokens all have this rank."""
-    ours = bundled("glide", GLIDE)
-    rank = np.where(ours.trace.rank > 0, ranked, 0).astype(np.uint8)
-    prompts = np.sort(np.random.default_rng(seed).permutation(120)[:80])
-    trace = replace(ours.trace, rank=rank).select(prompts)
-    return replace(ours, trace=trace, _kept={}).at(FLAT)
-
-
-def ranked_by_confidence(calibrated, seed):
-    """As `with_rank`: rejected tokens rank 1 or 7, 7 where confidence is low, or where high."""
-    ours = with_rank(1, seed)
-    (column,) = ours.trace.features(("confidence",))
-    low = ours.trace.feature[..., column] < np.median(ours.trace.feature[..., column])
-    rank = np.where(ours.trace.rank > 0, np.where(low == calibrated, 7, 1), 0).astype(np.uint8)
-    return replace(ours, trace=replace(ours.trace, rank=rank), _kept={})
-
-
-def first_slot_right(share, spread, seed):
-    """Ranks of an EAGLE whose second token is right as often as the first, or less; at places
-    that are easy and hard by `spread`."""
-    ours, random = bundled("eagle", "tiny-eagle-coupled"), np.random.default_rng(seed)
-    rank = np.where(ours.trace.rank > 0, 1, 0).astype(np.uint8)
-    right = 0.6 + spread * random.choice((-1, 1), len(rank))
-    rank[:, 0] = random.random(len(rank)) > right
-    rank[:, 1] = random.random(len(rank)) > right * share
-    run = np.minimum((rank == 0).cumprod(axis=1).sum(axis=1), ours.trace.depth)
-    left = np.repeat(ours.trace.offset[1:], np.diff(ours.trace.offset)) - np.arange(len(run))
-    trace = replace(ours.trace, rank=rank, run=np.minimum(run, left).astype(np.uint8))
-    return replace(ours, trace=trace, _kept={})
-
-
-def tasks(*names):
-    return [names[s % len(names)] for s in range(S)]
-
-
-SIGNAL = np.random.default_rng(99).random((S, ROWS, 8))
-CODE = mixed(0.4, 0.9), ["text" if x < 0.5 else "code" for x in mixed(0.4, 0.9)]
-MANY = {claim.number: claim for claims in CLAIMS.values() for claim in claims}
-BETA, TEN = eesd.beta_against_best_fixed, eesd.beta_against_ten
-THETA = partial(eesd.beta_against_calibrated, theta=True)
-BY_CONFIDENCE = partial(eesd.beta_against_calibrated, theta=False)
-SIDES = partial(eesd.sampling_against_model, theta=True)
-PRINTED, ALL_ROWS = eagle.alpha_gaps, partial(eagle.alpha_gaps, all_rows=True)
-
-
-def alike(alpha):
-    """Worlds of prompts that are all accepted as often."""
-    return lambda seed, **given: recorded(np.full(S, alpha), seed=seed, **given)
-
-
-def knows(seed):
-    """Worlds in which theta is whether the token is accepted."""
-    return recorded(SIGNAL > 0.4, theta=SIGNAL > 0.4, seed=seed)
-
-
-def two(low, high, *names):
-    """Worlds of prompts of two kinds, or of tasks."""
-    return lambda seed: recorded(mixed(low, high), tasks(*names) if names else None, seed=seed)
-
-
-PLANTED = {
-    "1: prompts differ widely": (BETA, two(0.2, 0.95), 1),
-    "1: prompts alike": (BETA, alike(0.75), -1),
-    "1 censored: prompts alike": (partial(BETA, reading="censored"), alike(0.75), -1),
-    "5a: rejected early": (TEN, alike(0.4), 1),
-    "5a: always accepted": (TEN, alike(1.0), -1),
-    "2: theta knows": (THETA, knows, 1),
-    "2: theta does not": (THETA, partial(alike(0.7), theta=0.2 + 0.0 * SIGNAL), None),
-    "2 by confidence: it knows": (
-        BY_CONFIDENCE, lambda seed: recorded(SIGNAL, confidence=SIGNAL, seed=seed), 1,
-    ),
-    "3: theta misleads": (SIDES, partial(alike(0.8), theta=0.0 * SIGNAL), 1),
-    "3: theta knows": (SIDES, knows, -1),
-    "4a: samples differ": (eesd.samples_differ, two(0.1, 0.95), 1),
-    "4a: samples alike": (eesd.samples_differ, alike(0.7), None),
-    "4b: tasks differ": (eesd.tasks_differ, two(0.2, 0.95, "a", "a", "b", "b"), 1),
-    "4b: tasks alike": (
-        eesd.tasks_differ, partial(alike(0.7), tasks=tasks("a", "a", "b", "b")), 0,
-    ),
-    "6: drafts are dear": (lambda r: eesd.higher_hm_is_slower(r.at(0.6)), alike(0.8), 1),
-    "6: drafts are free": (lambda r: eesd.higher_hm_is_slower(r.at(0.0)), alike(1.0), 0),
-    "10: siblings right": (eesd.tree_over_chain, partial(with_rank, 1), 1),
-    "10: siblings never right": (eesd.tree_over_chain, partial(with_rank, 255), 0),
-    "13a: siblings right": (glide.cape_over_chain, partial(with_rank, 1), 1),
-    "13a: siblings never right": (glide.cape_over_chain, partial(with_rank, 255), 0),
-    "13c: far where confidence is high": (
-        glide.sets_by_confidence, partial(ranked_by_confidence, False), -1,
-    ),
-    "13c: far where confidence is low": (
-        glide.sets_by_confidence, partial(ranked_by_confidence, True), 1,
-    ),
-    "15a, all rows: second token worse": (ALL_ROWS, partial(first_slot_right, 0.7, 0.0), 1),
-    "15a, all rows: both alike": (ALL_ROWS, partial(first_slot_right, 1.0, 0.0), 0),
-    "15a, all rows: both alike, easy and hard": (
-        ALL_ROWS, partial(first_slot_right, 1.0, 0.35), 0,
-    ),
-    "15a: both alike, easy and hard": (PRINTED, partial(first_slot_right, 1.0, 0.35), -1),
-    "15a: second token worse": (PRINTED, partial(first_slot_right, 0.7, 0.0), 1),
-    "15a: both alike": (PRINTED, partial(first_slot_right, 1.0, 0.0), 0),
-    "15b: both alike": (
-        lambda r: PRINTED(r, 1, (0,)), partial(first_slot_right, 1.0, 0.0), 1,
-    ),
-    "15b, all rows: second worse": (
-        lambda r: ALL_ROWS(r, 0, (1,)), partial(first_slot_right, 0.6, 0.0), -1,
-    ),
-    "16: siblings never right": (eagle.tree_adds, partial(with_rank, 255), -1),
-    "19: code is accepted": (
-        eagle.code_is_fastest, lambda seed: recorded(*CODE, seed=seed), 1,
-    ),
-    "19: code is as all": (
-        eagle.code_is_fastest, partial(alike(0.7), tasks=tasks("code", "text")), 0,
-    ),
-}  # fmt: skip
-"""{claim: (its function, a recording by seed, sign)}; 0: neither holds nor fails, None: it does not
-hold."""
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_world_is_found_at_the_stated_error(name):
-    """True and false worlds get their verdict in 7 of 8 draws; where there is no effect, a verdict
-    errs in one of twenty: 3 or more of 8 have a chance of 1 in 200."""
-    function, world, sign = PLANTED[name]
-    if function in (PRINTED, ALL_ROWS):
-        function = partial(function, one=0, others=(1,))
-    claim, words = MANY[name.partition(":")[0]], []
-    for seed in range(8):
-        found = function(world(seed=seed))
-        effects = found if isinstance(found, list) else [found]
-        words.append(verdict_of(claim, effects).word)
-    expected = {1: HELD, -1: NOT_HELD}.get(sign)
-    if expected:
-        assert words.count(expected) >= 7, words
-    else:
-        assert words.count(HELD) <= 2, words
-        assert sign is None or words.count(NOT_HELD) <= 2, words
-
-
-def test_a_best_length_differs_between_models_that_differ():
-    def effects(high):
-        pair = [recorded(np.full(S, a), target=t) for a, t in ((0.3, "tiny"), (high, "smollm2"))]
-        return eesd.models_differ(Recordings(None, given=tuple(pair)))
-
-    assert len(effects(0.95)) == 8  # both ways, at each price
-    assert all(effect.interval.low > 0 for effect in effects(0.95))
-    assert all(abs(effect.interval.value) < 0.02 for effect in effects(0.3))
-
-
-@pytest.fixture
-def cards(tmp_path):
-    """Folders of cards: a function from {name: accepted tokens of each of 20 sequences}."""
-
-    def write(accepted, folder="ablations", seed=0):
-        (tmp_path / folder).mkdir(exist_ok=True)
-        for name, values in accepted.items():
-            kept = {"accepted": values, "drafts": [10] * 20, "tested": [40] * 20}
-            data = {
-                "asked": {"plan": {"seed": seed}, "settings": {"inputs": name}}, "tokens": 1000,
-                "evaluation": {
-                    "recorded": {"by_sequence": kept, "by_depth": [0.5]},
-                    "trained": {"accepted_length": {"value": 1, "low": 0, "high": 2, "texts": 20}},
-                },
-            }  # fmt: skip
-            (tmp_path / folder / f"{name}.json").write_text(json.dumps(data))
-        return Recordings(tmp_path)
-
-    return write
-
-
-def test_longer_drafts_of_a_card_are_found(cards):
-    random = np.random.default_rng(0)
-    base = random.integers(5, 25, 20)
-    found = cards({"a": (base + random.integers(3, 8, 20)).tolist(), "b": base.tolist()})
-    (effect,) = longer("a", "b", found)
-    assert effect.interval.low > 0
-    assert effect.interval.value == pytest.approx(
-        (found.card("a").sums - found.card("b").sums)[:, 0].sum() / 200
-    )
-    cards({"a": base.tolist(), "b": base.tolist()}, "ablations-seed1", 1)
-    first, second = longer("a", "b", found)
-    assert first.interval == effect.interval
-    assert second.on == "a (seed 1) / b (seed 1)"
-    assert second.interval.value == second.interval.low == 0  # the control
-    assert longer("a", "absent", found) == []
-
-
-def test_what_shifting_gains_is_set_against_what_adding_gains(cards):
-    random = np.random.default_rng(0)
-    base = random.integers(5, 15, 20)
-    for shift, sign in ((8, 1), (4, 0), (2, -1)):  # adding gains 4 of 10
-        found = cards(
-            {
-                "eagle-feature": base.tolist(), "eagle-unshifted": (base + 4).tolist(),
-                "eagle-shifted": (base + 4 + shift).tolist(),
-            }
-        )  # fmt: skip
-        (effect,) = eagle.shifted_tokens(found)
-        assert effect.interval.value == pytest.approx((shift - 4) / 10)
-        assert sign == np.sign(round(effect.interval.low, 9))
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"evaluation": 3}', "{"])
@@ -339,7 +107,7 @@ def test_one_exit_is_as_much_faster_as_the_other_is_slower():
         assert same.interval.value == pytest.approx(0, abs=1e-12)
 
 
-@pytest.mark.parametrize("ours", [recorded(np.full(S, 0.6)), bundled("model", "tiny-model-greedy")])
+@pytest.mark.parametrize("ours", [recorded(0.6), bundled("model", "tiny-model-greedy")])
 def test_seconds_of_a_policy_are_those_of_its_rounds(ours):
     """A slow twin: every prompt, round by round, at flat and at measured prices."""
     for c in (None, FLAT):
@@ -356,7 +124,7 @@ def test_seconds_of_a_policy_are_those_of_its_rounds(ours):
 
 
 def test_settings_are_chosen_on_the_other_prompts():
-    trace = recorded(np.full(S, 0.5)).trace
+    trace = recorded(0.5).trace
     seconds = np.ones((2, S))
     seconds[0, ::2] = 3.0  # the second is best on the even prompts
     seconds[1, 1::2] = 2.0
@@ -368,7 +136,7 @@ def test_settings_are_chosen_on_the_other_prompts():
 
 
 def test_hm_is_its_definition():
-    ours = recorded(np.full(S, 0.6))
+    ours = recorded(0.6)
     rounds = ours.rounds(fixed(3))
     accepted, drafted = rounds.accepted.sum(), rounds.computed.sum()
     v, r = accepted / drafted, accepted / ours.trace.rows
@@ -377,17 +145,29 @@ def test_hm_is_its_definition():
 
 def test_a_tree_without_siblings_is_a_chain():
     """The control: as a tree it drafts beyond the output's end, and would lose to itself."""
-    single = with_rank(255, 0)
+    ours = bundled("glide", "tiny-glide-coupled")
+    rank = np.where(ours.trace.rank > 0, 255, 0).astype(np.uint8)
+    single = replace(ours, trace=replace(ours.trace, rank=rank), _kept={}).at(FLAT)
     tree = TreePolicy("one branch", "static", tree=chain_tree(2))
     seconds = [
         prompt_figures(single.trace, policy, single.cost)[:, SECONDS].sum()
         for policy in (fixed(2), tree)
     ]
     assert seconds[0] < seconds[1]
+    assert eesd.tree_over_chain(single).interval.high >= 0
+
+
+def test_beams_are_recorded_along_the_outputs_that_their_costs_price():
+    (ours,) = (r for r in Recordings(TRACES).searched("eagle") if r.trace.meta.rule == "greedy")
+    other = bundled("eagle", "smollm2/greedy/eagle")
+    assert (ours.name, ours.pair, ours.measured) == ("smollm2/beams/eagle", other.pair, True)
+    assert np.array_equal(ours.trace.token, other.trace.token)
+    assert np.array_equal(ours.trace.run, np.minimum(other.trace.run, ours.trace.K))
+    assert ours.cost.to_dict() == other.cost.to_dict()
 
 
 def test_repetitive_outputs_are_shown_and_do_not_count():
-    ours = recorded(np.full(S, 0.5))
+    ours = recorded(0.5)
     loop = replace(
         ours,
         trace=replace(
@@ -418,7 +198,7 @@ def test_a_folder_of_a_further_pair_is_read_as_one(tmp_path):
     folder = tmp_path / "coder" / "coupled"
     folder.mkdir(parents=True)
     for drafter, alpha in (("model", 0.8), ("prompt_lookup", 0.3)):
-        recorded(np.full(S, alpha)).trace.save(folder / f"{drafter}.parquet")
+        recorded(alpha).trace.save(folder / f"{drafter}.parquet")
     (ours,) = Recordings(tmp_path).counted("model")
     assert (ours.name, ours.target, ours.pair) == ("coder/coupled/model", "coder", "coder/coupled")
     assert [ours.has_price(price) for price in PRICES] == [False, False, True, True]
