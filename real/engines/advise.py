@@ -31,6 +31,7 @@ from real.engines.worker import Finished, Request
 from simspec.cost.gate import PriceError, settled
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
+from simspec.cost.why import Why, why_frame
 from simspec.engines import Export
 from simspec.engines.choice import TIE, Choice, Schedule, gather
 from simspec.engines.exports import EXPORTS, vllm_notes, write_choice
@@ -38,7 +39,7 @@ from simspec.engines.served import ServedAdvice
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
-from simspec.output.frames import DataFrame, frame
+from simspec.output.frames import DataFrame, frame, json_data
 from simspec.policy.policy import PolicyError
 from simspec.reports.comparison import DEFAULTS, compare
 from simspec.reports.page import all_figures, page_of
@@ -107,7 +108,8 @@ class Advice:
 
     k: 0 for "do not draft"; drafting: the best length above 0, or a policy's longest; speedup: of
     `drafting` over plain decoding; interval: None for too few prompts or timing blocks; loss: the
-    share of the best length's speed that k may lose, see SURE.
+    share of the best length's speed that k may lose, see SURE; why: where a pass of `drafting`
+    goes, None of a policy.
     """
 
     candidate: str
@@ -118,6 +120,7 @@ class Advice:
     interval: Estimate | None
     policy: str = ""
     loss: float = 0.0
+    why: Why | None = None
 
 
 @dataclass(frozen=True)
@@ -285,8 +288,8 @@ def choose_length(
     best = max(row.speedup for row in found)
     row = next(row for row in found if row.speedup >= (1 - TIE) * best)
     k, drafting = row.arm[0] if row.speedup > 1 else 0, row.arm[0]
-    loss = possible_loss(k, found)
-    return Advice(candidate.name, batch, k, drafting, row.speedup, row.interval, loss=loss)
+    loss, why = possible_loss(k, found), row.why(candidate.cost, batch)
+    return Advice(candidate.name, batch, k, drafting, row.speedup, row.interval, "", loss, why)
 
 
 def all_lengths(
@@ -478,6 +481,10 @@ class Found:
             model = getattr(self.winner.draft, "model", None)
             method = "ngram" if model is None else served_form(model)
             told += vllm_notes(method, measure.cells_of(self.winner.cost))
+        told += [
+            advice.why.sentence for advice in self.best
+            if advice.why is not None and advice.why.disappoints and not self.doubts
+        ]  # fmt: skip
         told += [f"Not settled: {why}" for why in self.doubts]
         told += [self._policy_sentence(*policy) for policy in self.policies]
         if (needed := self.prompts_needed) is not None:
@@ -496,7 +503,7 @@ class Found:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
+        found: dict[str, Any] = {
             "engine": self.plan.engine.name,
             "drafter": self.winner.name,
             "advice": [asdict(advice) for advice in self.best],
@@ -512,6 +519,7 @@ class Found:
             "prompts_needed": self.prompts_needed,
             "remarks": list(self.remarks),
         }
+        return dict(json_data(found))  # NaN is no JSON
 
     def tables(self) -> list[DataFrame]:
         """Drafters compared, lengths verified, and lengths by task."""
@@ -539,6 +547,9 @@ class Found:
             if rows:
                 columns = ("in flight", "K or policy", PREDICTED, MEASURED)
                 made.append(frame(rows, columns, names=2, title=title, formats=formats))
+        if not self.doubts:
+            made.append(why_frame([advice.why for advice in self.best if advice.why is not None]))
+            made[-1].attrs["notes"] = []  # `sentences` has those that matter
         title = f"By task, requests in flight: {self.best[0].batch}"
         return [*made, frame(tasks, ("task", "best K", PREDICTED), title=title, formats=formats)]
 

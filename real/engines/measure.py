@@ -31,6 +31,7 @@ from simspec import CostModel, Trace
 from simspec.cost.gate import MIN_BLOCKS, Claim, check_claims, no_interval
 from simspec.cost.provenance import PARTS, CostOrigin, CostPrecision
 from simspec.cost.table import CostTable
+from simspec.cost.why import CACHED, DRAFTING, HOST, ROWS, Why, why
 from simspec.numerics import stats
 
 DRAWS = 200
@@ -488,6 +489,16 @@ class Predicted:
     def title(self) -> str:
         """The length or policy in sentences."""
         return arm_text(self.arm[1] or self.arm[0])
+
+    def why(self, cost: CostModel | CostTable, batch: int) -> Why:
+        """Where its mean pass goes; an engine drafts within its pass."""
+        cell = cell_at(cost, batch)
+        every = [cell, *cell.replicates][: len(self.seconds)]
+        host = np.array([held.verify[0] / held.baseline - 1 for held in every])
+        rows = self.tokens * self.seconds / self.plain - 1 - host
+        unknown = (DRAFTING, CACHED) if host.any() else (DRAFTING, CACHED, HOST)
+        name = self.title + (f", {batch} in flight" if batch > 1 else "")
+        return why(name, self.tokens, {ROWS: rows, HOST: host}, unknown, not doubt_of(cost))
 
 
 def doubt_of(cost: CostModel | CostTable) -> str:

@@ -84,10 +84,12 @@ def _page(settings: Report, paths: Mapping[str, Path]) -> None:
     from joblib import cpu_count
 
     from simspec.cost.table import CostTable
+    from simspec.cost.why import why_frame
     from simspec.output.files import check_output, replacing
+    from simspec.output.frames import show
     from simspec.output.terminal import print_text, progress_bar
     from simspec.reports.comparison import Question
-    from simspec.reports.page import all_figures, page_of
+    from simspec.reports.page import RecordingFigures, all_figures, page_of
     from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import comparable_costs, cost_notes, whole_costs
 
@@ -107,5 +109,9 @@ def _page(settings: Report, paths: Mapping[str, Path]) -> None:
     html = page_of(figures, question, [*cost_notes(paths, costs, on.cost), *notes])
     with replacing(out) as temporary:
         temporary.write_text(html, encoding="utf-8")
+    if on.as_json:
+        priced = [of for of in figures if isinstance(of, RecordingFigures)]
+        show([why_frame(of.whys, of.name) for of in priced], True, page=str(out))
+        return
     count = f"{len(paths)} recording{'s' * (len(paths) > 1)}"
     print_text(f"wrote {out}: {count}, {len(html) / 1e6:.1f} MB")

@@ -14,6 +14,8 @@ from msgspec import Meta
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from simspec.cost.why import CACHED, DRAFTING, HOST, why
+from simspec.cost.why import ROWS as VERIFICATION
 from simspec.engines import LONGEST_DRAFT
 from simspec.engines.documents import LARGEST, LONGEST_LINE, Number, Whole
 from simspec.engines.step_log import FORM
@@ -372,6 +374,9 @@ def _sentence(steps: Steps, rows: list[LengthAtBatch]) -> str:
     if (best.speedup.high - best.speedup.low) / 2 > UNSURE * best.speedup.value:
         return at + f"not settled, K = {best.k} gives {best.speedup.text()}: {serve}"
     if best.speedup.low <= 1:
-        return at + f"do not draft, K = {best.k} gives {best.speedup.text()} times plain steps"
+        added = {VERIFICATION: np.array([best.tokens / best.speedup.value - 1])}
+        where = why(f"K = {best.k}", best.tokens, added, (DRAFTING, CACHED, HOST)).sentence
+        gives = f"do not draft, K = {best.k} gives {best.speedup.text()} times plain steps. "
+        return at + gives + where
     text = f"K = {best.k}, predicted {best.speedup.text()} times plain steps"
     return at + text + (", the longest served: serve a longer one too" if best.k == K else "")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.model import CostModel
+from simspec.cost.why import Why, split_rounds, why_frame
 from simspec.engines import Export
 from simspec.engines.choice import Evidence, best_length, choose
 from simspec.engines.exports import EXPORTS, Request
@@ -53,7 +54,8 @@ class RecordingFigures:
     acceptance: NDArray[np.float64]  # float64[K]: by depth, all rows; NaN: never tried
     # float64[bins, 3]: count, mean confidence, share accepted; None: no confidence
     calibration: NDArray[np.float64] | None
-    shares: Mapping[str, float]  # {part of a round: share of the time} at best_k
+    # where the mean round goes: plain, the best K that drafts and the best policy that adapts
+    whys: tuple[Why, ...]
     tokens_per_round: float  # at best_k
 
     @property
@@ -129,7 +131,13 @@ def figures_of(
     planned = evaluate(draw, [ideal], cost, 1, question.seed)
     clairvoyant = point(planned, ideal.name, None, *options)
     best = best_length([1 / length.speedup.value for length in curve])
-    rounds = replay(draw, fixed(best), question.seed)
+    others.sort(key=lambda point: -point.speedup.value)
+    drafting = best or max(range(len(curve)), key=lambda k: curve[k].speedup.value * (k > 0))
+    shown, whys = (curve[0], curve[drafting], *others[:1]), {}
+    for policy in (every[one.policy] for one in shown):
+        rounds, label = replay(draw, policy, question.seed), policy.name.replace("fixed:", "K = ")
+        tokens = trace.rows / len(rounds)
+        whys[policy.name] = split_rounds(label, rounds, tokens, cost, policy.reads)
     compared: list[Comparison] = []
     if trace.sequences >= MIN_PROMPTS:
         baseline = fixed(best).name
@@ -143,14 +151,14 @@ def figures_of(
         trace,
         cost,
         curve,
-        tuple(sorted(others, key=lambda point: -point.speedup.value)),
+        tuple(others),
         clairvoyant,
         best,
         tuple(compared),
         depth_acceptance(trace)[1],
         _calibration(trace),
-        _shares(cost, rounds),
-        trace.rows / len(rounds),
+        tuple(whys.values()),
+        trace.rows / found.rounds[fixed(best).name],
     )
 
 
@@ -162,18 +170,6 @@ def _calibration(trace: Trace) -> NDArray[np.float64] | None:
         return None
     table = reliability(np.clip(values[:, 0], 0, 1), label)
     return table[table[:, 0] >= LEAST_BIN]
-
-
-def _shares(cost: CostModel, rounds: Any) -> dict[str, float]:
-    """Shares of the time by part; in catch-up the drafter reads tokens that it has not yet seen."""
-    total = float(cost.seconds(rounds).sum())
-    parts = {
-        "drafting": float(cost.draft[rounds.computed].sum()),
-        "verification": float(cost.verify[rounds.drafted].sum()),
-        "overhead": len(rounds) * cost.overhead,
-    }
-    parts["catch-up"] = max(total - sum(parts.values()), 0.0)
-    return {part: seconds / total for part, seconds in parts.items()}
 
 
 ENGINES = ("vllm", "sglang", "llamacpp", "transformers")
@@ -410,7 +406,6 @@ def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
         ("Policies", policy_chart(sorted(shown, key=lambda row: -row[1].value))),
         *_acceptance_charts(f),
     ]
-    shares = {part: f"{share:.1%}" for part, share in f.shares.items()}
     compared = [
         {
             "policy": c.policy,
@@ -425,7 +420,7 @@ def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
         "figures": f,
         "about": f"{_recorded(f.trace)}; costs of {_priced_on(f.cost)}",
         "charts": charts,
-        "shares": frame([shares], names=0),
+        "why": why_frame(f.whys),
         "comparisons": frame(compared, formats=formats),
         "lines": engine_lines(f),
     }

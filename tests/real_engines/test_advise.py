@@ -130,6 +130,10 @@ def test_batches_have_their_own_lengths(engine):
     assert [advice["batch"] for advice in found["advice"]] == [1, 4]
     one, four = (advice["k"] for advice in found["advice"])
     assert one > four == 0  # drafts cost as much as tokens in a batch
+    speedup, why = (found["advice"][1][name] for name in ("speedup", "why"))
+    steps = 1 + sum(part["value"] for part in why["parts"].values())
+    assert speedup == pytest.approx(why["tokens"] / steps)
+    assert "A round of K = 1, 4 in flight takes" in (engine.folder / "a/report.html").read_text()
     config = read_vllm((engine.folder / "a" / "setting.json").read_text())
     assert (drafted_at(config, 1), drafted_at(config, 4)) == (one, 0)
 

@@ -1,5 +1,6 @@
 """simspec report: a page that stands alone, and a recommendation that follows from its figures."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -102,7 +103,12 @@ def test_figures_agree_with_each_other():
     assert [point.K for point in found.curve] == list(range(7))
     assert found.best.speedup.value >= 0.99 * max(values)
     assert found.oracle.speedup.value >= max(values) - 1e-12
-    assert sum(found.shares.values()) == pytest.approx(1)
+    assert [why.name for why in found.whys] == [
+        "K = 0",
+        f"K = {found.best_k}",
+        found.policies[0].policy,
+    ]
+    assert found.whys[1].speedup == pytest.approx(found.best.speedup.value)
     assert np.nanmean(found.acceptance) == pytest.approx(0.7, abs=0.1)
     assert found.calibration is None
 
@@ -114,6 +120,7 @@ def test_dear_drafts_are_not_recommended():
     (advice,) = recommend([found], QUICK)
     assert advice.sentence.startswith("Do not draft")
     assert "The best draft length is K = 1 of eagle, at 0." in advice.sentence
+    assert "K = 1 takes 3.96 plain steps for 1.70 tokens" in found.whys[1].sentence
 
 
 def test_a_policy_is_recommended_only_where_it_is_clearly_faster():
@@ -170,6 +177,8 @@ def test_command_writes_a_page_and_keeps_recordings(tmp_path):
     assert code == 0, error
     assert out.startswith("wrote r.html: 1 recording,")
     assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    (table,) = json.loads(command(tmp_path, *given, "--out", "r.html", "--json")[1])["tables"]
+    assert table["notes"][0] in " ".join(Document((tmp_path / "r.html").read_text()).text)
     before = (tmp_path / "t.parquet").read_bytes()
     code, _, error = command(tmp_path, *given, "--out", "t.parquet")
     assert code != 0
