@@ -10,7 +10,8 @@ from threading import Lock, Thread, local
 
 import numpy as np
 
-SPEC = "spec_decode_num_"
+GENERATED, BY_POSITION = "generation_tokens", "spec_decode_num_accepted_tokens_per_pos"
+SUMS = [f"spec_decode_num_{name}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
 
 
 @dataclass
@@ -44,65 +45,53 @@ class Planted:
         return made
 
     def add(self, tokens, passes):
-        drafts, K = [each for each in passes if each[0]], len(self.rates)
+        runs, K = [run for drafted, run in passes if drafted], len(self.rates)
+        drafts = len(runs) + self.others
         with self.lock:
-            self.counts["generation_tokens"] += tokens + self.others
-            for name, count in zip(
-                ("drafts", "draft_tokens", "accepted_tokens"),
-                (
-                    len(drafts) + self.others,
-                    K * (len(drafts) + self.others),
-                    sum(a for _, a in drafts),
-                ),
-            ):
-                self.counts[SPEC + name] += count
-            for j in range(K):
-                self.counts[f"{SPEC}accepted_tokens_per_pos {j}"] += sum(a > j for _, a in drafts)
+            new = dict(zip(SUMS, (drafts, K * drafts, sum(runs)))) if K else {}
+            new |= {f"{BY_POSITION} {j}": sum(run > j for run in runs) for j in range(K)}
+            self.counts.update(new | {GENERATED: tokens + self.others})
 
     def metrics(self):
-        names = [f"{SPEC}accepted_tokens_per_pos {j}" for j in range(len(self.rates))]
-        names += [SPEC + name for name in ("drafts", "draft_tokens", "accepted_tokens") if names]
-        for each in ("generation_tokens", *names):
+        K = len(self.rates)
+        for each in (GENERATED, *(SUMS if K else ()), *(f"{BY_POSITION} {j}" for j in range(K))):
             name, _, place = each.partition(" ")
-            labels = 'engine="0",model_name="m"' + (f',position="{place}"' if place else "")
+            labels = 'model_name="m"' + (f',position="{place}"' if place else "")
             yield f"vllm:{name}_total{{{labels}}} {float(self.counts[each])}\n"
-            yield f"vllm:{name}_created{{{labels}}} 1.7e+09\n"
 
     def figures_of(self, passes):
-        right = [accepted for drafted, accepted in passes if drafted]
-        if not self.figures or not right:
-            return None
-        K, n, accepted = len(self.rates), len(right), sum(right)
-        found = {
-            "mean_acceptance_length": 1 + accepted / n, "draft_acceptance_rate": accepted / n / K,
-            "acceptance_histogram": [right.count(j) for j in range(K + 1)], "num_spec_steps": n,
-            "num_accepted_draft_tokens": accepted, "num_draft_tokens": K * n, "num_spec_tokens": K,
-        }  # fmt: skip
+        right, K = [run for drafted, run in passes if drafted], len(self.rates)
+        n, accepted = len(right), sum(right)
+        found = {"num_spec_steps": n, "num_draft_tokens": K * n, "num_spec_tokens": K}
+        found |= {
+            "num_accepted_draft_tokens": accepted,
+            "mean_acceptance_length": 1 + sum(right) / max(n, 1),
+        }
+        found |= {"acceptance_histogram": [right.count(j) for j in range(K + 1)]}
         if self.figures == "detailed":
             found |= {"per_step_accepted": right, "per_step_drafted": [K] * n}
-        return {"speculative_decoding": found}
+        return {"speculative_decoding": found} if self.figures and K else None
 
 
 class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
     def log_message(self, *_):
         pass
 
     def answer(self, status, text, kind="application/json", **headers):
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": len(text), **headers}.items():
+        for name, value in {"Content-Type": kind, **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(text.encode())
+        return True
 
     def do_GET(self):
         planted = self.planted = self.server.planted
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "null")
         planted.seen.append((self.path, self.headers["Authorization"], asked))
         if planted.hook(self):
-            self.close_connection = True
-        elif planted.key and self.headers["Authorization"] != f"Bearer {planted.key}":
+            return
+        if planted.key and self.headers["Authorization"] != f"Bearer {planted.key}":
             self.answer(401, '{"error": "Unauthorized"}')
         elif self.path == "/metrics":
             with planted.lock:
@@ -110,20 +99,17 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self.answer(200, json.dumps({"data": [{"id": name} for name in planted.models]}))
         else:
-            self.stream(planted, asked)
+            prompt = asked.get("prompt") or asked["messages"][0]["content"]
+            tokens = min(asked["max_tokens"], planted.stop)
+            passes = planted.passes(prompt, tokens)
+            planted.add(tokens, passes)
+            lines = [{"choices": [{"delta": {"content": "w"}}]}] * (len(passes) + 1)
+            usage = {"choices": [], "usage": {"completion_tokens": tokens}}
+            lines.append(usage | {"metrics": planted.figures_of(passes)})
+            text = "".join(f"data: {json.dumps(line)}\n\n" for line in lines)
+            self.answer(200, text + "data: [DONE]\n\n", "text/event-stream; charset=utf-8")
 
     do_POST = do_GET
-
-    def stream(self, planted, asked):
-        prompt = asked.get("prompt") or asked["messages"][0]["content"]
-        tokens = min(asked["max_tokens"], planted.stop)
-        passes = planted.passes(prompt, tokens)
-        planted.add(tokens, passes)
-        words = [{"choices": [{"delta": {"content": "w"}}]}] * (len(passes) + 1)
-        usage = {"choices": [], "usage": {"completion_tokens": tokens}}
-        lines = [*words, usage | {"metrics": planted.figures_of(passes)}]
-        text = "".join(f"data: {json.dumps(line)}\n\n" for line in lines)
-        self.answer(200, text + "data: [DONE]\n\n", "text/event-stream; charset=utf-8")
 
 
 @contextmanager

@@ -320,16 +320,16 @@ def _tell_served(settings: Advise, url: str) -> NoReturn:
     from real.engines import advise as steps
     from real.engines.rows import ROWS
     from simspec.cost.table import load_cost
+    from simspec.engines import server as to
     from simspec.engines.served import Prices, served_advice
-    from simspec.engines.server import Server, key_from, plan_frame, serve_prompts, waves_of
     from simspec.engines.steps import round_seconds
     from simspec.output.frames import show
     from simspec.output.terminal import progress_bar
 
-    variable, key = key_from(os.environ)
-    servers = [Server(url, False, key)]
+    variable, key = to.key_from(os.environ)
+    servers = [to.Server(to.address_of(url), False, key)]
     if settings.plain_url is not None:
-        servers.append(Server(settings.plain_url, True, key))
+        servers.append(to.Server(to.address_of(settings.plain_url), True, key))
         if servers[0].address == servers[1].address:
             raise ValueError("--url and --plain-url are the same server: give one without drafts")
     prompts, batches = _messages(settings), tuple(sorted({*settings.batch}))
@@ -341,16 +341,16 @@ def _tell_served(settings: Advise, url: str) -> NoReturn:
         rounds = {n: round_seconds(settings.log, n) for n in batches}
         prices = {n: Prices(each[:, 0], each, str(settings.log)) for n, each in rounds.items()}
     if settings.dry_run:
-        show(plan_frame(servers, prompts, batches, settings.budget, variable), as_json)
+        show(to.plan_frame(servers, prompts, batches, settings.budget, variable), as_json)
         raise typer.Exit
     name = None if settings.model is None else str(settings.model)
     with steps.working_in(settings.out):
         path = settings.out / f"server.verify{ROWS}"  # set aside like others of a clock
-        with progress_bar("waves", len(waves_of(batches, len(prompts)))) as tell:
-            waves = serve_prompts(servers, prompts, batches, settings.budget, path, tell, name)
-        found = served_advice(waves, prices)
-        steps.write_served(found, settings.out, servers[0].address)
-        _tell_table(found.table, found.sentences, settings.out, as_json)
+        with progress_bar("waves", len(to.waves_of(batches, len(prompts)))) as tell:
+            waves = to.serve_prompts(servers, prompts, batches, settings.budget, path, tell, name)
+        table, sentences, setting = served_advice(waves, prices)
+        steps.write_served(settings.out, servers[0].address, table, sentences, setting)
+        _tell_table(table, sentences, settings.out, as_json)
 
 
 def _messages(settings: Advise) -> "list[Prompt]":

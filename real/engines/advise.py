@@ -35,7 +35,6 @@ from simspec.cost.why import Why, why_frame
 from simspec.engines import Export
 from simspec.engines.choice import TIE, Choice, Schedule, gather
 from simspec.engines.exports import EXPORTS, vllm_notes, write_choice
-from simspec.engines.served import ServedAdvice
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
@@ -714,17 +713,17 @@ def write_policy(found: Found) -> Path | None:
     return out
 
 
-def write_served(found: ServedAdvice, folder: Path, address: str) -> None:
+def write_served(
+    folder: Path, about: str, table: DataFrame, sentences: Sequence[str], setting: Any
+) -> None:
     """report.html of a running server, and setting.json where lengths are settled."""
-    out = folder / "setting.json"
+    out, code = folder / "setting.json", {}
     out.unlink(missing_ok=True)  # of an earlier call
-    code = {}
-    if found.setting is not None:
-        write_json(out, found.setting)
+    if setting is not None:
+        write_json(out, setting)
         code["In the server's --speculative-config"] = out.read_text(encoding="utf-8")
-    advice = [(address, sentence) for sentence in found.sentences]
-    html = page_of([], DEFAULTS, found.notes, advice, [found.table], code)
-    _write_page(folder, html)
+    advice = [(about, sentence) for sentence in sentences]
+    _write_page(folder, page_of([], DEFAULTS, table.attrs["notes"], advice, [table], code))
 
 
 def write_report(found: Found, candidates: Sequence[Candidate], setting: Path | None) -> None:

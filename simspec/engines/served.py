@@ -78,11 +78,10 @@ def served_at(waves: Sequence[Wave], requests: int) -> Served:
         )
     drafts, drafted = np.array([(each[0], each[1]) for each in held], np.float64).T
     accepted = np.array([[*each[2], *[0] * (K - len(each[2]))] for each in held], np.float64)
-    after = np.array([_tokens(wave) for wave in mine])
+    after = np.array([wave.tokens - wave.requests for wave in mine])  # the prompts' passes
     both = [(plain[wave.place], wave) for wave in mine if wave.place in plain]
     timed = [
-        [x for wave in pair for x in (max(a.seconds for a in wave.answers), _tokens(wave))]
-        for pair in both
+        [x for wave in pair for x in (wave.seconds, wave.tokens - wave.requests)] for pair in both
     ]
     differ = sum(a.text != b.text for p, d in both for a, b in zip(p.answers, d.answers))
     passes = after - accepted.sum(axis=1)
@@ -98,25 +97,19 @@ def served_at(waves: Sequence[Wave], requests: int) -> Served:
     return Served(requests, passes, drafts, drafted, accepted, columns, differ)
 
 
-def _tokens(wave: Wave) -> int:
-    """Tokens after the first of each answer."""
-    return sum(max(answer.tokens - 1, 0) for answer in wave.answers)
-
-
 def _drafts_of(wave: Wave, own: bool) -> tuple[int, int, list[int]]:
     """(drafts, drafted tokens, accepted by position) of a wave."""
     told = [answer.figures for answer in wave.answers if answer.figures]
     found = counted(wave)
+    if own and not told:
+        return 0, 0, []
     if own:
         source = Source("vllm-requests", "the server's answers", "", "\n".join(told))
-        read = READERS["vllm-requests"][0]
         try:
-            result = read(source, Import("vllm-requests", (Path("-"),))) if told else None
+            result = READERS["vllm-requests"][0](source, Import("vllm-requests", (Path("-"),)))
         except ValueError as error:
             if str(error) != NOTHING:
                 raise
-            result = None
-        if result is None:
             return 0, 0, []
         if result.outcomes is not None:
             by_depth = counts_of(result.outcomes).accepted.sum(axis=0).tolist()
@@ -220,56 +213,37 @@ def _claim(name: str, speedup: Estimate, tokens: Estimate) -> Claim:
     return Claim(name, speedup.value, tokens.value, low)
 
 
-@dataclass(frozen=True)
-class ServedAdvice:
-    """The lengths at each number of requests, what they say, and the setting; None: none."""
+def served_advice(
+    waves: Sequence[Wave], prices: Mapping[int, Prices | None]
+) -> tuple[DataFrame, list[str], dict[str, Any] | None]:
+    """(a table, a sentence for each number of requests, the setting) that the waves give.
 
-    lengths: list[list[Length]]
-    sentences: list[str]
-    setting: dict[str, Any] | None
-    notes: tuple[str, ...] = ()
-
-    @property
-    def table(self) -> DataFrame:
-        """A row for each number of requests and draft length."""
-        rows = [
-            {
-                "in flight": row.requests, "K": row.K, "accepted": row.accepted,
-                "tokens a pass": row.tokens, "predicted [95%]": row.predicted,
-                "measured [95%]": row.measured,
-            }
-            for rows in self.lengths
-            for row in rows
-        ]  # fmt: skip
-        forms = ("tokens a pass", "predicted [95%]", "measured [95%]")
-        notes = (
-            "accepted: share of drafts whose K-th token is accepted; speedups are over plain "
-            "decoding, from the first token of an answer to the last; a draft of K tokens is the "
-            "first K of those served; intervals are over waves of requests",
-            *self.notes,
-        )
-        formats = {"accepted": ".3f"} | dict.fromkeys(forms, ".2f")
-        title = "What the server did with these prompts"
-        return frame(rows, names=2, title=title, notes=notes, formats=formats)
-
-
-def served_advice(waves: Sequence[Wave], prices: Mapping[int, Prices | None]) -> ServedAdvice:
-    """What the waves say of each number of requests, with its prices where they are known."""
-    batches, served = tuple(prices), [served_at(waves, n) for n in prices]
+    With prices where they are known; no setting where some number of requests is not settled, or
+    none drafts.
+    """
+    served = [served_at(waves, n) for n in prices]
     lengths = [lengths_of(each, prices[each.requests]) for each in served]
     decided = [_decide(rows) for rows in lengths]
-    notes = tuple(
-        f"{_at(each.requests)}: {each.differ} answers differ between the servers"
-        for each in served if each.differ
+    notes = [
+        "accepted: share of drafts whose K-th token is; speedups are over plain decoding, from the "
+        "first token of an answer to the last; a draft of K is the first K tokens of those served; "
+        "intervals are over waves of requests",
+        *(f"{_at(each.requests)}: {each.differ} answers differ between the servers"
+          for each in served if each.differ),
+    ]  # fmt: skip
+    table = frame(
+        [row._asdict() for rows in lengths for row in rows], names=2, notes=notes,
+        title="What the server did with these prompts",
+        formats=dict.fromkeys(Length._fields[3:], ".2f"),
     )  # fmt: skip
-    chosen = [k for k, _ in decided]
+    chosen = [k for k, _ in decided if k is not None]
     setting: dict[str, Any] | None = None
-    if None not in chosen and any(chosen):
-        schedule = Schedule(batches, tuple(k or 0 for k in chosen))
+    if len(chosen) == len(decided) and any(chosen):
+        schedule = Schedule(tuple(prices), tuple(chosen))
         setting = {LENGTH: schedule.longest}
         if not schedule.single:
             setting[BY_BATCH] = [list(step) for step in schedule.steps]
-    return ServedAdvice(lengths, [text for _, text in decided], setting, notes)
+    return table, [text for _, text in decided], setting
 
 
 def _at(requests: int) -> str:

@@ -10,13 +10,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
 
@@ -40,8 +41,8 @@ KEYS = "VLLM_API_KEY", "OPENAI_API_KEY"
 """Environment variables of the server's key; the first that is set counts."""
 PATIENCE, LONGEST_ANSWER = 120.0, 1800.0
 """Seconds without a byte, and of a whole answer, after which a server is given up."""
-MOST_ANSWER, MOST_BODY = 16 << 20, 64 << 20
-"""Bytes of an answer's stream, and of another body."""
+MOST_BODY = 64 << 20
+"""Bytes of a body."""
 LATE, PAUSE = 60, 0.05
 """Scrapes, and seconds between them, in which counters follow an answer."""
 GENERATED, DRAFTING = "generation_tokens", "spec_decode_num_"
@@ -52,6 +53,10 @@ AGAIN = "the same command goes on"
 
 class ServerError(ValueError):
     """A server that cannot be reached, refuses, or does not answer as vLLM does."""
+
+
+class NotThere(ServerError):
+    """HTTP 404."""
 
 
 class Prompt(NamedTuple):
@@ -88,11 +93,29 @@ class Wave(msgspec.Struct):
     before: str
     after: str
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(answer.tokens for answer in self.answers)
+
+    @property
+    def seconds(self) -> float:
+        """Of its longest answer."""
+        return max(answer.seconds for answer in self.answers)
+
 
 class _Chunk(msgspec.Struct):
     choices: list[dict[str, Any]] = []
     usage: dict[str, Any] | None = None
     error: Any = None
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """None, so that the key goes to no other address."""
+
+
+OPENER = build_opener(ProxyHandler({}), _NoRedirect)
 
 
 def key_from(environment: Mapping[str, str]) -> tuple[str, str]:
@@ -108,118 +131,86 @@ def key_from(environment: Mapping[str, str]) -> tuple[str, str]:
     return "", ""
 
 
+def address_of(url: str) -> str:
+    """http://HOST[:PORT][/PREFIX] without a trailing /v1.
+
+    ValueError, which shows nothing of it, for any other address.
+    """
+    with reraised(ValueError, "the address", "expected http://HOST:8000", ValueError):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+            raise ValueError("it is no http or https address of a host")
+        if "@" in parts.netloc or parts.query or parts.fragment or re.search(r"[^!-~]", url):
+            raise ValueError(f"it holds more than a host and a path; a key goes into {KEYS[0]}")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+
+
 @dataclass(frozen=True)
 class Server:
-    """A vLLM server. plain: without drafts; clock: seconds.
+    """A vLLM server, see `address_of`. plain: without drafts; clock: seconds."""
 
-    ValueError, which does not show a password, unless `url` is http://HOST[:PORT][/PREFIX].
-    """
-
-    url: str
+    address: str
     plain: bool = False
     key: str = field(default="", repr=False)
     clock: Callable[[], float] = time.perf_counter
-    _open: set[HTTPConnection] = field(default_factory=set, repr=False)
-
-    def __post_init__(self) -> None:
-        _ = self._parts
-
-    @cached_property
-    def _parts(self) -> SplitResult:
-        with reraised(ValueError, "the address", "expected http://HOST:8000", ValueError):
-            parts = urlsplit(self.url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-                raise ValueError("it is no http or https address of a host")
-            if parts.username is not None or parts.query or parts.fragment:
-                raise ValueError(f"it holds more than a host; a key goes into {KEYS[0]}")
-            if re.search(r"[^!-~]", self.url):
-                raise ValueError("it holds a space or another character that no address has")
-        return parts
-
-    @property
-    def address(self) -> str:
-        """The address without a trailing /v1."""
-        parts = self._parts
-        return f"{parts.scheme}://{parts.netloc}{self._prefix}"
-
-    @property
-    def _prefix(self) -> str:
-        return self._parts.path.rstrip("/").removesuffix("/v1")
 
     @contextmanager
-    def _asked(self, path: str, body: Any = None, missing: bool = False) -> Iterator[HTTPResponse]:
-        """The response to GET, or to POST with a body; missing: whether 404 is one."""
-        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=PATIENCE)
-        self._open.add(connection)
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        if body is not None:
-            headers["Content-Type"] = "application/json"
+    def _lines(self, path: str, body: Any = None, kind: str = "") -> Iterator[Iterator[bytes]]:
+        """The lines of the response to GET, or to POST with a body; kind: its type.
+
+        ServerError where it does not come, or is larger or slower than any that counts.
+        """
+        where, headers = self.address + path, {"Content-Type": "application/json"}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
         sent = None if body is None else msgspec.json.encode(body)
         try:
-            connection.request("POST" if sent else "GET", self._prefix + path, sent, headers)
-            response = connection.getresponse()
-            if response.status != 200 and not (missing and response.status == 404):
-                raise ServerError(self._refusal(path, response))
-            yield response
+            with OPENER.open(Request(where, sent, headers), timeout=PATIENCE) as response:
+                if kind and (given := response.headers.get_content_type()) != kind:
+                    raise ServerError(f"{where} answers {given}, expected {kind}: is it vLLM?")
+                yield _bounded(response, where)
+        except HTTPError as error:
+            with error:
+                refused = NotThere if error.code == 404 else ServerError
+                raise refused(f"{where} {self._refusal(error)}") from None
         except (OSError, HTTPException) as error:
             reason = one_note(error)[:200] or type(error).__name__
-            raise ServerError(f"{self.address}{path} does not answer: {reason}; {AGAIN}") from None
-        finally:
-            self._open.discard(connection)
-            connection.close()
+            raise ServerError(f"{where} does not answer: {reason}; {AGAIN}") from None
 
-    def _refusal(self, path: str, response: HTTPResponse) -> str:
-        status, where = response.status, f"{self.address}{path}"
-        if status in (401, 403):
+    def _refusal(self, error: HTTPError) -> str:
+        status = f"HTTP {error.code}"
+        if error.code in (401, 403):
             given = "refuses the key of" if self.key else "wants a key: set"
-            return f"{where} {given} {' or '.join(KEYS)} (HTTP {status})"
-        if 300 <= status < 400:
-            return f"{where} redirects (HTTP {status}): give the address that it leads to"
-        text = response.read(LONGEST_LINE).decode("utf-8", "replace")
-        told = "a page" if text.lstrip().startswith("<") else self._shown(text)
-        return f"{where} refuses: HTTP {status}, {told}"
+            return f"{given} {' or '.join(KEYS)} ({status})"
+        if 300 <= error.code < 400:
+            return f"redirects ({status}): give the address that it leads to"
+        text = error.read(LONGEST_LINE).decode("utf-8", "replace")
+        return f"refuses: {status}, {'a page' if text.lstrip()[:1] == '<' else self._shown(text)}"
 
     def _shown(self, text: object) -> str:
         """What a server said, on one line, without the key."""
         said = one_note(text)
         return (said.replace(self.key, "KEY") if self.key else said)[:300]
 
-    def _lines(self, response: HTTPResponse, path: str, most: int) -> Iterator[bytes]:
-        """Lines of a body; ServerError where it has more bytes, or takes too long."""
-        left, end = most, time.monotonic() + LONGEST_ANSWER
-        while line := response.readline(left + 1):
-            left -= len(line)
-            if left < 0 or time.monotonic() > end:
-                limit = f"{most:,} bytes" if left < 0 else f"{LONGEST_ANSWER:.0f} s"
-                raise ServerError(f"{self.address}{path} answers over {limit}: is it vLLM?")
-            yield line
-
-    def stop(self) -> None:
-        """Closes all connections, so that threads which wait for an answer end."""
-        for connection in [*self._open]:
-            with suppress(OSError, AttributeError):
-                connection.sock.shutdown(2)
-
     def model(self, name: str | None = None) -> str:
         """The served model of that name; None: the only one. ServerError for another or several."""
-        with self._asked("/v1/models") as response:
-            body = b"".join(self._lines(response, "/v1/models", MOST_BODY))
+        with self._lines("/v1/models") as lines:
+            body = b"".join(lines)
         with reraised(ServerError, f"{self.address}/v1/models is no list of models"):
             known = [str(model["id"]) for model in msgspec.json.decode(body)["data"]]
         if name in known or (name is None and len(known) == 1):
             return name or known[0]
-        served = self._shown(", ".join(known[:9]))
-        raise ServerError(f"{self.address} serves {served or 'nothing'}: say which with --model")
+        served = self._shown(", ".join(known[:9])) or "nothing"
+        raise ServerError(f"{self.address} serves {served}: say which with --model")
 
     def counters(self) -> str:
         """The lines of /metrics that count tokens; "" where the server shows none."""
-        kept = []
-        with self._asked("/metrics", missing=True) as response:
-            for line in self._lines(response, "/metrics", MOST_BODY):
-                if COUNTED.match(line):
-                    kept.append(line[:LONGEST_LINE].decode("utf-8", "replace"))
-        return "".join(kept)
+        try:
+            with self._lines("/metrics") as lines:
+                kept = [line[:LONGEST_LINE] for line in lines if COUNTED.match(line)]
+        except NotThere:
+            return ""
+        return b"".join(kept).decode("utf-8", "replace")
 
     def ask(self, prompt: Prompt, model: str, tokens: int) -> Answer:
         """The greedy answer of at most that many tokens, and when its parts came.
@@ -228,15 +219,12 @@ class Server:
         """
         body = {
             "model": model, "max_tokens": tokens, "temperature": 0, "stream": True,
-            "stream_options": {"include_usage": True},
+            "stream_options": {"include_usage": True}, **prompt.content,
         }  # fmt: skip
-        first = last = count = None
-        text, figures = list[str](), ""
+        times, text, count, figures = list[float](), list[str](), None, ""
         where = f"{self.address}{prompt.path}, prompt {prompt.id!r:.80}"
-        with self._asked(prompt.path, {**body, **prompt.content}) as response:
-            if (kind := response.headers.get_content_type()) != "text/event-stream":
-                raise ServerError(f"{where}: {kind}, expected a stream of events: is it vLLM?")
-            for line in self._lines(response, prompt.path, MOST_ANSWER):
+        with self._lines(prompt.path, body, "text/event-stream") as lines:
+            for line in lines:
                 name, _, data = line.partition(b":")
                 if name != b"data" or data.strip() == b"[DONE]":
                     continue
@@ -245,21 +233,33 @@ class Server:
                 if chunk.error is not None:
                     raise ServerError(f"{where}: {self._shown(chunk.error)}")
                 if chunk.choices:
-                    last = self.clock()
-                    first = last if first is None else first
+                    times.append(self.clock())
                     held = chunk.choices[0].get("delta") or chunk.choices[0]
-                    text += [str(held.get("content") or held.get("text") or "")]
+                    text.append(str(held.get("content") or held.get("text") or ""))
                 if chunk.usage is not None:
                     count = chunk.usage.get("completion_tokens")
                 if b'"speculative_decoding":{' in data.replace(b" ", b""):
                     figures = data.decode().strip()
-        if first is None or last is None or type(count) is not int or count < 1:
+        if not times or type(count) is not int or count < 1:
             raise ServerError(f"{where}: the answer broke off or is empty; {AGAIN}")
-        return Answer(count, last - first, "".join(text), figures)
+        return Answer(count, times[-1] - times[0], "".join(text), figures)
+
+
+def _bounded(response: Any, where: str) -> Iterator[bytes]:
+    left, end = MOST_BODY, time.monotonic() + LONGEST_ANSWER
+    while line := response.readline(left + 1):
+        left -= len(line)
+        if left < 0 or time.monotonic() > end:
+            limit = f"{MOST_BODY:,} bytes" if left < 0 else f"{LONGEST_ANSWER:.0f} s"
+            raise ServerError(f"{where} answers over {limit}: is it vLLM?")
+        yield line
 
 
 def counted(wave: Wave, where: str = "/metrics") -> Counters:
-    """What a wave added to the counters, by their names; {} of a server that shows none."""
+    """What a wave added to the counters, by their names; {} of a server that shows none.
+
+    ServerError where they went back.
+    """
     if not wave.after:
         return {}
     names = GENERATED, DRAFTS, DRAFTED, ACCEPTED, BY_POSITION
@@ -267,39 +267,29 @@ def counted(wave: Wave, where: str = "/metrics") -> Counters:
     for each in (before, after):
         read_counters(each, None, "vllm:", names)
     try:
-        found = read_counters(after, before, "vllm:", names)
+        return read_counters(after, before, "vllm:", names)
     except ValueError:
         raise ServerError(f"{where} counts less than before: a restart? {AGAIN}") from None
-    if GENERATED not in found:
-        raise ServerError(f"{where} lacks vllm:{GENERATED}_total: expected vLLM's")
-    return found
 
 
 def check_alone(wave: Wave, server: Server) -> None:
     """ServerError where the counters hold more than this wave's answers, or less."""
-    where, ours = f"{server.address}/metrics", sum(answer.tokens for answer in wave.answers)
+    where = f"{server.address}/metrics"
     found = counted(wave, where)
-    if not found:
-        return
-    sums = {name: sum(held.values()) for name, held in found.items()}
-    if server.plain and sums.get(DRAFTED, 0):
+    made, drafted = (sum(found.get(name, {}).values()) for name in (GENERATED, DRAFTED))
+    if server.plain and drafted:
         raise ServerError(f"{server.address} drafts, expected a server without drafts")
-    if sums[GENERATED] < ours:
+    if found and made < wave.tokens:
         raise ServerError(
-            f"{where} counts {sums[GENERATED]} of {ours} answered tokens: it is of another process,"
-            " such as one of several replicas; give one server's own address"
+            f"{where} counts {made} of {wave.tokens} answered tokens: it is of another process, "
+            "such as one of several replicas; give one server's own address"
         )
-    # a draft beyond the end of an answer counts as accepted, so K tokens of each may be over
-    most = ours + (len(found.get(BY_POSITION, ())) - 1) * len(wave.answers)
-    for made, name, limit in (
-        (sums[GENERATED], "tokens", ours),
-        (sums.get(DRAFTS, 0) + sums.get(ACCEPTED, 0), "drafts and accepted tokens", most),
-    ):
-        if made > limit:
-            raise ServerError(
-                f"{where} counts {made} {name}, these requests can have {limit}: the server "
-                f"answers others too, so nothing is decided; when it does not, {AGAIN}"
-            )
+    if made > wave.tokens:
+        raise ServerError(
+            f"{where} counts {made} tokens and {drafted} drafted ones, these requests got "
+            f"{wave.tokens}: the server answers others too, so nothing is decided; when it does "
+            f"not, {AGAIN}"
+        )
 
 
 def send_wave(
@@ -310,19 +300,12 @@ def send_wave(
     ServerError as for `ask`, and where the server answered others too.
     """
     before = server.counters()
-    if len(prompts) == 1:
-        answers = [server.ask(prompts[0], model, tokens)]
-    else:
-        with ThreadPoolExecutor(len(prompts)) as pool:
-            try:
-                answers = [*pool.map(lambda prompt: server.ask(prompt, model, tokens), prompts)]
-            except BaseException:
-                server.stop()
-                raise
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        answers = [*pool.map(lambda prompt: server.ask(prompt, model, tokens), prompts)]
     wave = Wave(len(prompts), server.plain, place, answers, before, server.counters())
-    ours, where = sum(answer.tokens for answer in answers), f"{server.address}/metrics"
     for _ in range(LATE if wave.after else 0):
-        if counted(wave, where)[GENERATED][NO_POSITION] >= ours:
+        found = counted(wave, f"{server.address}/metrics").get(GENERATED, {})
+        if found.get(NO_POSITION, 0) >= wave.tokens:
             break
         time.sleep(PAUSE)
         wave.after = server.counters()
@@ -336,14 +319,9 @@ def waves_of(batches: Sequence[int], count: int) -> list[tuple[int, int]]:
 
 
 def serve_prompts(
-    servers: Sequence[Server],
-    prompts: Sequence[Prompt],
-    batches: Sequence[int],
-    tokens: int,
-    path: Path,
-    tell: Callable[[int], None],
-    model: str | None = None,
-) -> list[Wave]:
+    servers: Sequence[Server], prompts: Sequence[Prompt], batches: Sequence[int], tokens: int,
+    path: Path, tell: Callable[[int], None], model: str | None = None,
+) -> list[Wave]:  # fmt: skip
     """The waves of all prompts on every server, by turns, kept in a file as they come.
 
     Waves that the file holds are not sent again. A first request of each server warms it up and is
