@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost.gate import Claim, check_claims, no_interval, settled
+from simspec.cost.gate import Claim, PriceError, check_claims, no_interval, settled
 from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
 from simspec.engines import Import
@@ -20,6 +20,7 @@ from simspec.engines.import_report import NOTHING, counts_of
 from simspec.engines.imports import READERS
 from simspec.engines.server import ACCEPTED, BY_POSITION, DRAFTED, DRAFTS, Wave, counted
 from simspec.numerics.stats import Estimate, estimate, quotient, stacked
+from simspec.output.files import reraised
 from simspec.output.frames import DataFrame, frame
 
 Float = NDArray[np.float64]
@@ -183,7 +184,8 @@ def lengths_of(served: Served, prices: Prices | None) -> list[Length]:
     tokens = 1 + sum_{j <= k} accepted_j / passes: a draft of k is the first k tokens of those
     served. predicted = tokens plain / (rounds[0] + (rounds[k] - rounds[0]) drafts / passes).
     measured, of K: plain seconds a token / seconds a token, from the first token to the last.
-    Intervals resample waves. PriceError for a speedup above tokens a pass, beyond noise.
+    Intervals resample waves. For a speedup above tokens a pass, beyond noise: PriceError where it
+    was measured, ValueError where it was predicted.
     """
     found, accepted = [], served.accepted.cumsum(axis=1)
     for k in range(1, served.K + 1):
@@ -193,8 +195,9 @@ def lengths_of(served: Served, prices: Prices | None) -> list[Length]:
         predicted = measured = None
         if prices is not None and k < prices.rounds.shape[1]:
             predicted = prices.speedup(served, k, committed)
-            claim = _claim(f"K = {k}", predicted, tokens)
-            check_claims([claim], prices.cost, prices.source)
+            with reraised(ValueError, "the prices", raised=PriceError):  # the waves stay
+                claim = _claim(f"K = {k}", predicted, tokens)
+                check_claims([claim], prices.cost, prices.source)
         if k == served.K and len(served.timed):
             measured = estimate(served.timed, _pace)
             check_claims([_claim(f"the measured K = {k}", measured, tokens)])

@@ -16,7 +16,6 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
-from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
@@ -48,6 +47,7 @@ LATE, PAUSE = 60, 0.05
 GENERATED, DRAFTING = "generation_tokens", "spec_decode_num_"
 DRAFTS, DRAFTED, ACCEPTED, BY_POSITION = (DRAFTING + name for name in SUMS)
 COUNTED = re.compile(rf"vllm:({GENERATED}|{DRAFTING}\w+?)_total\b".encode())
+URL = re.compile(r"https?://([\w.-]+|\[[\da-fA-F:.]+\])(:\d{1,5})?(/[\w./~-]*)?", re.ASCII)
 AGAIN = "the same command goes on"
 
 
@@ -136,13 +136,12 @@ def address_of(url: str) -> str:
 
     ValueError, which shows nothing of it, for any other address.
     """
-    with reraised(ValueError, "the address", "expected http://HOST:8000", ValueError):
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError("it is no http or https address of a host")
-        if "@" in parts.netloc or parts.query or parts.fragment or re.search(r"[^!-~]", url):
-            raise ValueError(f"it holds more than a host and a path; a key goes into {KEYS[0]}")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+    if not URL.fullmatch(url):
+        raise ValueError(
+            f"the address is none such as http://HOST:8000, which is expected; a key goes into "
+            f"{KEYS[0]}"
+        )
+    return url.rstrip("/").removesuffix("/v1")
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,7 @@ class Server:
             with error:
                 refused = NotThere if error.code == 404 else ServerError
                 raise refused(f"{where} {self._refusal(error)}") from None
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, OverflowError) as error:
             reason = one_note(error)[:200] or type(error).__name__
             raise ServerError(f"{where} does not answer: {reason}; {AGAIN}") from None
 
