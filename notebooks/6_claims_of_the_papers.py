@@ -15,7 +15,9 @@
 # from others in its row. And its claims, on recordings of other models: a claim about policies is
 # either true of these rounds, or it is not, or these prompts do not tell.
 #
-# The tables are of EESD and of GLIDE with a CAPE. The recordings are of SmolLM2-135M-Instruct.
+# The papers are EESD (Thompson sampling decides how much to draft), GLIDE with a CAPE (a drafter
+# that reads its target's cache, and siblings beside its drafts), EAGLE (a head that drafts
+# features) and S2D (one drafter with several exits). First the arithmetic, then a picture of each.
 
 # %%
 import os
@@ -24,10 +26,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import simspec
-from simspec import CostModel, formulas
-from simspec.numerics import stats
-from simspec.papers import CLAIMS, Recordings
-from simspec.papers.claims import summary
+from simspec.numerics.stats import quotient
+from simspec.papers import CLAIMS, TABLES, Recordings, eagle, eesd
+from simspec.papers.claims import HELD, NOT_HELD, UNDECIDED, verdict_of
 from simspec.papers.printed import (
     EESD,
     eesd_cells,
@@ -36,10 +37,11 @@ from simspec.papers.printed import (
     shared_cost,
     table_rows,
 )
-from simspec.policies import beta_ts, confidence, cost_ts, fixed, oracle, product
-from simspec.policy.predictor import split_by_task
+from simspec.papers.recorded import FLAT, TRAINED
+from simspec.papers.recorded import figure as estimate
+from simspec.policies import fixed
 from simspec.replay.evaluation import evaluate
-from simspec.trace.acceptance import depth_acceptance
+from simspec.trace.acceptance import by_depth, depth_acceptance
 from simspec.trace.recordings import CHECKOUT, costs_of
 from simspec.trace.synthetic import iid
 
@@ -194,136 +196,151 @@ axes[0].set_ylabel("share of prompts")
 axes[0].legend(fontsize=7)
 
 # %% [markdown]
-# ## Is Beta-TS at least as good as the best fixed K?
+# ## EESD: Beta-TS is at least as good as the best fixed K
 #
-# EESD §5.2 says so, of a K chosen for all samples. Beta-TS does not know what a draft costs: it
-# drafts the same at every c. `cost_ts` keeps the same posterior and drafts the K that is best for
-# the sampled acceptance at these costs. The figure is the time of the best fixed K over the
-# policy's, at flat prices; above 1 the claim holds. The fixed K is chosen on one half of each
-# task's prompts, and all are counted on the other. Bands: 95% intervals over prompts.
+# **The paper** (section 5.2) says so, of a K chosen for all samples. **The recordings** say no, at
+# a draft step of 0.1 plain steps: no point lies clearly above 0. **Why:** Beta-TS stops at random,
+# which costs up to a tenth where prompts are alike, and learns each prompt's acceptance, which pays
+# where they differ. The line is made up: half of the prompts are accepted less often than .55, half
+# more.
 #
-# **Look for:** how far the verdict depends on c. At a price where long drafts are wasted, a policy
-# that is blind to the price cannot hold.
+# **Look for:** how far to the right the line crosses 0, and where the recordings are.
 
 # %%
-ratios = (0.02, 0.1, 0.4) if FAST else (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6)
-contestants = {"beta_ts": beta_ts(), "cost_ts": cost_ts()}
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)
-for axis, name in zip(axes, ("eagle, greedy", "eagle, coupled")):
-    fit, rest = split_by_task(traces[name])
-    lines = {label: [] for label in contestants}
-    for c in ratios:
-        unit = CostModel.from_ratio(c, traces[name].K)
-        lengths = [fixed(k) for k in range(traces[name].K + 1)]
-        policies = [policy.resolve(traces[name], unit) for policy in contestants.values()]
-        times = evaluate(traces[name], [*lengths, *policies], unit, 1 if FAST else 4).times
-        best = min(lengths, key=lambda policy: times[policy.name][fit].sum())
-        for label, policy in zip(contestants, policies):
-            over = stats.ratio(
-                times[best.name][rest], times[policy.name][rest], resamples=500 if FAST else 4000
-            )
-            lines[label].append(over)
-            holds = "holds" if over.low >= 1 else "does not hold" if over.high < 1 else "undecided"
-            print(
-                f"{name}, c = {c:g}: {label} against {best.name} {over.value:.3f} "
-                f"[{over.low:.3f}, {over.high:.3f}]: {holds}"
-            )
-    for colour, (label, found) in zip(COLOURS, lines.items()):
-        axis.plot(ratios, [over.value for over in found], "o-", ms=3, color=colour, label=label)
-        limits = [over.low for over in found], [over.high for over in found]
-        axis.fill_between(ratios, *limits, color=colour, alpha=0.15)
-    axis.axhline(1, color="grey", lw=0.8)
-    axis.set(xlabel="c", title=name, xscale="log")
-axes[0].set_ylabel("speed over that of the best fixed K")
-axes[0].legend(fontsize=8)
+found = Recordings(draws=1 if FAST else 4)
+figure, axis = plt.subplots(figsize=(7.2, 3.8))
+apart = np.linspace(0, 0.4, 3 if FAST else 9)
+made_up = [eesd.gain_on_mix((0.55 - x, 0.55 + x), FLAT) for x in apart]
+axis.plot(apart, made_up, "o-", color="black", ms=3, lw=0.8, label="made up")
+for colour, target in zip(COLOURS, ("coder", "smollm2", "tiny")):
+    for recorded in found.counted(*TRAINED[:1] if FAST else TRAINED):
+        if recorded.target == target:
+            gain = eesd.beta_against_best_fixed(recorded.at(FLAT)).interval
+            spread = eesd.spread_of(recorded)
+            axis.plot([spread, spread], [gain.low, gain.high], color=colour, lw=1)
+            axis.plot(spread, gain.value, "o", ms=4, color=colour)
+            print(f"{recorded.name}: spread {spread:.2f}, gain {gain.text('+.3f')}")
+    axis.plot([], [], "o", color=colour, label=target)
+axis.axhline(0, color="grey", lw=0.8)
+axis.set(xlabel="spread of the first token's acceptance between prompts", ylabel="gain of Beta-TS")
+axis.legend(fontsize=8)
 
 # %% [markdown]
-# ## Do the drafter's signals tell when to stop?
+# ## GLIDE with a CAPE: siblings pay, beams do not
 #
-# S2D and others stop where the drafter's confidence falls below a threshold. Here every threshold
-# is replayed at measured costs: on the last token's confidence, and on the product of all. Beside
-# them: the best fixed K and the oracle.
+# **The paper** adds the next best tokens beside each draft (CAPE), more of them where the drafter
+# is unsure; it is faster than the chain alone, and than beams, which double the time of a draft
+# step. **The recordings** agree on siblings where verification is flat, as on a GPU. That sizes by
+# confidence beat one size for all they do not show, and beams pay there too. **Why:** flat prices
+# charge a step of beams as one of a chain. At twice its price beams would lose.
 #
-# **Look for:** how much of the way from the best fixed K to the oracle any threshold goes, even the
-# one chosen in hindsight.
+# **Look for:** points right of 0, where the first of each pair is the faster one.
 
 # %%
-thresholds = np.linspace(0.1, 0.9, 5 if FAST else 17)
-shown = ("eagle, greedy", "eagle, coupled")
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-for axis, name in zip(axes, shown):
-    trace, cost = traces[name], costs[name]
-    plain = trace.rows * cost.baseline
+effects = {claim: claim.effects(found) for claim in (*CLAIMS["glide"], *CLAIMS["eagle"])}
+shown = {"13a": "CAPE over a chain", "13b": "a chain over beams", "13c": "CAPE over equal sets"}
+figure, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True)
+regimes = ["measured", "H200", "flat, c = 0.05", "flat, c = 0.10"]
+drawn = dict.fromkeys(
+    e.on for claim, of in effects.items() if claim.number in shown for e in of
+    if e.pair in ("smollm2/greedy", "coder/greedy")
+)  # fmt: skip
+for axis, (number, title) in zip(axes, shown.items()):
+    for effect in (e for claim, of in effects.items() if claim.number == number for e in of):
+        if effect.on in drawn:
+            place = list(drawn).index(effect.on)
+            lane, at = regimes.index(effect.regime) + 0.12 * place, effect.interval
+            axis.plot([at.low, at.high], [lane, lane], color=COLOURS[place], lw=1)
+            axis.plot(at.value, lane, "o", ms=4, color=COLOURS[place])
+            print(f"{title}, {effect.on}, {effect.regime}: {at.text('+.3f')}")
+    axis.axvline(0, color="grey", lw=0.8)
+    axis.set(title=title, xlabel="gain")
+axes[0].set_yticks(range(len(regimes)), regimes)
+for place, name in enumerate(drawn):
+    axes[1].plot([], [], "o", color=COLOURS[place], label=name)
+axes[1].legend(fontsize=7)
 
-    def speed(policy, trace=trace, cost=cost, plain=plain):
-        rounds = simspec.replay(trace, policy, cost=cost)
-        return plain / cost.reading(policy.reads).seconds(rounds).sum()
+# %% [markdown]
+# ## EAGLE: what does a drafted feature in the input cost?
+#
+# **The paper** prints n-alpha, acceptance with n drafted features in the input: 0-alpha is higher,
+# 1 to 4 are alike. **The recordings** of SmolLM2's head show the first only over all rows (full
+# lines). As printed, the rate counts positions whose n tokens before were accepted (dotted).
+# **Why:** those positions are easier, which hides what the features cost.
+#
+# **Look for:** the dotted line above the full one, growing with n.
 
-    best = max(speed(fixed(k)) for k in range(trace.K + 1))
-    most = speed(oracle.resolve(trace, cost))
-    for colour, maker in zip(COLOURS, (confidence, product)):
-        curve = [speed(maker(float(threshold))) for threshold in thresholds]
-        axis.plot(thresholds, curve, "o-", ms=3, color=colour, label=maker.__name__)
-        share = (max(curve) - best) / (most - best)
-        print(f"{name}: best {maker.__name__} {max(curve):.3f}, {share:+.2f} of the gap")
-    axis.axhline(best, color="black", lw=1, label="best fixed K")
-    axis.axhline(most, color=COLOURS[3], lw=1, label="oracle")
-    axis.set(xlabel="threshold", title=name)
-    print(f"{name}: best fixed K {best:.3f}, oracle {most:.3f}")
-axes[0].set_ylabel("modeled speedup")
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.2), sharey=True)
+printed = {"greedy": (0.79, 0.71, 0.70, 0.71, 0.70), "coupled": (0.72, 0.65, 0.66, 0.62, 0.62)}
+for axis, (rule, paper) in zip(axes, printed.items()):
+    (recorded,) = (r for r in found.counted("eagle") if r.pair == f"smollm2/{rule}")
+    accepted, tried = by_depth(recorded.trace)
+    ways = {
+        "accepted before": [(accepted[:, n], tried[:, n]) for n in range(5)],
+        "all rows": [eagle.drafted_features(recorded, (n,)) for n in range(5)],
+    }
+    for style, (name, columns) in zip((":", "-"), ways.items()):
+        rates = [estimate(*both, of=quotient) for both in columns]
+        axis.plot([r.value for r in rates], f"o{style}", ms=3, color=COLOURS[0], label=name)
+        print(f"{rule}, {name}: {', '.join(rate.text() for rate in rates)}")
+    axis.plot(paper, "x--", color="grey", lw=0.8, label="paper, Vicuna 7B, GSM8K")
+    axis.set(title=f"smollm2/{rule}", xlabel="n drafted features", xticks=range(5))
+axes[0].set_ylabel("n-alpha")
 axes[0].legend(fontsize=7)
 
 # %% [markdown]
-# ## What a draft that stops in time is worth, by price
+# ## S2D: one drafter with exits serves targets of three sizes
 #
-# The gap between the best fixed K and the oracle is what all policies of all papers compete for. It
-# depends on c alone, once the rounds are recorded: with free drafts nothing is lost by drafting too
-# much, and where a draft costs as much as a pass there is nothing to gain.
+# **The paper** drafts each token at the first exit that is sure, and finds that faster on average
+# than the last exit alone. **The recordings**, of targets of 5, 10 and 20 layers at the prices of
+# the paper's models, agree on the small target and not on the large. **Why:** for a small target
+# the drafter is dear, so a shallow exit pays; for a large one it is cheap, and acceptance is all.
 #
-# **Look for:** the price at which the gap is widest, and how high it is there.
+# **Look for:** the order of the dots in each panel, beside that of the paper's crosses.
 
 # %%
-prices = np.geomspace(0.01, 1, 7 if FAST else 25)
-figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
-for colour, (name, trace) in zip(COLOURS, traces.items()):
-    rounds = [simspec.replay(trace, fixed(k)) for k in range(trace.K + 1)]
-    best, most = [], []
-    for c in prices:
-        unit = CostModel.from_ratio(float(c), trace.K)
-        best.append(trace.rows / min(unit.seconds(run).sum() for run in rounds))
-        ideal = simspec.replay(trace, oracle.resolve(trace, unit), cost=unit)
-        most.append(trace.rows / unit.seconds(ideal).sum())
-    axes[0].semilogx(prices, best, color=colour)
-    axes[0].semilogx(prices, most, ":", color=colour)
-    gap = np.array(most) / best - 1
-    axes[1].semilogx(prices, 100 * gap, color=colour, label=name)
-    widest = float(prices[gap.argmax()])
-    own = formulas.optimal_k(depth_acceptance(trace)[0], widest, trace.K)
-    print(
-        f"{name}: the gap is widest at c = {widest:.2f}, {gap.max():.0%}, where formula 1 has the "
-        f"best K at {own}"
-    )
-axes[0].set(xlabel="c", ylabel="speedup", title="best fixed K, and the oracle (dotted)")
-axes[1].set(xlabel="c", ylabel="oracle over best fixed K, %", title="the gap")
-axes[1].legend(fontsize=8)
+table = TABLES["s2d-2"](found)
+figure, axes = plt.subplots(1, 3, figsize=(10, 2.8), sharey=True)
+for axis, size in zip(axes, ("small", "middle", "large")):
+    for lane, (ours, paper) in enumerate(zip(table[size], table[f"{size}: printed"])):
+        axis.plot([ours.low, ours.high], [lane, lane], color=COLOURS[0], lw=1)
+        axis.plot(ours.value, lane, "o", ms=4, color=COLOURS[0])
+        axis.plot(float(paper.partition("/")[0]), lane, "x", color="grey")
+    axis.set(title=f"{size} target", xlabel="speedup")
+    print(f"{size}:", "; ".join(f"{m} {x.text()}" for m, x in zip(table["method"], table[size])))
+axes[0].set_yticks(range(len(table)), table["method"], fontsize=8)
+axes[0].invert_yaxis()
 
 # %% [markdown]
-# ## The claims, as verdicts
+# ## All verdicts
 #
-# `simspec.papers` holds one file a paper: its claims are functions that return an effect with its
-# interval on each recording. A verdict is of one pair of target and text at one price: measured on
-# a CPU with the recording, an H200's, and flat ones. Where it is undecided, the number in brackets
-# says how many prompts would decide it. Here are EAGLE's and GLIDE's.
+# A verdict is of one pair of target and text at one price. Each square is a pair: those of the
+# coder, SmolLM2 and the embedded target, from left to right (18c: S2D's three targets).
 #
-# **Look for:** claims that hold at flat prices and not at measured ones, and the two readings of
-# claim 15: as printed, and over all rows.
+# **Look for:** rows that change colour between prices: claims about machines. Rows of one colour
+# are claims about text and models.
 
 # %%
-found = summary([*CLAIMS["eagle"], *CLAIMS["glide"]], Recordings())
-for row in found.itertuples(index=False):
-    claim, sentence, before, verdict, *pairs, _ = row
-    if claim:
-        print(f"{claim}: {sentence} Before: {before}.")
-    for price, names in zip(found.columns[4:], pairs):
-        if names is not None:
-            print(f"    {verdict}, {price}: {names}")
+if not FAST:
+    effects |= {claim: claim.effects(found) for paper in CLAIMS for claim in CLAIMS[paper]
+                if claim not in effects}  # fmt: skip
+words, columns = (HELD, NOT_HELD, UNDECIDED), [*regimes, ""]
+colours = dict(zip(words, (COLOURS[2], COLOURS[3], "0.8")))
+pairs = sorted({effect.pair for of in effects.values() for effect in of})
+figure, axis = plt.subplots(figsize=(9, 0.24 * len(effects) + 1))
+for lane, (claim, of) in enumerate(effects.items()):
+    counts = dict.fromkeys(words, 0)
+    for key in sorted({(effect.pair, effect.regime) for effect in of}):
+        word = verdict_of(claim, [e for e in of if (e.pair, e.regime) == key]).word
+        if word in counts:
+            place = columns.index(key[1] if key[1] in regimes else "")
+            axis.plot(place + 0.1 * pairs.index(key[0]), lane, "s", ms=6, color=colours[word])
+            counts[word] += 1
+    print(f"{claim.number}: {', '.join(f'{word} {n}' for word, n in counts.items() if n)}")
+for word in words:
+    axis.plot([], [], "s", color=colours[word], label=word)
+axis.set_yticks(range(len(effects)), [claim.number for claim in effects], fontsize=8)
+axis.set_xticks(0.3 + np.arange(5), [*columns[:-1], "no price"])
+axis.invert_yaxis()
+axis.legend(fontsize=8, loc="lower left")
