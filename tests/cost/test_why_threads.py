@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from simspec import CostModel
-from simspec.cost.why import DRAFTING, ROWS, split_rounds
+from simspec.cost.why import DRAFTING, HOST, ROWS, split_rounds
 from simspec.trace.trace import Rounds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "costs.md").read_text("utf-8")
@@ -29,6 +29,8 @@ PRINTED = {
     # "An extra verified position costs ~24% of a plain step"; drafts are those of rMLX#518, where
     # 52 of 86 rounds accept both drafts and the others one or none
     "rMLX#516": (2, (52 * 3 + 34) / 86, 30.77, 4.17 + 41.28, 4.17, 41.28, ROWS, 0.342),
+    # its largest part is a replay of the accepted prefix, which "every partial round pays"
+    "rMLX#518": (2, 2.2, 30.77, (34 * 76.68 + 52 * 46.09) / 86, 4.17, 41.28, HOST, 0.414),
     # "Draft generation alone costs more than a full plain decode step", then verification
     "PocketLLM#79": (7, 3.762, 27.95, 3.762 * 27.95 / 0.931, 39.03, 63.54, DRAFTING, 1.396),
 }
@@ -71,7 +73,7 @@ def test_threads_that_print_less():
 def test_page_has_the_verdicts():
     rows = re.findall(r"^\| .*#\d+.*$", PAGE, re.MULTILINE)
     assert [re.findall(r"\w+#\d+", row) for row in rows] == [
-        ["rMLX#516", "PocketLLM#79"],
+        ["rMLX#516", "rMLX#518", "PocketLLM#79"],
         ["vllm#20780", "vllm#19254", "sglang#6949"],
         ["vllm#8439", "vllm#21278", "vllm#49369", "EAGLE#269"],
     ]
