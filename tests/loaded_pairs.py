@@ -16,6 +16,11 @@ def share_embedded():
     real.pair.load_pair = _load
 
 
+def embedded(drafter):
+    """The pair of an embedded drafter, as a command loads it: its own copy."""
+    return _load(TINY, drafter, "cpu", "float32", None, None, EAGER)
+
+
 def _load(folder, drafter, device, dtype, target, weights, passes):
     if folder != TINY or target or weights or passes is not EAGER:
         return load_pair(folder, drafter, device, dtype, target, weights, passes)

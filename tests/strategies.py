@@ -68,9 +68,8 @@ def traces(draw, max_K=6, max_rows=10, max_sequences=4, optional=True):
 @st.composite
 def costs(draw, K=6, nodes=0):
     """Of chains of K tokens; of trees of `nodes` nodes too, where it is above 0."""
-    times = st.integers(0, 64).map(
-        lambda n: n / 64
-    )  # exact in binary, so that sums of two orders agree
+    # exact in binary, so that sums of two orders agree
+    times = st.integers(0, 64).map(lambda n: n / 64)
     steps = draw(st.lists(times, min_size=K, max_size=K))
     rows = (nodes or K) + 1
     verify = draw(st.lists(times.map(lambda t: t + 0.25), min_size=rows, max_size=rows))

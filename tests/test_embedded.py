@@ -5,14 +5,14 @@ import os
 from functools import lru_cache
 
 import pytest
-from loaded_pairs import together
+from loaded_pairs import embedded, together
 from toy_lm import POLICIES, learn_nothing, policy_from, run_all
 
 from real.decode.features import PREDICTOR_NAMES as NAMES_LEARNT
 from real.decode.features import drafter_features
 from real.drafters import BUILTIN
 from real.model.stored_weights import sha256, weight_files
-from real.pair import TINY, check_predictors, load_pair
+from real.pair import TINY, check_predictors
 from real.record.settings import card
 from real.rerun import compare, prompts_of
 from simspec import CostModel, Policy, load_trace, policies, replay
@@ -23,10 +23,8 @@ PROMPTS = 20
 SLOW = os.environ.get("SIMSPEC_SLOW")  # `make test-slow`: every policy on every recording's prompts
 SHARE = 1 if SLOW else PROMPTS  # else each policy runs one prompt, in turn
 BUDGET = 16  # else new tokens at most; recorded are up to 96
-WHOLE = (
-    "tiny-model-greedy",
-    "tiny-early_exit-coupled",
-)  # and every policy on one of two recordings, in turn, on the others
+# and every policy on one of two recordings, in turn, on the others
+WHOLE = ("tiny-model-greedy", "tiny-early_exit-coupled")
 FEW = ("fixed:3", "beta_ts:censored", "confidence:0.5")  # these
 TASKS = {"math", "code", "dialogue", "summarization", "qa", "sql"}
 NAMES = [name for name in recordings() if "hydra" not in name]  # whose weights are not here
@@ -43,9 +41,7 @@ LEARNT = [
 ]
 
 
-@lru_cache(maxsize=2)
-def _pair(drafter):
-    return load_pair(TINY, drafter)
+_pair = lru_cache(maxsize=2)(embedded)
 
 
 def test_recordings_are_of_built_in_drafters_under_both_rules():
@@ -146,9 +142,8 @@ def test_every_policy_run_equals_its_replay(name, record_property):
     check_predictors(pair.drafter, trace, [policy for policy in LEARNT if policy in exam])
     for i, entry in enumerate(exam):
         part = trace.select(range(i % SHARE, PROMPTS, SHARE))
-        policy = (
-            entry if isinstance(entry, Policy) else policy_from(entry, part, cost)
-        )  # the oracle's plan is for these texts
+        # the oracle's plan is for these texts
+        policy = entry if isinstance(entry, Policy) else policy_from(entry, part, cost)
         results = run_all(pair.target, pair.drafter, part, policy, cost, seed=1)
         total.append(compare(part, policy, replay(part, policy, seed=1, cost=cost), results))
     total = together(total)
@@ -159,6 +154,5 @@ def test_every_policy_run_equals_its_replay(name, record_property):
         f"{len(total.exceptions)} exceptions, "
         f"{len(total.failures)} failures, text flips at gaps {flips}",
     )
-    assert total.equal or (not SLOW and not total.failures and len(total.exceptions) == 1), (
-        total
-    )  # one near-tie may fall into a few rounds
+    # one near-tie may fall into a few rounds
+    assert total.equal or (not SLOW and not total.failures and len(total.exceptions) == 1), total

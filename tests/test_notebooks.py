@@ -33,9 +33,8 @@ print("figures:", *drawn)
 
 def run(script: Path, cwd: Path) -> tuple[str, list[int]]:
     """(output of the script in fast mode, number of axes with data in each of its figures)."""
-    environment = {
-        key: value for key, value in os.environ.items() if key != "NUMBA_DISABLE_JIT"
-    }  # readers run it compiled
+    # readers run it compiled
+    environment = {key: value for key, value in os.environ.items() if key != "NUMBA_DISABLE_JIT"}
     environment |= {"SIMSPEC_FAST": "1", "MPLBACKEND": "Agg"}
     command = [sys.executable, "-c", HARNESS, str(script)]
     done = subprocess.run(

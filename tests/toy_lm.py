@@ -10,7 +10,7 @@ from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
 from real.draft import TrainingBatch
-from real.draft.losses import multi_head_loss
+from real.draft.losses import multi_head_loss, read_target
 from real.drafters import BUILTIN
 from real.drafters.eagle import EagleDrafter, EagleHead, eagle_loss
 from real.drafters.early_exit import EarlyExitDrafter, EarlyExitHead
@@ -28,6 +28,7 @@ from real.prompts import Prompt
 from real.record import Settings
 from real.record.recorder import record_sequence
 from real.record.rows import assemble
+from real.record.sequences import target_sequence
 from real.record.settings import describe
 from real.rerun import prompts_of, rule_of
 from real.sampling import Rule
@@ -68,6 +69,26 @@ def toy_texts(seed: int = 0, count: int = 192, length: int = 20) -> torch.Tensor
     return text
 
 
+@lru_cache
+def _toy_feature(name: str, seed: int) -> torch.Tensor:
+    """The feature of all toy texts, by one pass: a teaching reads each of them ten times."""
+    return read_target(toy_target(seed), toy_texts(seed)[:, :-1], [name])[name]
+
+
+class ToyFeatures(dict):
+    """The target's features of some of the toy texts, by name, when they are asked for."""
+
+    def __init__(self, rows, seed: int = 0):
+        super().__init__()
+        self.rows, self.seed = rows, seed
+
+    def __contains__(self, name):
+        return True
+
+    def __missing__(self, name):
+        return self.setdefault(name, _toy_feature(name, self.seed)[self.rows])
+
+
 def taught(make, loss, seed: int = 0, steps: int = 60, **settings):
     """The part `make(target, **settings)`, taught by `loss` for a second; deterministic."""
     target, texts = toy_target(seed), toy_texts(seed)
@@ -80,7 +101,8 @@ def taught(make, loss, seed: int = 0, steps: int = 60, **settings):
         optimiser.param_groups[0]["lr"] = 0.02 * (1 - step / steps)
         rows = torch.randint(0, len(texts), (32,), generator=generator)
         optimiser.zero_grad()
-        loss(part, target, TrainingBatch(texts[rows]), True, generator).backward()
+        batch = TrainingBatch(texts[rows], stored=ToyFeatures(rows, seed))
+        loss(part, target, batch, True, generator).backward()
         optimiser.step()
     return part.requires_grad_(False).eval()
 
@@ -200,10 +222,32 @@ def toy_recording(
     return recorded(target, drafter, settings, count), target, drafter
 
 
-def recorded(target, drafter, settings: Settings, count: int):
-    """The recording of so many prompts."""
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count))]
-    rows = [record_sequence(target, drafter, settings, p.token, i) for i, p in enumerate(prompts)]
+@lru_cache(maxsize=4096)
+def _toy_sequence(rule: Rule, budget: int, ends: tuple, prompt: tuple, sequence: int):
+    target = Target(toy_target(), capacity=32)
+    return target_sequence(target, Settings(1, budget, rule, ends), list(prompt), sequence)
+
+
+class ToySequences:
+    """What the toy target writes under a greedy or coupled rule: once for all drafters."""
+
+    def __init__(self, settings: Settings):
+        self.made = settings.rule, settings.budget, settings.end_tokens
+
+    def find(self, sequence: int, prompt: list[int]):
+        return _toy_sequence(*self.made, tuple(prompt), sequence)
+
+
+def recorded(target, drafter, settings: Settings, texts, written=None, tasks=("toy",), **options):
+    """The recording of so many toy prompts, or of these; `written` finds their sequences."""
+    texts = toy_prompts(texts) if isinstance(texts, int) else texts
+    prompts = [
+        Prompt(str(i), tasks[i % len(tasks)], "random", text) for i, text in enumerate(texts)
+    ]
+    rows = [
+        record_sequence(target, drafter, settings, text, i, written, **options)
+        for i, text in enumerate(texts)
+    ]
     meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
     return assemble(rows, prompts, 0, settings, meta)
 

@@ -1,6 +1,7 @@
 """Data that toy drafters are trained and evaluated on, and settings of their trainings."""
 
 import json
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -26,13 +27,14 @@ def asked(drafter, folder, chosen=(), **given):
     return Training(drafter, settings=options, **given)
 
 
+@lru_cache
 def continuations(count=3, length=14):
     """Toy prompts, and what the toy target writes after them."""
     record_settings, target = Settings(5, length, Rule(), ()), Target(toy_target())
-    return [
+    return tuple(
         (prompt, target_sequence(target, record_settings, prompt, 0)[0].astype(np.int64))
         for prompt in toy_prompts(count)
-    ]
+    )
 
 
 def sequences_of(pairs):

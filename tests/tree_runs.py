@@ -4,17 +4,12 @@ import os
 from functools import cache
 
 import numpy as np
-import torch
-from toy_lm import END, RULES, toy_cost, toy_pair, toy_prompts
+from toy_lm import END, RULES, recorded, toy_cost, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plans import make_plan
-from real.prompts import Prompt
 from real.record import Settings
-from real.record.recorder import record_sequence
-from real.record.rows import assemble
-from real.record.settings import describe
 from real.rerun import compare, prompts_of, rounds_of, rule_of
 from simspec.tree.replay import replay_tree
 
@@ -31,18 +26,7 @@ def recording(drafter_name, rule, count=4, K=6, budget=20):
     record_settings = Settings(
         K, budget, RULES[rule], END, drafter_features(drafter), (WIDTH, LEVELS)
     )
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(count, 2))]
-    rows = [
-        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
-    ]
-    return (
-        assemble(
-            rows, prompts, 0, record_settings,
-            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
-        ),
-        target,
-        drafter,
-    )  # fmt: skip
+    return recorded(target, drafter, record_settings, toy_prompts(count, 2)), target, drafter
 
 
 def ran(target, drafter, trace, plan):

@@ -105,9 +105,8 @@ def test_stale_cache_row_is_detected():
         EmittedSequence(p, decode(target, drafter, drive, Rule(), p, 24, END, s).token.tolist(), s)
         for s, p in enumerate(toy_prompts(12))
     ]
-    assert not audit(
-        target, emitted(sequences)
-    ).clean  # by the target that made it: the audit uses no cache
+    # by the target that made it: the audit uses no cache
+    assert not audit(target, emitted(sequences)).clean
 
 
 def test_coupled_run_of_another_seed_or_address_is_detected():
@@ -134,9 +133,8 @@ def test_bfloat16_rounding_is_excused():
     honest = audit(target, replace(run, header=replace(run.header, dtype="float64")))
     assert not honest.clean
     assert len(honest.failures) == len(result.divergences)
-    assert (
-        audit(Target(narrow), decoded(Rule(), dtype="float64")).tolerance.dtype == "bfloat16"
-    )  # the coarser of the two
+    # the coarser of the two
+    assert audit(Target(narrow), decoded(Rule(), dtype="float64")).tolerance.dtype == "bfloat16"
 
 
 def test_too_many_excused_divergences_raise_an_alarm():

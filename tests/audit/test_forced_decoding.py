@@ -32,12 +32,8 @@ from real.sampling import Rule
 from simspec import Trace, policies, replay, synthetic
 from simspec.trace.quantization import encode_margin
 
-FEW = (
-    "model",
-    "early_exit",
-    "prompt_lookup",
-    "medusa",
-)  # others take long to teach, and the loop does not know them apart
+# others take long to teach, and the loop does not know them apart
+FEW = ("model", "early_exit", "prompt_lookup", "medusa")
 
 
 EXAM = ("fixed:0", "fixed:3", "beta_ts:censored", "confidence:0.5", "cost_ts")
@@ -148,9 +144,8 @@ def test_gaps_use_scores_and_ulps_use_logits(rule):
 
 def test_near_tie_is_excused():
     trace, target, model = toy_recording("model", "greedy")
-    trace = replace(
-        trace, meta=replace(trace.meta, dtype="bfloat16")
-    )  # compared at the coarser dtype of the two
+    # compared at the coarser dtype of the two
+    trace = replace(trace, meta=replace(trace.meta, dtype="bfloat16"))
     shaken = type(target)(_shaken(target.decoder), (), capacity=32)
     result = forced(trace, shaken, model, "fixed:2")
     assert {d.excused for d in result.divergences} <= {True, False}

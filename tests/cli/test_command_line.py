@@ -134,9 +134,8 @@ def test_extras_add_commands_and_broken_ones_are_noted(capsys, recording, monkey
 
     points = [Point("good", lambda: register), Point("real", _absent), Point("odd", _broken)]
     monkeypatch.setattr(cli, "entry_points", lambda group: points)
-    monkeypatch.setattr(
-        cli, "_load_extras", cli._load_extras.__wrapped__
-    )  # not what an earlier call has loaded
+    # not what an earlier call has loaded
+    monkeypatch.setattr(cli, "_load_extras", cli._load_extras.__wrapped__)
     assert run(capsys, "record")[1] == "recorded\n"
     assert run(capsys, "sweep", recording, "--policy", "fixed:1")[0] == 0
     text = " ".join(run(capsys, "--help")[1].split())

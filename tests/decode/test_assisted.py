@@ -30,7 +30,7 @@ from real.model.target import Target
 from real.sampling import Rule
 from simspec import CostModel, policies
 
-VOCAB, BUDGET, END = 20, 32, 3
+VOCAB, BUDGET, END = 20, 28, 3
 SLOW = os.environ.get("SIMSPEC_SLOW")
 
 
@@ -56,7 +56,7 @@ def _pair(seed):
 
 
 @lru_cache
-def _prompts(count=20 if SLOW else 12):
+def _prompts(count=20 if SLOW else 8):
     generator = torch.Generator().manual_seed(9)
 
     def draw(low, high, n):
@@ -114,7 +114,7 @@ def _drive(policy):
 def _mixed(rounds):
     """Whether many drafted tokens were accepted and many rejected."""
     drafted, accepted = (sum(r[i] for rows in rounds for r in rows) for i in (1, 2))
-    return drafted > 15 * len(_prompts()) and 0.1 * drafted < accepted < 0.95 * drafted
+    return drafted > 13 * len(_prompts()) and 0.1 * drafted < accepted < 0.95 * drafted
 
 
 SCHEDULES = [

@@ -4,16 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from toy_lm import END, RULES, toy_pair, toy_prompts
+from toy_lm import END, RULES, recorded, toy_pair
 
 from real.decode.loop import decode
 from real.decode.plans import BeamSearch
-from real.prompts import Prompt
 from real.record import Settings
-from real.record.recorder import record_sequence
-from real.record.rows import assemble
-from real.record.settings import describe
 from real.rerun import compare, prompts_of, rounds_of, rule_of
 from simspec import TraceError, load_trace
 from simspec.policies import BUILTIN
@@ -23,21 +18,8 @@ from simspec.tree.replay import outcomes, replay_tree
 
 def recording(name, rule, tree=(3, 4), K=5, budget=16):
     target, drafter = toy_pair(name)
-    record_settings = Settings(K, budget, RULES[rule], END, (), tree)
-    prompts = [
-        Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6)) if len(p) > 1
-    ]
-    rows = [
-        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
-    ]
-    return (
-        assemble(
-            rows, prompts, 0, record_settings,
-            describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
-        ),
-        target,
-        drafter,
-    )  # fmt: skip
+    trace = recorded(target, drafter, Settings(K, budget, RULES[rule], END, (), tree), 6)
+    return trace.select([s for s, p in enumerate(prompts_of(trace)) if len(p) > 1]), target, drafter
 
 
 @pytest.mark.parametrize("rule", ["greedy", "coupled"])

@@ -36,10 +36,8 @@ def test_any_draft_length_commits_the_targets_sequence(drafter, rule, seed, go, 
     drive = chain_plan(at_random(go, keep), 6, seed, toy_cost())
     result = decode(target, model, drive, RULES[rule], prompt, budget, END, seed)
     assert result.token.tolist() == expected.tolist()
-    assert result.accepted.sum() + len(result.accepted) - len(expected) in (
-        0,
-        1,
-    )  # no bonus after an accepted end token
+    # no bonus after an accepted end token
+    assert result.accepted.sum() + len(result.accepted) - len(expected) in (0, 1)
 
 
 @settings(deadline=None, max_examples=20)

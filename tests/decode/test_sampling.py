@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loaded_pairs import embedded
 from scipy import stats
 from scipy.optimize import brentq
 from scipy.stats import chi2, ncx2
@@ -16,10 +18,9 @@ from scipy.stats import chi2, ncx2
 from real import sampling
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
-from real.decode.verify import VerifyResult, rejection_sample
+from real.decode.verify import rejection_sample
 from real.draft import Draft
 from real.model.target import Target
-from real.pair import TINY, load_pair
 from real.sampling import AddressedDraws, Rule, margin
 from simspec import CostModel
 from simspec.numerics import rng
@@ -328,15 +329,13 @@ def continuation_distribution(decoder, rule, prompt, length, draws) -> dict:
 def continuations(pair, rule, prompt, policy, length, draws):
     """How often each text of `length` tokens came out of the loop, every draw at its own
     sequence's addresses."""
-    counts: dict = {}
     target = Target(pair.target.decoder, pair.drafter.taps, 64)
     drive = chain_plan(parse(policy), 3, 0, CostModel.from_ratio(0.2, 3))
     with target.repeating_prompt():
-        for n in range(draws):
-            result = decode(target, pair.drafter, drive, rule, prompt, length, (), n)
-            text = tuple(result.token.tolist())
-            counts[text] = counts.get(text, 0) + 1
-    return counts
+        runs = (
+            decode(target, pair.drafter, drive, rule, prompt, length, (), n) for n in range(draws)
+        )
+        return Counter(tuple(run.token.tolist()) for run in runs)
 
 
 class Remembered(Rule):
@@ -380,24 +379,24 @@ class Replayed:
         draws = AddressedDraws(self.rule.seed, n)
         return draws, draws.sample(self.q0, 0, 0, DRAFT)
 
-    def round(self, n, accept_exact):
+    def round(self, n):
         """The first two tokens of a round of two drafts, the second by the target alone where
-        the round committed one."""
+        the round committed one; and those of a verifier that draws the bonus token from q."""
         rule, (draws, a) = self.rule, self.draft(n)
         draft = Draft([0, a], [-1, 0], 1, 1, {0: self.q0})
         if a not in self.passes:
             self.passes[a] = torch.cat([self.at("p", ()), self.at("p", (a,))])
-        verified = accept_exact(rule, self.passes[a], draft, draws, 0, ())
-        if len(verified.token) == 2:
-            return tuple(verified.token)
-        x = verified.token[0]
-        return x, draws.sample(self.probs("p", (x,)), 1, 0, RESIDUAL)
+        x, *bonus = rejection_sample(rule, self.passes[a], draft, draws, 0, ()).token
+        if bonus:
+            return (x, *bonus), (x, draws.sample(self.probs("q", (a,)), 0, 5, RESIDUAL))
+        text = x, draws.sample(self.probs("p", (x,)), 1, 0, RESIDUAL)
+        return text, text
 
 
 @pytest.mark.parametrize("which", range(3))
 def test_continuations_follow_the_target_distribution(which, record_property):
     rule, prompt_text, policy = FEW[which], PROMPTS[which], ("fixed:2", "beta_ts", "fixed:1")[which]
-    pair = load_pair(TINY, ("early_exit", "eagle", "model")[which])
+    pair = embedded(("early_exit", "eagle", "model")[which])
     prompt = pair.tokenizer.encode(prompt_text).ids
     counts = continuations(pair, rule, prompt, policy, 2, RUNS)
     value, distance, floor, most = chi_square(
@@ -415,24 +414,18 @@ def test_continuations_follow_the_target_distribution(which, record_property):
 @pytest.mark.parametrize("which", range(3))
 def test_rounds_follow_the_target_distribution_and_a_fault_does_not(which, record_property):
     rule = RULES[which]
-    pair = load_pair(TINY, "model")
+    pair = embedded("model")
     prompt = pair.tokenizer.encode(PROMPTS[which]).ids
-    replayed, values = Replayed(pair, rule, prompt), {}
+    replayed = Replayed(pair, rule, prompt)
     firsts = [(replayed.draft(n)[1],) for n in range(DRAWS)]
     for who in "pq":  # nearly all that the rounds below ask for, in a pass each
         replayed.at(who, *firsts)
     distribution = continuation_distribution(pair.target.decoder, rule, prompt, 2, DRAWS)
-    for name, accept_exact, draws in (
-        ("sound", rejection_sample, DRAWS),
-        ("wrong bonus", wrong_bonus_of(replayed), DRAWS),
-    ):
-        counts: dict = {}
-        for n in range(draws):
-            text = replayed.round(n, accept_exact)
-            counts[text] = counts.get(text, 0) + 1
-        values[name] = chi_square(counts, distribution, draws)
+    rounds = zip(*(replayed.round(n) for n in range(DRAWS)))
+    (value, distance, floor, most), wrong = (
+        chi_square(Counter(texts), distribution, DRAWS) for texts in rounds
+    )
     cells = sum(DRAWS * odds >= 10 for odds in distribution.values()) + 1
-    (value, distance, floor, most), wrong = values["sound"], values["wrong bonus"]
     power = detectable(DRAWS, cells)
     message = (
         f"p {value:.3f}, total variation {distance:.3f}, of noise alone {floor:.3f}, "
@@ -445,19 +438,6 @@ def test_rounds_follow_the_target_distribution_and_a_fault_does_not(which, recor
     assert value > ALPHA > wrong[0]
     assert distance <= most
     assert most < wrong[1] or not SLOW
-
-
-def wrong_bonus_of(replayed):
-    def accept_exact(rule, logits, draft, draws, round, end_tokens):
-        verified = rejection_sample(rule, logits, draft, draws, round, end_tokens)
-        if len(verified.token) < 2:
-            return verified
-        token = draws.sample(replayed.probs("q", (draft.token[1],)), round, 5, RESIDUAL)
-        return VerifyResult(
-            [verified.token[0], token], verified.path, verified.accepted, verified.scores
-        )
-
-    return accept_exact
 
 
 def test_false_alarm_rate_is_the_stated_one():

@@ -10,7 +10,7 @@ import torch
 from branches import output_distribution
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from loaded_pairs import together
+from loaded_pairs import embedded, together
 from shell import refused
 from strategies import drawn_recording
 from toy_lm import RULES, run_all, toy_cost
@@ -21,7 +21,6 @@ from real.decode.plans import DynamicTree, RoundStart, SequenceStart, make_plan,
 from real.decode.verify import PhaseTimer, rejection_sample
 from real.draft import Draft, Drafter
 from real.model_settings import evenly_spaced
-from real.pair import TINY, load_pair
 from real.rerun import compare, prompts_of, rerun, rounds_of, run_on
 from real.sampling import Rule
 from simspec import CostModel, TraceError, load_trace, policies, replay
@@ -162,9 +161,7 @@ POLICIES = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=2)
-def _pair(drafter):
-    return load_pair(TINY, drafter)
+_pair = lru_cache(maxsize=2)(embedded)
 
 
 def test_tree_drafters_of_the_papers_are_bundled():

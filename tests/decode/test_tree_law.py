@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from branches import output_distribution
-from enumerated_world import EXACT, Listener, Speaker, World
+from enumerated_world import EXACT, Listener, Speaker, World, off, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import END, toy_cost, toy_pair, toy_prompts
+from toy_lm import END, recorded, toy_cost, toy_pair, toy_prompts
 from tree_strategies import shapes
 
 from real.decode.loop import decode
@@ -24,11 +25,8 @@ from real.decode.plans import (
     make_plan,
 )
 from real.decode.verify import rejection_sample
-from real.draft import Drafter, Step
 from real.prompts import Prompt
 from real.record import Recording, RecordingFiles, Settings, record_all
-from real.record.recorder import record_sequence
-from real.record.rows import assemble
 from real.record.settings import describe
 from real.rerun import rounds_of, rule_of
 from real.sampling import Rule
@@ -38,109 +36,71 @@ from simspec.trace.trace import TraceError
 from simspec.tree.replay import replay_tree
 from simspec.tree.tree import tree_of_widths
 
-VOCAB = 3
 QUIET = type("Clock", (), {"lap": lambda self, phase: None})()
 RULES = [Rule("rejection", 0.7), Rule("rejection", 1.0, top_k=2), Rule("rejection", 1.3, top_p=0.6)]
 
 
-def table(seed, path):
-    """Logits `[vocab]` behind a path of tokens."""
-    return torch.from_numpy(_normals(seed, tuple(path)) * 1.5)
+class Grower(Speaker):
+    """A world's q behind every path of a tree."""
 
-
-@cache
-def _normals(seed, path):
-    return np.random.default_rng([seed, *path]).normal(size=VOCAB)
-
-
-class Tables(Drafter):
-    """A drafter whose logits are `table`s."""
-
-    name, has_logits = "tables", True
-
-    def __init__(self, rule, seed, pick=None):
-        self.rule, self.seed, self.paths, self.draft, self.pick = rule, seed, [], [], pick
+    def begin(self, target, prompt, prefill, pick):
+        super().begin(target, prompt, prefill, pick)
+        self.paths = []
 
     def grow(self, token, parent):
         self.paths += [(*self.paths[p], t) if p >= 0 else () for t, p in zip(token, parent)]
-        return torch.stack([table(self.seed, path) for path in self.paths[-len(token) :]])
+        rows = self.paths[-len(token) :]
+        return torch.stack([self.world.q((*self.text, *path)) for path in rows])
 
-    def next(self):
-        logits = table(self.seed, self.draft)
-        self.draft.append(self.pick(logits, len(self.draft)))
-        return Step(self.draft[-1], len(self.draft) - 1, logits)
+    def rollback(self, accepted):
+        self.paths = []
 
 
-class Branch:
-    """Draws that follow a script, then take the first possible choice; notes the others and the
-    probability of its own."""
+@cache
+def apart(seed):
+    """The world of a target and a drafter that have nothing to do with each other."""
+    return World(seed, 3, near=0.0)
 
-    def __init__(self, script):
-        self.script, self.taken, self.odds, self.others, self.seen = script, [], 1.0, [], set()
 
-    def _take(self, odds, address):
-        assert address not in self.seen  # no draw is used twice
-        self.seen.add(address)
-        possible = [i for i, p in enumerate(odds) if p > 0]
-        choice = self.script[len(self.taken)] if len(self.taken) < len(self.script) else possible[0]
-        if len(self.taken) >= len(self.script):
-            self.others += [(*self.taken, i) for i in possible[1:]]
-        self.taken.append(choice)
-        self.odds *= odds[choice]
-        return choice
-
-    def accept(self, odds, round, slot):
-        return self._take([odds, max(0.0, 1 - odds)], (round, slot, "flip")) == 0
-
-    def sample(self, p, round, slot, role):
-        return self._take((p / p.sum()).tolist(), (round, slot, role))
+def paths_of(draft):
+    """The tokens that lead to each row of a draft."""
+    paths = [()]
+    for token, parent in zip(draft.token[1:], draft.parent[1:]):
+        paths.append((*paths[parent], token))
+    return paths
 
 
 def tree_distribution(make, seed, rule, length, outcome=lambda text, accepted: text):
     """{outcome(text of `length` tokens, accepted ones): probability} of a round of the plan that
     make(draws) gives, completed by the target's own draws."""
-    distribution, waiting = {}, [()]
-    while waiting:
-        draws = Branch(waiting.pop())
-        plan, drafter, drawn = make(draws)
+    world, distribution = apart(seed), {}
+
+    def one(draws):
+        plan, drawn = make(draws)
         draft = plan.draft(RoundStart(0, 0, 0, plan.K, (), QUIET))
-        paths = [()]
-        for token, parent in zip(draft.token[1:], draft.parent[1:]):
-            paths.append((*paths[parent], token))
-        logits = torch.stack([table(seed + 1, path) for path in paths])
+        logits = torch.stack([world.p(path) for path in paths_of(draft)])
         known = replace(draft, q={**drawn, **draft.q})
         verified = rejection_sample(rule, logits, known, draws, 0, ())
-        waiting += draws.others
-        start = tuple(verified.token[:length])
-        for text, odds in target_distribution(seed + 1, rule, length, start).items():
-            key = outcome(text, verified.accepted)
-            distribution[key] = distribution.get(key, 0) + draws.odds * odds
+        assert not draws.again
+        return tuple(verified.token[:length]), verified.accepted
+
+    for (start, accepted), odds in output_distribution(one).items():
+        for rest in product(range(world.vocab), repeat=length - len(start)):
+            key, text = outcome((*start, *rest), accepted), (*start, *rest)
+            more = odds * world.likelihood(rule, text, len(start))
+            distribution[key] = distribution.get(key, 0.0) + more
     return distribution
 
 
-@cache
-def target_distribution(seed, rule, length, text=()):
-    """{text: probability} of the target's texts of `length` tokens that start with `text`, given
-    that."""
-    if len(text) == length:
-        return {text: 1.0}
-    p = rule.probs(table(seed, text)[None])[0].tolist()
-    return {
-        t: p[i] * odds
-        for i in range(VOCAB)
-        if p[i] > 0
-        for t, odds in target_distribution(seed, rule, length, (*text, i)).items()
-    }
-
-
-def difference(computed, wanted):
-    return max(abs(computed.get(text, 0) - wanted.get(text, 0)) for text in {*computed, *wanted})
+def begun(plan, rule, seed, draws, pick=None, output=None):
+    drafter = Grower(apart(seed))
+    drafter.begin(None, [0], None, pick)
+    plan.begin(SequenceStart(drafter, rule, 0, output, draws))
+    return plan
 
 
 def static(rule, seed, tree, draws):
-    plan, drafter = StaticTree(tree), Tables(rule, seed)
-    plan.begin(SequenceStart(drafter, rule, 0, None, draws))
-    return plan, drafter, {}
+    return begun(StaticTree(tree), rule, seed, draws), {}
 
 
 def cape(rule, seed, sets, k, draws):
@@ -150,16 +110,12 @@ def cape(rule, seed, sets, k, draws):
         drawn[slot] = rule.probs(logits[None])[0]
         return draws.sample(drawn[slot], 0, slot, DRAFT)
 
-    plan, drafter = Cape(sets, k), Tables(rule, seed, pick)
     hidden = type("Output", (), {"hidden": torch.zeros(1, 2)})()
-    plan.begin(SequenceStart(drafter, rule, 0, hidden, draws))
-    return plan, drafter, drawn
+    return begun(Cape(sets, k), rule, seed, draws, pick, hidden), drawn
 
 
 def searched(rule, seed, plan, draws):
-    drafter = Tables(rule, seed)
-    plan.begin(SequenceStart(drafter, rule, 0, None, draws))
-    return plan, drafter, {}
+    return begun(plan, rule, seed, draws), {}
 
 
 def depth_along(draft, text):
@@ -184,15 +140,15 @@ searches = st.one_of(
 def test_searched_trees_accept_what_the_target_draws(rule, seed, plan):
     """The joint law of text and accepted length: text from the target, accepted if in the tree."""
     levels = plan.K + 1
-    draft = searched(rule, seed, plan, Branch(()))[0].draft(RoundStart(0, 0, 0, plan.K, (), QUIET))
+    draft = searched(rule, seed, plan, None)[0].draft(RoundStart(0, 0, 0, plan.K, (), QUIET))
     expected = {
         (text, depth_along(draft, text[: plan.K])): odds
-        for text, odds in target_distribution(seed + 1, rule, levels).items()
+        for text, odds in apart(seed).true(rule, levels).items()
     }
     computed = tree_distribution(
         lambda draws: searched(rule, seed, plan, draws), seed, rule, levels, lambda *pair: pair
     )
-    assert difference(computed, expected) < 1e-12
+    assert off(computed, expected) < EXACT
 
 
 def test_control_chosen_children_verified_by_the_drafters_chance_are_detected():
@@ -200,23 +156,20 @@ def test_control_chosen_children_verified_by_the_drafters_chance_are_detected():
     rule, seed, plan = RULES[0], 5, DynamicTree(2, 2, 4)
 
     def spoilt(draws):
-        made, drafter, drawn = searched(rule, seed, DynamicTree(2, 2, 4), draws)
+        made, drawn = searched(rule, seed, DynamicTree(2, 2, 4), draws)
         chosen = made.draft
 
         def draft(*arguments):
             drafted = chosen(*arguments)
-            paths = [()]
-            for token, parent in zip(drafted.token[1:], drafted.parent[1:]):
-                paths.append((*paths[parent], token))
-            rows = set(drafted.parent[1:])
-            q = {row: rule.probs(table(seed, paths[row])[None])[0] for row in rows}
+            paths = paths_of(drafted)
+            q = {row: apart(seed).drafted(rule, paths[row]) for row in set(drafted.parent[1:])}
             return replace(drafted, q=q)
 
         made.draft = draft
-        return made, drafter, drawn
+        return made, drawn
 
-    right = target_distribution(seed + 1, rule, plan.K + 1)
-    assert difference(tree_distribution(spoilt, seed, rule, plan.K + 1), right) > 1e-2
+    right = apart(seed).true(rule, plan.K + 1)
+    assert off(tree_distribution(spoilt, seed, rule, plan.K + 1), right) > 1e-2
 
 
 @settings(deadline=None, max_examples=25)
@@ -225,7 +178,7 @@ def test_static_trees_keep_the_target_distribution(rule, seed, tree):
     distribution = tree_distribution(
         lambda draws: static(rule, seed, tree, draws), seed, rule, tree.levels + 1
     )
-    assert difference(distribution, target_distribution(seed + 1, rule, tree.levels + 1)) < 1e-12
+    assert off(distribution, apart(seed).true(rule, tree.levels + 1)) < EXACT
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -235,7 +188,7 @@ def test_cape_keeps_the_target_distribution(rule, sets):
         distribution = tree_distribution(
             lambda draws, seed=seed: cape(rule, seed, sets, 2, draws), seed, rule, 3
         )
-        assert difference(distribution, target_distribution(seed + 1, rule, 3)) < 1e-12
+        assert off(distribution, apart(seed).true(rule, 3)) < EXACT
 
 
 def test_control_siblings_verified_by_a_wrong_q_are_detected():
@@ -244,7 +197,7 @@ def test_control_siblings_verified_by_a_wrong_q_are_detected():
     rule, seed, tree = RULES[0], 5, tree_of_widths((2,))
 
     def spoilt(draws):
-        plan, drafter, drawn = static(rule, seed, tree, draws)
+        plan, drawn = static(rule, seed, tree, draws)
         draft_tree = plan.draft
 
         def draft(*arguments):
@@ -256,33 +209,14 @@ def test_control_siblings_verified_by_a_wrong_q_are_detected():
             )
 
         plan.draft = draft
-        return plan, drafter, drawn
+        return plan, drawn
 
-    assert (
-        difference(tree_distribution(spoilt, seed, rule, 2), target_distribution(seed + 1, rule, 2))
-        > 1e-3
-    )
+    assert off(tree_distribution(spoilt, seed, rule, 2), apart(seed).true(rule, 2)) > 1e-3
 
 
 HOT = Rule("rejection", 0.8, 3)
 CUT = Rule("rejection", 1.1, 4, 6, 0.9)
 GROWERS = ("model", "early_exit", "eagle", "medusa", "glide")
-
-
-class Grower(Speaker):
-    """A world's q behind every path of a tree."""
-
-    def begin(self, target, prompt, prefill, pick):
-        super().begin(target, prompt, prefill, pick)
-        self.paths = []
-
-    def grow(self, token, parent):
-        self.paths += [(*self.paths[p], t) if p >= 0 else () for t, p in zip(token, parent)]
-        rows = self.paths[-len(token) :]
-        return torch.stack([self.world.q((*self.text, *path)) for path in rows])
-
-    def rollback(self, accepted):
-        self.paths = []
 
 
 def accepted_by_hand(world, rule, make, text, ends):
@@ -318,30 +252,21 @@ def test_whole_sequences_have_the_law_of_their_replay(rule, make, ends):
         return tuple(result.token.tolist()), tuple(rounds)
 
     expected = {}
-    for text, odds in world.true(rule, budget).items():
-        cut = next((i + 1 for i, token in enumerate(text) if token in ends), budget)
-        key = text[:cut], accepted_by_hand(world, rule, make, text[:cut], ends)
-        expected[key] = expected.get(key, 0.0) + odds
-    computed = output_distribution(one)
-    assert max(abs(computed.get(k, 0) - expected.get(k, 0)) for k in computed | expected) < EXACT
+    for text, odds in whole(world, rule, budget, ends).items():
+        expected[text, accepted_by_hand(world, rule, make, text, ends)] = odds
+    assert off(output_distribution(one), expected) < EXACT
 
 
 def recorded_as(target, drafter, rule, prompts, texts, tree=(3, 4), **options):
     """The recording whose sequences are these texts."""
     settings = Settings(6, 20, rule, END, (), tree)
-    prompts = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(prompts)]
 
     class Known:
         def find(self, sequence, prompt):
             text = texts[sequence]
             return text, np.ones(len(text))
 
-    rows = [
-        record_sequence(target, drafter, settings, p.token, i, Known(), **options)
-        for i, p in enumerate(prompts)
-    ]
-    meta = describe("toy", drafter, settings, prompts, "", "cpu", torch.float64)
-    return assemble(rows, prompts, 0, settings, meta)
+    return recorded(target, drafter, settings, prompts, Known(), **options)
 
 
 @pytest.mark.parametrize("name, rule", [*((name, HOT) for name in GROWERS), ("model", CUT)])

@@ -13,7 +13,7 @@ from test_eagle import Lazy, pair_of
 from test_glide import FORMS as GLIDE
 from test_glide import grouped
 from test_medusa import shaken
-from toy_lm import toy_decoder, toy_prompts, toy_target, toy_texts
+from toy_lm import ToyFeatures, toy_decoder, toy_prompts, toy_target, toy_texts
 from toy_skips import DECODER, SKIPS, SOME, pair
 
 from real.draft import TrainingBatch
@@ -90,9 +90,11 @@ def test_training_lowers_the_loss_and_keeps_the_target(name, form, soft):
         return make(*given, **form)
 
     head, recipe = head_of(name, form, fresh).requires_grad_(True), BUILTIN[name].recipe
+    stored = ToyFeatures(slice(16))
     optimiser, seen = torch.optim.Adam(head.parameters(), lr=0.01), []
     for _ in range(30):
         value = recipe.loss(head, target, batch, soft, torch.Generator().manual_seed(0))
+        batch = TrainingBatch(batch.token, stored=stored)  # what the first step has read
         optimiser.zero_grad()
         value.backward()
         assert all(p.grad.isfinite().all() for p in head.parameters() if p.grad is not None)

@@ -211,9 +211,8 @@ def test_noise_is_uniform_and_on_inputs_alone(seed, noise):
         assert abs(float(shift.mean())) < 5 * noise / (3 * shift.numel()) ** 0.5
         assert 0.95 < float(shift.std()) * 3**0.5 / noise < 1.05
     clean = FixedHead(lambda feature: true[:, 1:])
-    assert float(eagle_loss(clean, decoder, TrainingBatch(token), noise=0.0)) == float(
-        drawn[0]
-    )  # the goal has none
+    # the goal has none
+    assert float(eagle_loss(clean, decoder, TrainingBatch(token), noise=0.0)) == float(drawn[0])
 
 
 def unrolled(target, drafter, texts, steps):

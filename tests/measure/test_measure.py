@@ -145,9 +145,8 @@ def test_drafters_without_lm_are_measured(machine):
         assert cost.baseline == layers(TARGET, 1, 1)
     for name in ("eagle", "glide"):
         cost = cost_of(name, 4)
-        steps = [
-            layers(1, 1, 1) * j for j in range(5)
-        ]  # and the rows that enter anew, as many as were accepted
+        # and the rows that enter anew, as many as were accepted
+        steps = [layers(1, 1, 1) * j for j in range(5)]
         assert all(a <= b <= a + ROW * 5 for a, b in zip(steps, cost.draft.tolist()))
 
 

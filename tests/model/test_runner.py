@@ -92,7 +92,8 @@ def chains(target, drafter):
     shown, found, prompts = drafter_features(drafter), {}, toy_prompts(3)
     for rule in RULES:
         confidence = ["confidence:0.5"] if shown and not rule.sampled else []
-        for text in ("fixed:0", "fixed:3", "beta_ts", *confidence):
+        plain = ["fixed:0"] if not rule.seed else []  # no draft: one rule shows it
+        for text in (*plain, "fixed:3", "beta_ts", *confidence):
             i = len(found) % len(prompts)  # every prompt in turn
             plan = chain_plan(policies.parse(text), 4, 0, toy_cost())
             found[rule, text, i] = decode(target, drafter, plan, rule, prompts[i], 14, END, i)
@@ -125,12 +126,10 @@ def test_trees_equal_the_eager_engine(name):
                 for t, d in ((target, drafter), (fixed, quick))
             ]
             assert same(*runs), type(plan)
-    assert False in {
-        key[3] for key in fixed.passes.captured if len(key) == 4
-    }  # trees were captured, too
-    large = StaticTree(
-        tree_of_widths((3, 3))
-    )  # 13 rows: more than the widest pass, so as they come
+    # trees were captured, too
+    assert False in {key[3] for key in fixed.passes.captured if len(key) == 4}
+    # 13 rows: more than the widest pass, so as they come
+    large = StaticTree(tree_of_widths((3, 3)))
     assert same(
         *(
             decode(t, d, large, RULES[0], [5, 6, 7], 12, END)

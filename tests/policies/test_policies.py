@@ -115,9 +115,8 @@ def test_hf_heuristic_by_hand():
     assert progress(policy, (5,), 5, 5, 5) == [7.0]
     assert progress(policy, (5,), 5, 5, 4) == [4.0]
     assert progress(policy, (1,), 1, 1, 0) == [1.0]
-    assert progress(policy, (5,), 2, 2, 2) == [
-        7.0
-    ]  # cut short from outside, all that were submitted accepted: as released
+    # cut short from outside, all that were submitted accepted: as released
+    assert progress(policy, (5,), 2, 2, 2) == [7.0]
     assert progress(policy, (5,), 0, 0, 0) == [7.0]
     assert ask(policy, (2,), 1) == (True, True)
     assert ask(policy, (2,), 2)[0] in (False, np.False_)

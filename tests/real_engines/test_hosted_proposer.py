@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_text_models import ENDS, any_text
 from toy_lm import VOCAB, toy_decoder
 from vllm_double import VllmDouble
 
@@ -30,24 +31,6 @@ POLICIES = (
     "cost_ts",
     "cali_ts:validated,predictor=scalar/0.2/0.6/-0.3/0.1,sigma_m=0.2,sigma_s=0.7",
 )  # fmt: skip
-
-
-ENDS = (3, 5, 7, 9)
-
-
-def any_text(lm, seed, budget):
-    """(prompt, output): the model's own tokens, every third one another; ENDS only at the end."""
-    rng = np.random.default_rng(seed)
-    others = np.setdiff1d(np.arange(VOCAB), ENDS)
-    context = rng.choice(others, rng.integers(1, 6)).tolist()
-    first = len(context)
-    while len(context) < first + budget:
-        token = int(lm(torch.tensor([context]))[0, -1].argmax())
-        if token in ENDS and rng.random() < 0.2:
-            return context[:first], [*context[first:], token]
-        own = token not in ENDS and rng.random() < 0.7
-        context.append(token if own else int(rng.choice(others)))
-    return context[:first], context[first:]
 
 
 def small_model():

@@ -143,9 +143,8 @@ def test_alternating_blocks_cancel_a_machine_that_slows_down():
     assert cost.precision.half_width["verify"][1] == pytest.approx(0.0, abs=1e-12)
     assert not any("drifted" in line for line in cost.warnings)
     apart = step_table(replace(RUN, alternating=False, cells=cells)).known[0]
-    assert (
-        "plain decoding drifted: its start and its end differ by +30" in apart.warnings[0]
-    )  # the control
+    # the control
+    assert "plain decoding drifted: its start and its end differ by +30" in apart.warnings[0]
     assert apart.precision.half_width["verify"][1] > 0.0005
 
 

@@ -206,9 +206,8 @@ def test_rejection_recordings_from_the_command_line(model_folder, quick):
         "--json", cwd=model_folder
     )  # fmt: skip
     assert [row["policy"] for row in json.loads(out)["rows"]] == ["fixed:2"]
-    out, _ = simspec(
-        "sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=model_folder
-    )  # of the usual policies those that can be answered
+    # of the usual policies those that can be answered
+    out, _ = simspec("sweep", "drawn.parquet", "--cost", 0.1, "--json", cwd=model_folder)
     assert {"fixed:3", "hf_heuristic:5"} & {row["policy"] for row in json.loads(out)["rows"]}
     out, _ = simspec("report", "--show", "drawn.parquet", "--json", cwd=model_folder)
     (shown,) = json.loads(out)["rows"]

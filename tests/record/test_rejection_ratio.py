@@ -24,19 +24,16 @@ from enumerated_world import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_lm import END, TOYS, toy_pair, toy_prompts
+from toy_lm import END, TOYS, recorded, toy_pair, toy_prompts
 
 from real.decode.features import drafter_features
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
 from real.draft import Silent
 from real.model.target import Target
-from real.prompts import Prompt
 from real.record import RecordError, Settings
-from real.record.recorder import record_sequence
-from real.record.rows import assemble, record_rejection
+from real.record.rows import record_rejection
 from real.record.sequences import target_sequence
-from real.record.settings import describe
 from real.rerun import rule_of
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel, PolicyError, Trace, TraceMeta, load_trace, policies, replay, sweep
@@ -258,14 +255,7 @@ def test_ratios_equal_those_of_the_engine(name):
 def recording():
     target, drafter = toy_pair("model")
     record_settings = Settings(4, 12, RULE, END, ())
-    prompts = [Prompt(str(i), "ab"[i % 2], "random", p) for i, p in enumerate(toy_prompts(16))]
-    rows = [
-        record_sequence(target, drafter, record_settings, p.token, i) for i, p in enumerate(prompts)
-    ]
-    return assemble(
-        rows, prompts, 0, record_settings,
-        describe("toy", drafter, record_settings, prompts, "", "cpu", torch.float64)
-    )  # fmt: skip
+    return recorded(target, drafter, record_settings, 16, tasks="ab")
 
 
 def test_recording_round_trips(recording, tmp_path):

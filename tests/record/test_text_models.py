@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from shell import command, contents, refused, simspec
 from test_ngram_rules import texts_of
-from toy_lm import END, RULES, VOCAB, toy_decoder, toy_prompts, toy_recording, toy_target
+from toy_lm import END, RULES, VOCAB, recorded, toy_decoder, toy_prompts, toy_recording, toy_target
 
 import real.record.texts
 from real.decode.features import drafter_features
@@ -23,11 +23,7 @@ from real.model.checkpoint import save_decoder
 from real.model.draft_head import DraftVocabularyHead, save_vocabulary
 from real.model.target import Target
 from real.pair import TINY
-from real.prompts import Prompt
 from real.record import Settings, rows
-from real.record.recorder import record_sequence
-from real.record.rows import assemble
-from real.record.settings import describe
 from real.record.texts import record_texts_by_model
 from simspec import load_trace, replay
 from simspec.engines.text import WrittenText
@@ -80,11 +76,7 @@ def test_texts_equal_ordinary_recordings_for_all_settings(seed, K, budget, ends,
         lm.head = DraftVocabularyHead(lm.head, torch.arange(2, VOCAB, 2))
         drafter = ModelDrafter(lm)
     made = Settings(K, budget, RULES["greedy"], ends, drafter_features(drafter))
-    prompts = [Prompt(str(i), "toy", "", p) for i, p in enumerate(toy_prompts(2, seed))]
-    written = Target(target, capacity=32), drafter, made
-    rows = [record_sequence(*written, p.token, i) for i, p in enumerate(prompts)]
-    meta = describe("toy", drafter, made, prompts, "", "cpu", torch.float64)
-    ordinary = assemble(rows, prompts, 0, made, meta)
+    ordinary = recorded(Target(target, capacity=32), drafter, made, toy_prompts(2, seed))
     assert_same(ordinary, again(ordinary, drafter))
 
 

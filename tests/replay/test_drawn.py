@@ -197,9 +197,8 @@ def test_policies_cannot_anticipate_accept_draws(make):
     trace, cost = some(2), CostModel.from_ratio(0.1, 2)
     with pytest.raises(PolicyError, match="nobody can know it"):
         make(trace, cost)
-    assert len(
-        replay(drawn_trace(trace, 3), make(drawn_trace(trace, 3), cost), cost=cost)
-    )  # of one draw they can
+    # of one draw they can
+    assert len(replay(drawn_trace(trace, 3), make(drawn_trace(trace, 3), cost), cost=cost))
 
 
 def test_policies_without_a_distributional_replay_are_refused():

@@ -29,9 +29,8 @@ def recording(prompts=12, order=True):
     if not order:
         return trace
     trace = ordered(trace, 2, 3)
-    beam_levels = np.minimum(
-        (trace.order < 5).sum(1), draft_room(trace)[1]
-    )  # beams of one node beside those that hold
+    # beams of one node beside those that hold
+    beam_levels = np.minimum((trace.order < 5).sum(1), draft_room(trace)[1])
     return replace(
         trace, beam=np.stack((beam_levels, np.minimum(beam_levels + 1, 6)), 1).astype(np.uint8)
     )

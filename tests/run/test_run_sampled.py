@@ -6,16 +6,14 @@ from functools import lru_cache
 import numpy as np
 import pytest
 import torch
-from toy_lm import END, toy_cost, toy_decoder, toy_pair, toy_prompts
+from toy_lm import END, recorded, toy_cost, toy_decoder, toy_pair, toy_prompts
 
 from real.decode.loop import decode
 from real.decode.plans import chain_plan
 from real.drafters.model import ModelDrafter
 from real.pair import Pair
-from real.prompts import Prompt
 from real.record import RecordError, Settings
-from real.record.recorder import record_sequence
-from real.record.rows import assemble, record_emitted
+from real.record.rows import record_emitted
 from real.record.sequences import SequenceCache, target_sequences
 from real.record.settings import describe
 from real.rerun import chain_policy, prompts_of, recorded_rule, rerun_rule, rounds_of, run_sampled
@@ -34,14 +32,12 @@ def recording(drafter: str, count: int = 40, budget: int = 24, batch: int = 32):
     target, model = toy_pair(drafter)
     settings = Settings(4, budget, RULE, END, (), batch=batch)
     texts = toy_prompts(count)
-    prompts = [Prompt(str(i), "toy", "random", text) for i, text in enumerate(texts)]
-    meta = describe("toy", model, settings, prompts, "", "cpu", torch.float64)
+    meta = describe("toy", model, settings, [], "", "cpu", torch.float64)
     written = SequenceCache("no file", settings, meta, target)  # by the batch: a tenth of the time
     for i, sequence in enumerate(target_sequences(target, settings, texts, range(count))):
         written.add(i, texts[i], sequence)
-    rows = [record_sequence(target, model, settings, p, i, written) for i, p in enumerate(texts)]
     pair = Pair(target, model, "toy", None, "", END)
-    return assemble(rows, prompts, 0, settings, meta), pair
+    return recorded(target, model, settings, texts, written), pair
 
 
 @pytest.mark.parametrize(

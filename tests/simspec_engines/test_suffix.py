@@ -4,14 +4,13 @@ import json
 
 import numpy as np
 import pytest
-import torch
 from fake_engine import END, prompts
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shell import simspec
 from test_checkpoint import refused
 from test_vllm_proposer import COST, SETTINGS, K, config, run
-from toy_lm import RULES, policy_from, run_all, toy_cost, toy_prompts, toy_target
+from toy_lm import RULES, policy_from, recorded, run_all, toy_cost, toy_prompts, toy_target
 from vllm_double import VllmDouble
 
 from real.drafters.suffix import SuffixDrafter
@@ -19,11 +18,7 @@ from real.engines import EngineSettings, PolicyDraft
 from real.engines.compare import compare_rows
 from real.engines.run import Plan
 from real.model.target import Target
-from real.prompts import Prompt
 from real.record import Settings
-from real.record.recorder import record_sequence
-from real.record.rows import assemble
-from real.record.settings import describe
 from real.rerun import compare
 from simspec import load_trace, replay
 from simspec.engines.ngram import SuffixRule, suffix_draft, suffix_text
@@ -131,15 +126,12 @@ def test_recorded_is_proposed_and_runs_equal_their_replays(rule):
     decoder = toy_target()
     target, drafter = Target(decoder, capacity=32), SuffixDrafter(least=0.3)
     asked = Settings(6, 24, RULES[rule], (3,), features=())
-    made = [Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(6))]
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(made)]
-    meta = describe("toy", drafter, asked, made, "", "cpu", torch.float64)
-    trace, cost = assemble(rows, made, 0, asked, meta), toy_cost()
+    trace, cost = recorded(target, drafter, asked, 6), toy_cost()
     assert trace.run.max() > 0
     assert (trace.run < trace.depth).any()
-    for s, prompt in enumerate(made):
+    for s, prompt in enumerate(toy_prompts(6)):
         own = slice(trace.offset[s], trace.offset[s + 1])
-        depth, run, _ = suffix_text(prompt.token, trace.token[own], drafter.rule, 6)
+        depth, run, _ = suffix_text(prompt, trace.token[own], drafter.rule, 6)
         whole = np.arange(len(depth)) < trace.budget[s] - 6  # the recorder stops at the budget
         assert run.tolist() == trace.run[own].tolist()
         ended = trace.depth[own] < depth  # and at an end token

@@ -263,9 +263,8 @@ def test_margins_round_up(values):
     assert (decode_margin(codes[inside] - 1) < values[inside]).all()
     log = np.log10(np.maximum(values, 1e-300))
     expected = np.clip(np.ceil(32 * (log + 7)), 0, 255)
-    assert (
-        np.abs(codes - expected) <= 1
-    ).all()  # the formula in floats may be one off at an exact grid value
+    # the formula in floats may be one off at an exact grid value
+    assert (np.abs(codes - expected) <= 1).all()
 
 
 def test_margin_codes_round_conservatively():

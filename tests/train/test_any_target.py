@@ -133,7 +133,10 @@ def test_text_is_cut_into_prompts_and_later_calls_need_none(folder):
             "leave out --draft-vocab",
         ),
         (("self_skip", "text", "--target", "qwen", "--rate", "0.1"), "leave out --rate"),
-        (("predictors", "--set", "texts=0", "--prompts", "train.jsonl"), "expected whole numbers"),
+        (
+            ("predictors", "--set", "texts=0", "--prompts", "train.jsonl", "--target", "qwen"),
+            "expected whole numbers",
+        ),
         (("eagle", "text", "--device", "gpu"), "device 'gpu' is unknown"),
         (("eagle", "text", "--device", "cuda:99"), "device 'cuda:99' asked for"),
     ],

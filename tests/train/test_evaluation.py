@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from toy_lm import TOYS, toy_target
 from toy_training import continuations
 
-from real.drafters import BUILTIN
 from real.model.target import Target
 from real.record import Settings
 from real.record.rows import record_stepwise
@@ -29,7 +28,6 @@ def toy_drafter(name):
 
 
 # "glide2" is of the kind "glide"; asked by name, so that no toy is trained when tests are collected
-PARALLEL = [name for name in TOYS if BUILTIN[name.removesuffix("2")].parallel]
 HELD = settings(deadline=None, max_examples=80, derandomize=True)
 
 
@@ -45,9 +43,8 @@ def test_accepted_lengths_equal_recorded_ones(name):
             text.astype(np.int32), 0
         )  # fmt: skip
         assert lengths.accepted[i].tolist() == rows.run.tolist()
-        reached = lengths.accepted[i] == np.minimum(
-            lengths.offered[i], K
-        )  # room is known where a draft came to its end
+        # room is known where a draft came to its end
+        reached = lengths.accepted[i] == np.minimum(lengths.offered[i], K)
         assert (lengths.offered[i] <= np.minimum(K, len(text) - np.arange(len(text)))).all()
         assert (lengths.offered[i][reached] <= rows.depth[reached]).all()
         shifted |= lengths.accepted[i][1:].tolist() != rows.run[:-1].tolist()

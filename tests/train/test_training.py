@@ -366,9 +366,8 @@ def test_log_and_weights_of_an_uninterrupted_training(unbroken, tmp_path):
     assert log[-1]["valid"]["part"] == 1.5
     assert same(unbroken, trained(tmp_path / "again"))
     assert not same(unbroken, trained(tmp_path / "seed", seed=1))
-    assert not same(
-        unbroken, trained(tmp_path / "windows", window_of=lambda step: step % 20)
-    )  # the last three steps count
+    # the last three steps count
+    assert not same(unbroken, trained(tmp_path / "windows", window_of=lambda step: step % 20))
 
 
 @pytest.mark.parametrize(
@@ -378,9 +377,8 @@ def test_interrupted_training_ends_with_the_same_bits(unbroken, tmp_path, kills)
     for die_at in kills:
         with pytest.raises(Killed):
             trained(tmp_path, die_at=die_at)
-    assert same(
-        unbroken, trained(tmp_path, seed=0 if kills[-1] < 5 else 9)
-    )  # after a save the start is forgotten
+    # after a save the start is forgotten
+    assert same(unbroken, trained(tmp_path, seed=0 if kills[-1] < 5 else 9))
 
 
 def test_slow_steps_are_saved_by_the_clock(unbroken, tmp_path, monkeypatch):

@@ -158,17 +158,21 @@ def test_damaged_shards_are_named(tmp_path):
 @pytest.mark.parametrize(
     "rule", [Rule(), Rule("coupled", 1.0, 4), Rule("rejection", 1.0, 4)], ids=lambda rule: rule.name
 )
-@pytest.mark.parametrize("batch", [2, 5, 40])
-def test_sequences_looked_at_rarely_equal_those_written_one_at_a_time(monkeypatch, rule, batch):
+def test_sequences_looked_at_rarely_equal_those_written_one_at_a_time(monkeypatch, rule):
     """As on a GPU: what follows an end token is dropped, and no sequence outgrows its budget."""
-    monkeypatch.setitem(batch_writer.CHECKED, "cpu", 16)
-    prompts, ends = [[5], *toy_prompts(21), [4], [4]], (3, 7)
+    prompts = [[5], *toy_prompts(21), [4], [4]]
     addresses = [7 * i + 1 for i in range(len(prompts))]
-    written = Settings(1, 40, rule, ends, (), (), batch)
-    wanted = target_sequences(Target(DECODER), replace(written, batch=1), prompts, addresses)
+    alone = Settings(1, 40, rule, (3, 7), (), (), 1)
+    wanted = target_sequences(Target(DECODER), alone, prompts, addresses)
+    monkeypatch.setitem(batch_writer.CHECKED, "cpu", 16)
+    for batch in (2, 5, 40):
+        looked_at_rarely(wanted, replace(alone, batch=batch), prompts, addresses)
+
+
+def looked_at_rarely(wanted, written, prompts, addresses):
     found = {}
     batch_writer.write_batch(
-        DECODER, written, dict(enumerate(zip(prompts, addresses))), batch,
+        DECODER, written, dict(enumerate(zip(prompts, addresses))), written.batch,
         lambda i, tokens, evidence: found.update({i: (tokens, len(evidence))}), False,
     )  # fmt: skip
     assert [found[i] for i in range(len(prompts))] == [
@@ -213,9 +217,8 @@ def folder(tmp_path):
 def test_folders_are_read_in_order(folder):
     texts = [(d["text"], d["source"]) for d in documents([folder])]
     assert [s for _, s in texts] == ["z.jsonl.xz", "b.txt", "c.jsonl", "web", "d.md"]
-    assert [t for t, _ in texts][
-        0
-    ] == "packed\u2028é\x85"  # characters that only look like line ends
+    # characters that only look like line ends
+    assert [t for t, _ in texts][0] == "packed\u2028é\x85"
     assert [t for t, _ in texts][2:] == ["one", "two", "# title"]
 
 
