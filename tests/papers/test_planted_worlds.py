@@ -281,6 +281,9 @@ def by_cali(kinds, side="both", by=theta, price=flat):
     return min(sum(sampled(kind, go, price=price) for kind in kinds) for go in policies)
 
 
+by_model, by_sampling = (partial(by_cali, side=side) for side in ("model", "sampling"))
+
+
 def by_exit(alpha, layers):
     """Of an early exit under Beta-TS."""
     return by_beta((alike(alpha),), price=partial(flat, c=C / 2 * layers))
@@ -314,9 +317,9 @@ def hm_gain(c):
 
 
 def code_gain(x):
-    code, text = alike(0.6 + x), alike(0.6)
-    k = best_of((code, text))
-    return ROWS / total((code,), one, k) - ROWS / total((text,), one, k)
+    kinds = alike(0.6 + x), alike(0.6)
+    code, text = (ROWS / total((kind,), one, best_of(kinds)) for kind in kinds)
+    return code - text
 
 
 # --- recordings and cards of these worlds
@@ -327,14 +330,20 @@ def one_of(kinds, **more):
     return lambda x, seed: given(drawn(kinds(x), seed, **more))
 
 
+def over(kinds, theirs, ours, **more):
+    """(such worlds, their effect: the time of one way over that of another, less 1)."""
+    return one_of(kinds, **more), cache(lambda x: theirs(kinds(x)) / ours(kinds(x)) - 1)
+
+
+def costing(theirs, ours, make):
+    """(worlds by a price, their effect, of two times that are functions of it)."""
+    return make, cache(lambda x: theirs(x) / ours(x) - 1)
+
+
 def priced(slope, read=0.0):
     """Costs of a verification that grows with its tokens, and of reading a feature."""
     verify = 1 + slope * np.arange(64)
     return CostModel(C * np.arange(K + 1), verify, np.zeros(1), 0.0, 1.0, "", feature=read)
-
-
-def by_slope(x, seed):
-    return given(drawn(siblings(0.5), seed, cost=priced(x), drafter="glide"))
 
 
 def beams(x, seed):
@@ -422,11 +431,6 @@ def sorted_drafters(monkeypatch):
         monkeypatch.setattr(s2d, name, find)
 
 
-def over(theirs, ours):
-    """The effect of two times that are functions of x."""
-    return cache(lambda x: theirs(x) / ours(x) - 1)
-
-
 def same(x):
     return x
 
@@ -434,89 +438,71 @@ def same(x):
 TOP, TWO, BARE = (f"early_exit-n1-x{layers}" for layers in (1, 2, 0))
 EXITS = [(f"early_exit-n{n}-x1", 0.6, n > 1, (n, 1)) for n in (1, 2, 3)]
 READS, PAIRED, EASY = knowing(0.5), siblings(0.5), (0.35**2 + 0.75**2) / 1.1 - 0.55
+SURE = partial(flat, c=C * (0.5 * 3 / 12 + 0.5))
 # fmt: off
-BETA = over(lambda x: best(spread(x), 8), lambda x: by_beta(spread(x), longest=8))
-CALI = over(lambda x: by_beta(knowing(x)), lambda x: by_cali(knowing(x)))
-QUICK = partial(flat, c=C * (0.5 * 3 / 12 + 0.5))
-CASCADES = over(lambda x: best((alike(0.75 - x),), 3),
-                lambda x: best((alike(0.75),), 3, price=QUICK))
-LONGER = {"7a": TOP, "9": TOP, "11a": glide.LAYERS[2], "14a": eagle.INPUTS[2]}
+BEST_8, BETA_8 = partial(best, longest=8), partial(by_beta, longest=8)
 WORLDS = {
-    "1": (one_of(spread, K=8), BETA, 0.44, 0.2125, 0.0),
+    "1": (*over(spread, BEST_8, BETA_8, K=8), 0.44, 0.2125, 0.0),
     "1 censored": (
-        one_of(spread, K=8),
-        over(lambda x: best(spread(x), 8), lambda x: by_beta(spread(x), "censored", 8)),
-        0.44, 0.2513, 0.0),
-    "2": (one_of(knowing), CALI, 1.0, 0.0044, -1.0),
-    "2 by confidence": (
-        lambda x, seed: given(drawn(READS, seed, cost=priced(0.0, x))),
-        over(lambda x: by_beta(READS),
-             lambda x: by_cali(READS, by=fitted(READS), price=partial(flat, c=C + x))),
-        0.0, 0.0277, 0.2),
-    "3": (
-        one_of(knowing),
-        over(lambda x: by_cali(knowing(x), "model"), lambda x: by_cali(knowing(x), "sampling")),
-        -0.5, 0.0203, 1.0),
+        *over(spread, BEST_8, partial(BETA_8, reading="censored"), K=8), 0.44, 0.2513, 0.0),
+    "2": (*over(knowing, by_beta, by_cali), 1.0, 0.0044, -1.0),
+    "2 by confidence": (*costing(
+        lambda x: by_beta(READS),
+        lambda x: by_cali(READS, by=fitted(READS), price=partial(flat, c=C + x)),
+        lambda x, seed: given(drawn(READS, seed, cost=priced(0.0, x)))), 0.0, 0.0277, 0.2),
+    "3": (*over(knowing, by_model, by_sampling), -0.5, 0.0203, 1.0),
     "3 by confidence": (
-        one_of(told),
-        over(lambda x: by_cali(told(x), "model", fitted(told(x))),
-             lambda x: by_cali(told(x), "sampling")),
+        *over(told, lambda kinds: by_model(kinds, by=fitted(kinds)), by_sampling),
         -0.44, -0.072, 0.6),
     "4a": (one_of(spread), None, 0.44, 0.052, None),
     "4b": (
-        one_of(spread, tasks=("a", "b")),
-        over(lambda x: best(spread(x)), lambda x: sum(best((kind,)) for kind in spread(x))),
+        *over(spread, best, lambda kinds: sum(best((kind,)) for kind in kinds), tasks=("a", "b")),
         0.4, 0.0, None),
-    "4c": (
-        two_targets,
-        over(lambda x: total((alike(0.6 - x),), one, best_of((alike(0.6 + x),))),
-             lambda x: best((alike(0.6 - x),))),
-        0.35, 0.0, None),
+    "4c": (*costing(
+        lambda x: total((alike(0.6 - x),), one, best_of((alike(0.6 + x),))),
+        lambda x: best((alike(0.6 - x),)), two_targets), 0.35, 0.0, None),
     "5a": (
-        one_of(lambda x: (alike(x),), K=8, drafter="model"),
-        over(lambda x: total((alike(x),), one, 8), lambda x: by_beta((alike(x),), longest=8)),
+        *over(lambda x: (alike(x),), partial(total, longest=8), BETA_8, K=8, drafter="model"),
         0.3, 0.6764, 1.0),
-    "5b": (one_of(spread, K=8, drafter="model"), BETA, 0.44, 0.2345, 0.0),
+    "5b": (*over(spread, BEST_8, BETA_8, K=8, drafter="model"), 0.44, 0.2345, 0.0),
     "6": (
         lambda x, seed: given(
             drawn((alike(0.8),), seed, S=120, cost=CostModel.from_ratio(x, K, 32))),
         hm_gain, 0.6, 0.3, None),
-    "7b": (
-        exits((TOP, 0.7, 0, (1, 1)), (BARE, 0.7, -1, (1, 0))),
-        over(lambda x: by_exit(0.7 - x, 1), lambda x: by_exit(0.7, 2)), 0.3, 0.0665, 0.0),
-    "7c": (
-        exits((TOP, 0.6, 0, (1, 1)), (TWO, 0.6, 1, (1, 2))),
-        over(lambda x: by_exit(0.6 + x, 3), lambda x: by_exit(0.6, 2)), 0.0, 0.0669, 0.3),
+    "7a": (lengths(**{TOP: same}), same, 0.3, 0.0, -0.3),
+    "7b": (*costing(
+        lambda x: by_exit(0.7 - x, 1), lambda x: by_exit(0.7, 2),
+        exits((TOP, 0.7, 0, (1, 1)), (BARE, 0.7, -1, (1, 0)))), 0.3, 0.0665, 0.0),
+    "7c": (*costing(
+        lambda x: by_exit(0.6 + x, 3), lambda x: by_exit(0.6, 2),
+        exits((TOP, 0.6, 0, (1, 1)), (TWO, 0.6, 1, (1, 2)))), 0.0, 0.0669, 0.3),
     "8": (
         exits(*EXITS), lambda x: [by_exit(0.6 + x, n + 1) / by_exit(0.6, 2) - 1 for n in (2, 3)],
         0.0, 0.0669, 0.35),
+    "9": (lengths(**{TOP: same}), same, 0.3, 0.0, -0.3),
     "10": (
-        one_of(siblings, K=3),
-        over(lambda x: best(siblings(x), 3, 0), lambda x: best(siblings(x), 3, 0, wide)),
-        0.5, 0.0, None),
-    "20": (one_of(knowing), CALI, 1.0, 0.0044, -1.0),
+        *over(siblings, partial(best, longest=3, shortest=0),
+              partial(best, longest=3, shortest=0, step=wide), K=3), 0.5, 0.0, None),
+    "20": (*over(knowing, by_beta, by_cali), 1.0, 0.0044, -1.0),
     "20 by confidence": (
-        one_of(told),
-        over(lambda x: by_beta(told(x)), lambda x: by_cali(told(x), by=fitted(told(x)))),
-        0.6, -0.105, None),
+        *over(told, by_beta, lambda kinds: by_cali(kinds, by=fitted(kinds))), 0.6, -0.105, None),
+    "11a": (lengths(**{glide.LAYERS[2]: same}), same, 0.3, 0.0, -0.3),
     "11b": (
         lengths(**dict(zip(glide.LAYERS, (lambda x: 0, same, lambda x: 2 * x)))),
         lambda x: [x, 2 * x, x], 0.3, 0.0, -0.3),
-    "13a": (
-        by_slope,
-        over(lambda x: total(PAIRED, price=partial(dear, x, 1)),
-             lambda x: total(PAIRED, partial(sized, "section"), price=partial(dear, x, 2))),
+    "13a": (*costing(
+        lambda x: total(PAIRED, price=partial(dear, x, 1)),
+        lambda x: total(PAIRED, partial(sized, "section"), price=partial(dear, x, 2)),
+        lambda x, seed: given(drawn(PAIRED, seed, cost=priced(x), drafter="glide"))),
         0.0, 0.0749, 0.2),
-    "13b": (
-        beams,
-        over(lambda x: total(PAIRED, wide, price=partial(dear, x, 4)),
-             lambda x: total(PAIRED, price=partial(dear, x, 1))),
-        0.1, 0.0662, 0.0),
+    "13b": (*costing(
+        lambda x: total(PAIRED, wide, price=partial(dear, x, 4)),
+        lambda x: total(PAIRED, price=partial(dear, x, 1)), beams), 0.1, 0.0662, 0.0),
     "13c": (
-        one_of(sevenths, S=160, drafter="glide"),
-        over(lambda x: min(total(sevenths(x), partial(sized, size)) for size in glide.SIZES),
-             lambda x: total(sevenths(x), partial(sized, "section"))),
+        *over(sevenths, lambda kinds: min(total(kinds, partial(sized, n)) for n in glide.SIZES),
+              partial(total, step=partial(sized, "section")), S=160, drafter="glide"),
         1.0, 0.7463, -1.0),
+    "14a": (lengths(**{eagle.INPUTS[2]: same}), same, 0.3, 0.0, -0.3),
     "14b": (
         lengths(**{eagle.INPUTS[0]: lambda x: 1 + x, eagle.INPUTS[1]: lambda x: 0.5}), same,
         0.6, 0.0, -0.6),
@@ -525,12 +511,14 @@ WORLDS = {
     "15b": (one_of(worse_third, only=FLAT), lambda x: [x] * 3, 0.0, 0.1, 0.3),
     "15b, all rows": (one_of(worse_third, only=FLAT), lambda x: [x] * 3, 0.0, 0.1, 0.3),
     "16": (one_of(siblings, S=400, only=FLAT), tau_added, 0.48, 0.4218, 0.0),
-    "18a": (cascades, CASCADES, 0.15, -0.0575, -0.2),
-    "18c": (cascades, CASCADES, 0.15, -0.0575, -0.2),
+    "18a": (*costing(
+        lambda x: best((alike(0.75 - x),), 3), lambda x: best((alike(0.75),), 3, price=SURE),
+        cascades), 0.15, -0.0575, -0.2),
     "19": (
         one_of(lambda x: (alike(0.6 + x), alike(0.6)), tasks=("code", "text")), code_gain,
         0.2, 0.0, -0.2),
-} | {number: (lengths(**{name: same}), same, 0.3, 0.0, -0.3) for number, name in LONGER.items()}
+}
+WORLDS["18c"] = WORLDS["18a"]
 # fmt: on
 """{claim: (what is drawn at (x, seed), the exact effect at x, of each alternative, and the x at
 which the claim is true, at its bound and false)}; None where no effect is beyond the bound."""
