@@ -13,7 +13,13 @@ from shell import refused, simspec
 
 from simspec.engines import step_log, vllm_plugin
 from simspec.engines.step_log import FORM, StepWriter, is_step_log
-from simspec.engines.steps import FEWEST_STEPS, advice, lengths_at_batches, read_steps
+from simspec.engines.steps import (
+    FEWEST_STEPS,
+    advice,
+    further_passes,
+    lengths_at_batches,
+    read_steps,
+)
 
 ABOUT = {"vllm": "0.32.0", "model": "m", "method": "ngram", "K": 4}
 A, B, C = 0.02, 0.003, 0.001
@@ -35,9 +41,12 @@ def rows_of(seed, count=3000, sizes=(1, 4), matched=0.7, K=4, c=C):
         yield row | {"drafted": [drafting] * K, "accepted": run}
 
 
-def truth(n, k, matched=0.7):
-    tokens = 1 + matched * RATES[:k].cumprod().sum()
-    return tokens * (A + B * n) / (A + B * n + C * matched * n * k)
+def truth(n, k, matched=0.7, K=4):
+    reached = RATES[:K].cumprod()
+    exactly, j = reached - np.append(reached[1:], 0), np.arange(1, K + 1)
+    more = matched * exactly @ np.where(j < K, np.ceil((j + 1) / (k + 1)) - 1, (j - k) / (k + 1))
+    tokens, plain = 1 + matched * reached.sum(), A + B * n
+    return tokens * plain / ((1 + more) * plain + C * n * k * (matched + more))
 
 
 def write(path, rows, about=ABOUT):
@@ -89,12 +98,33 @@ def test_prices_of_rows_may_bend_and_prompts_do_not_get_faster(tmp_path):
     path = write(tmp_path / "a.jsonl", steps)
     drafting = np.arange(5)
     for row in lengths_at_batches(read_steps(path)):
-        held = drafting[: row.requests + 1]
-        tokens = 1 + min(row.k, 2) * held.mean() / row.requests
-        prompts = 0.01 * tokens / (1 + 2 * held.mean() / row.requests)
-        spent = price(row.requests, row.k * held).mean()
-        expected = (tokens * price(row.requests, 0) + prompts) / (spent + prompts)
+        held, more = drafting[: row.requests + 1], float(row.k == 1)
+        tokens, passes = 1 + 2 * held.mean() / row.requests, 1 + more * held / row.requests
+        drafted = row.k * held * (1 + more) / passes
+        spent = (passes * price(row.requests, drafted)).mean()
+        expected = (tokens * price(row.requests, 0) + 0.01) / (spent + 0.01)
         assert row.speedup.value == pytest.approx(expected, rel=0.04)
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_shorter_drafts_take_the_passes_of_a_replay(rate, k):
+    """Tokens that are right or wrong wherever a draft begins, as of a draft model."""
+    right, K = np.random.default_rng(k).random(40_000) < rate, 5
+
+    def rounds(longest):
+        place = 0
+        while place + longest < len(right):
+            accepted = int(np.append(right[place : place + longest], False).argmin())
+            yield np.arange(longest) < accepted
+            place += accepted + 1
+
+    served = np.array([*rounds(K)]).astype(int)
+    passes = len(served) + further_passes(served, np.full(len(served), K), k).sum()
+    replayed = sum(1 for _ in rounds(k))
+    assert passes == pytest.approx(replayed, rel=0.04)
+    kept = served.sum() / served[:, :k].sum() * len(served)  # the first k of each pass
+    assert rate < 0.8 or abs(passes - replayed) < 0.5 * abs(kept - replayed)
 
 
 def test_impossible_speedups_are_refused(tmp_path):
