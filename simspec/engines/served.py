@@ -19,6 +19,7 @@ from simspec.engines.exports import BY_BATCH, LENGTH
 from simspec.engines.import_report import NOTHING, counts_of
 from simspec.engines.imports import READERS
 from simspec.engines.server import ACCEPTED, BY_POSITION, DRAFTED, DRAFTS, Wave, counted
+from simspec.engines.steps import further_passes
 from simspec.numerics.stats import Estimate, estimate, quotient, stacked
 from simspec.output.files import reraised
 from simspec.output.frames import DataFrame, frame
@@ -167,13 +168,15 @@ class Prices(NamedTuple):
         rounds = [c.draft + c.verify[: c.K + 1] + c.overhead for c in each]
         return cls(np.array([c.baseline for c in each]), np.array(rounds), source, cost)
 
-    def speedup(self, served: Served, k: int, tokens: Float) -> Estimate:
-        """Of the passes' tokens float64[W]; no interval where the costs have none."""
+    def speedup(self, served: Served, k: int, more: Float) -> Estimate:
+        """Of drafts of k in float64[W] more passes; no interval where the costs have none."""
         length = min(k, served.mean_draft)
+        tokens = served.passes + served.accepted.sum(axis=1)
         low = min(int(length), self.rounds.shape[1] - 2)
         first, second = self.rounds[:, low], self.rounds[:, low + 1]
-        more = first + (second - first) * (length - low) - self.rounds[:, 0]
-        spent = np.outer(served.passes, self.rounds[:, 0]) + np.outer(served.drafts, more)
+        a_draft = first + (second - first) * (length - low) - self.rounds[:, 0]
+        spent = np.outer(served.passes + more, self.rounds[:, 0])
+        spent += np.outer(served.drafts + more, a_draft)
         sure = self.cost is None or not no_interval(self.cost)
         return estimate(stacked(np.outer(tokens, self.plain), spent), quotient, sure)
 
@@ -181,20 +184,21 @@ class Prices(NamedTuple):
 def lengths_of(served: Served, prices: Prices | None) -> list[Length]:
     """Draft lengths 1 to the served one, K.
 
-    tokens = 1 + sum_{j <= k} accepted_j / passes: a draft of k is the first k tokens of those
-    served. predicted = tokens plain / (rounds[0] + (rounds[k] - rounds[0]) drafts / passes).
+    tokens = (1 + accepted) / passes: those served, in their passes and `further_passes` of shorter
+    drafts. predicted = tokens plain / (rounds[0] + (rounds[k] - rounds[0]) drafts / passes).
     measured, of K: plain seconds a token / seconds a token, from the first token to the last.
     Intervals resample waves. For a speedup above tokens a pass, beyond noise: PriceError where it
     was measured, ValueError where it was predicted.
     """
-    found, accepted = [], served.accepted.cumsum(axis=1)
+    found, longest = [], np.full(len(served.passes), served.K)
     for k in range(1, served.K + 1):
-        committed = served.passes + accepted[:, k - 1]
-        tokens = estimate(stacked(committed, served.passes), quotient)
+        more = further_passes(served.accepted, longest, k)
+        committed = served.passes + served.accepted.sum(axis=1)
+        tokens = estimate(stacked(committed, served.passes + more), quotient)
         share = estimate(stacked(served.accepted[:, k - 1], served.drafts), quotient)
         predicted = measured = None
         if prices is not None and k < prices.rounds.shape[1]:
-            predicted = prices.speedup(served, k, committed)
+            predicted = prices.speedup(served, k, more)
             with reraised(ValueError, "the prices", raised=PriceError):  # the waves stay
                 claim = _claim(f"K = {k}", predicted, tokens)
                 check_claims([claim], prices.cost, prices.source)
