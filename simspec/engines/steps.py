@@ -137,7 +137,8 @@ def read_steps(path: Path) -> Steps:
         raise ValueError(f"{path} holds no start of a server: set SIMSPEC_STEPS for `vllm serve`")
     notes = (f"{cut} lines were cut short by a kill",) if cut else ()
     K = max((row[0] for row in rows), default=about.K)
-    served, requests, seconds, of_prompts = (np.array([row[i] for row in rows]) for i in range(4))
+    served, requests = (np.array([row[i] for row in rows], np.int64) for i in (0, 1))
+    seconds, of_prompts = (np.array([row[i] for row in rows], np.float64) for i in (2, 3))
     drafted, accepted = (
         np.array([[*counts, *[0] * (K - len(counts))] for counts in held], np.int64).reshape(-1, K)
         for held in ([row[4] for row in rows], [row[5] for row in rows])
@@ -318,11 +319,11 @@ def _columns(n: NDArray[np.int64], drafted: Float, knots: tuple[int, ...]) -> Fl
 def _knots(n: NDArray[np.int64], drafted: Float) -> tuple[int, ...]:
     """Rows 4, 8, .. at which the price of a row may change: steps lie on both sides of each."""
     rows, kept = n + drafted, tuple[int, ...]()
-    for knot in 2 ** np.arange(2, 13):
+    for knot in (2**i for i in range(2, 13)):
         below = float((rows <= knot).mean())
         ranks = [np.linalg.matrix_rank(_columns(n, drafted, at)) for at in (kept, (*kept, knot))]
         if min(below, 1 - below) >= FEW and ranks[1] > ranks[0]:
-            kept = *kept, int(knot)
+            kept = *kept, knot
     return kept
 
 
