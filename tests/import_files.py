@@ -7,10 +7,7 @@ from simspec.engines import Import
 from simspec.engines.imports import read_import
 
 FIXTURES = Path(__file__).parent / "import_fixtures"
-# guidellm.json and aiperf-released.jsonl were written by guidellm 0.8.1 (`guidellm run --backend
-# kind=openai_http ..`) and AIPerf 0.13.0 (`aiperf profile --export-level records ..`), against a
-# server that streams words with vLLM's metrics of drawn acceptance; then requests were left out,
-# and texts cut. The others have the form of their tools, and few enough figures to count by hand.
+# how each was made: import_fixtures/README.md
 FORMAT_OF = {
     "specdecode-bench.jsonl": "specdecode-bench", "vllm-requests.jsonl": "vllm-requests",
     "vllm-requests-summary.jsonl": "vllm-requests", "vllm-prometheus.txt": "vllm-prometheus",

@@ -33,7 +33,9 @@ class Convention:
     past_end: bool = False  # accepted tokens after the end of the output are counted
     # drafts: every pass submits K draft tokens, or what the cap leaves, past an end token too
     fill: Literal["none", "drafts"] = "none"
-    skips_last: bool = False  # no drafter runs after a pass that must reach the budget
+    # no drafter runs after a pass that must reach the budget, so that it costs less; no pass of the
+    # target changes (`_drafts_unused` in v1/core/sched/scheduler.py of vLLM 0.33)
+    skips_last: bool = False
 
 
 CONVENTIONS = {
@@ -103,24 +105,6 @@ def engine_passes(
     if first:
         rounds = _with_prompt_pass(rounds, trace)
     return _counted(rounds, trace, rules)
-
-
-def drafter_runs(
-    passes: Passes, budget: np.ndarray, rules: Convention, asynchronous: bool = False
-) -> np.ndarray:
-    """bool[P]: whether a request's drafter runs after the pass, where no other request shares it.
-
-    budget: int64[S], most tokens of each text. A skipped draft would never be verified, so passes
-    are the same. asynchronous: the scheduler decides while the pass before runs, of whose tokens
-    it knows one (`_drafts_unused` in v1/core/sched/scheduler.py of vLLM 0.33).
-    """
-    sure = passes.row + 1
-    if asynchronous:
-        later = np.ones(len(sure), bool)
-        later[passes.offset[:-1]] = False
-        sure[later] = np.roll(passes.row, 1)[later] + 2
-    runs: np.ndarray = sure < np.repeat(budget, np.diff(passes.offset))
-    return runs | (not rules.skips_last)
 
 
 def scheduled_passes(

@@ -3,9 +3,7 @@ replay under the engine's convention. The outcome is kept in the engine's enviro
 
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import simspec
@@ -14,34 +12,16 @@ from real.engines.compare import compare_rows
 from real.engines.rows import Plan, Row
 from real.engines.run import about_run
 from real.engines.worker import Request
-from simspec.cost.provenance import converted
 from simspec.output.files import read_json, write_json
 
-PASSES = 20
-"""Passes with a draft that a trial compares, at least."""
-K, TOKENS = 3, 24
-"""Draft length of a trial, and new tokens of a prompt."""
+PASSES, K, TOKENS = 20, 3, 24
+"""Passes with a draft that a trial compares, at least; its draft length; new tokens of a prompt."""
 # four tokens again and again, so that n-grams match at once; ordinary ids of every vocabulary
 PROMPTS = tuple(
     Request(f"trial {i}", tuple(range(100 + 10 * i, 104 + 10 * i)) * 4, TOKENS) for i in range(12)
 )
 KEPT = "simspec-trial.json"
 """File of the last trial in an engine's environment."""
-_held: dict[str, "Trial"] = {}
-"""Trials of this process, for environments that cannot be written."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A trial's outcome.
-
-    tried: the version, its Python and simspec's version; passes: compared, at least PASSES with a
-    draft unless one differs; difference: the first that differs, "" where all are equal.
-    """
-
-    tried: str
-    passes: int
-    difference: str = ""
 
 
 def try_version(
@@ -53,60 +33,45 @@ def try_version(
     simspec. ValueError, one line, where a pass differs from the replay, and where the texts end
     before PASSES of them.
     """
-    version = f"{environment.package} {environment.version}"
-    python, folder = environment.python.resolve(), environment.python.parent.parent
-    tried = f"{version}, {python}, simspec {simspec.__version__}"
-    trial = _kept(folder / KEPT) or _held.get(tried)
-    if trial is None or trial.tried != tried:
-        trial = _run(engine, settings, make, tried)
-        _held[tried] = trial
-        with suppress(OSError, ValueError):
-            write_json(folder / KEPT, asdict(trial))
-    known = f"was not tested with simspec, which knows {' up to '.join(engine.tested)}"
-    if trial.difference:
-        raise ValueError(
-            f"{version} {known}, and {trial.difference}: give {folder} a version that was tested"
-        )
-    return f"{version} {known}: {trial.passes} passes of a trial equal the replay"
+    version, folder = f"{environment.package} {environment.version}", environment.python.parents[1]
+    known = f"{version} was not tested with simspec, which knows {' up to '.join(engine.tested)}"
+    tried = f"{version}, {environment.python.resolve()}, simspec {simspec.__version__}"
+    held: Any = {}
+    with suppress(ValueError):  # the first trial here
+        held = read_json(folder / KEPT, dict, "trial")
+    if held.get("tried") != tried:
+        held = _compare(engine, settings, make, known) | {"tried": tried}
+        with suppress(ValueError):  # an environment that cannot be written is tried each time
+            write_json(folder / KEPT, held)
+    if not held.get("equal"):
+        raise ValueError(f"{known}, and {held['found']}: give {folder} a version that was tested")
+    return f"{known}: {held['found']}"
 
 
-def _kept(path: Path) -> Trial | None:
-    """The trial of a file; None where it holds none."""
-    with suppress(ValueError):
-        trial: Trial = read_json(path, partial(converted, "a trial", kind=Trial), "trial")
-        return trial
-    return None
-
-
-def _run(
-    engine: Engine, settings: EngineSettings, make: Callable[[], Any], tried: str
-) -> Trial:  # fmt: skip
-    """Prompts one after another, until enough passes had a draft, or one differs."""
+def _compare(
+    engine: Engine, settings: EngineSettings, make: Callable[[], Any], known: str
+) -> dict[str, Any]:
+    """Whether passes equal the replay, and what was found: prompt after prompt, until enough had a
+    draft, or one differs."""
     longest = len(PROMPTS[0].prompt) + TOKENS + 2 * K + 2
-    settings = replace(
-        settings, draft=NgramDraft(K, *engine.ngrams[0]), batch=1, schedule=(), longest=longest
-    )
-    rows = list[Row]()
+    draft, rows = NgramDraft(K, *engine.ngrams[0]), list[Row]()
+    settings = replace(settings, draft=draft, batch=1, schedule=(), longest=longest)
     with closing(make()) as worker:
         ready = worker.start(settings)
         about = about_run(ready, settings, PROMPTS, Plan((0, K), 1, 1))
         for request in PROMPTS:
-
-            def keep(finished: Any, request: Request = request) -> None:
-                rows.append(Row(0, 0, K, None, request, finished))
-
-            worker.run([request], keep, k=K if ready.sets_k else None)
+            texts = list[Any]()
+            worker.run([request], texts.append, k=K if ready.sets_k else None)
+            rows.append(Row(0, 0, K, None, request, texts[0]))
             check = compare_rows(about, rows)
-            if check.differences:
-                first = check.differences[0]
-                wrong = (
+            for first in check.differences:
+                return {"equal": False, "found": (
                     f"pass {first.place} of {first.id} has {first.engine} tokens emitted, drafted "
                     f"and accepted, where the replay has {first.predicted}"
-                )
-                return Trial(tried, check.passes, wrong)
+                )}  # fmt: skip
             if sum(row[1] > 0 for r in rows for row in r.finished.passes) >= PASSES:
-                return Trial(tried, check.passes)
-    raise ValueError(
-        f"{engine.name} {ready.version} was not tested with simspec, and {len(rows)} texts of its "
-        f"trial end before {PASSES} passes with a draft: use a version that was tested"
-    )
+                return {
+                    "equal": True,
+                    "found": f"{check.passes} passes of a trial equal the replay",
+                }
+    raise ValueError(f"{known}, and all texts of its trial end before {PASSES} passes with a draft")

@@ -438,12 +438,12 @@ def vllm_notes(method: str, costs: Iterable[CostModel]) -> list[str]:
     ValueError where the costs are of a version without it.
     """
     notes, gone = [], GONE.get(method)
-    for origin in {str(cost.origin): cost.origin for cost in costs if cost.origin}.values():
+    for origin in (cost.origin for cost in costs if cost.origin):
         check_method(method, version := origin.versions.get("vllm", ""))
         old = method == "ngram" and () < version_numbers(version) < (0, 32)
         v1 = old or method in V1_METHODS or origin.device.startswith("cpu")
         notes += runner_notes([origin], "V1" if v1 else "V2", f"vLLM serves {method}")
-    return notes + [f"vLLM {gone} and later have no method {method!r}"] * (gone is not None)
+    return [*dict.fromkeys(notes)] + [f"vLLM {gone} and later have no method {method!r}"] * (gone is not None)
 
 
 def runner_notes(origins: Iterable[CostOrigin], runner: str, what: str) -> list[str]:

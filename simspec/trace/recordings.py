@@ -143,7 +143,10 @@ def cost_notes(
 
 def measured_on(cost: CostModel | CostTable) -> str:
     """The device of measured costs and the version of what ran on it."""
-    origin = cost.origin or CostOrigin()
+    cells = cost.known if isinstance(cost, CostTable) else [cost]  # perhaps of several sittings
+    origin, *others = (cell.origin or CostOrigin() for cell in cells)
+    if any(other.engines != origin.engines for other in others):
+        origin = CostOrigin()
     engine, own = origin.engines.get("target", ""), origin.versions.get("simspec")
     versioned = engine if any(map(str.isdigit, engine)) or not own else f"simspec {own}"
     if origin.runner and " runner" not in versioned:

@@ -366,7 +366,9 @@ def test_the_runner_and_the_version_decide_a_vllm_method(
     folder, tmp_path, device, engine, version, method, words
 ):
     origin = CostOrigin(device, engines={"target": engine}, versions={"vllm": version})
-    replace(CostModel.from_ratio(0.05, 6), origin=origin).to_json(tmp_path / "cost.json")
+    cell = replace(CostModel.from_ratio(0.05, 6), origin=origin)
+    again = replace(cell, origin=replace(origin, sitting="later"))
+    CostTable((1, 2), (0,), ((cell,), (again,))).to_json(tmp_path / "cost.json")
     out, refused = tmp_path / "out", version == "0.33.0" and method == "medusa"
     options = ("--cost", tmp_path / "cost.json", *MODEL, "--method", method, "--out", out)
     for format in ("vllm", "vllm-synthetic"):

@@ -188,6 +188,33 @@ def test_files_that_released_tools_wrote():
         assert result.series.accepted.sum() == result.accepted
 
 
+# released-FORMAT.*: (rounds, drafted, accepted), and a count that its tool cannot have written
+RELEASED = {
+    "vllm-requests.jsonl": (26, 73, 39, '"num_accepted_draft_tokens":3', "8"),
+    "vllm-bench-serve.json": (34, 93, 49, '"spec_decode_accepted_tokens": 4', "94"),
+    "vllm-prometheus.txt": (60, 166, 88, 'tokens_total{engine="0",model_name="smollm2"} 8', "88"),
+    "vllm-log.txt": (None, 166, 88, "Accepted: 23", "230"),
+    "llamacpp-timings.jsonl": (None, 33, 27, '"draft_n_accepted":17', "71"),
+    "llamacpp-prometheus.txt": (19, 33, 27, "accepted_tokens_total 2", "92"),
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_one_servers_files_agree_and_a_damaged_one_is_refused(name, tmp_path):
+    """Four requests of curl and six of `vllm bench serve` are all that vLLM's counters hold."""
+    *counts, written, digits = RELEASED[name]
+    format, path = name.partition(".")[0], FIXTURES / f"released-{name}"
+    result = read(format, path)
+    assert [result.rounds, result.drafted, result.accepted] == counts
+    text, damaged = path.read_text(), tmp_path / name
+    assert written in text
+    damaged.write_text(text.replace(written, re.sub(r"\d+$", digits, written)))
+    with pytest.raises(ValueError) as raised:
+        read(format, damaged)
+    assert str(raised.value).startswith(str(damaged))
+    assert "\n" not in str(raised.value)
+
+
 def test_a_kind_of_source_is_the_task(tmp_path):
     def change(row):
         row["metadata"] |= {"source_kind": "weka_main\x1b[31m", "request_start_ns": 5}
