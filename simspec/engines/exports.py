@@ -443,7 +443,9 @@ def vllm_notes(method: str, costs: Iterable[CostModel]) -> list[str]:
         old = method == "ngram" and () < version_numbers(version) < (0, 32)
         v1 = old or method in V1_METHODS or origin.device.startswith("cpu")
         notes += runner_notes([origin], "V1" if v1 else "V2", f"vLLM serves {method}")
-    return [*dict.fromkeys(notes)] + [f"vLLM {gone} and later have no method {method!r}"] * (gone is not None)
+    if gone is not None:
+        notes.append(f"vLLM {gone} and later have no method {method!r}")
+    return [*dict.fromkeys(notes)]
 
 
 def runner_notes(origins: Iterable[CostOrigin], runner: str, what: str) -> list[str]:
