@@ -48,6 +48,20 @@ def depthwise_committed(alphas: Any) -> Any:
     return (1 + np.cumprod(_fraction("alphas", alphas), axis=-1).sum(axis=-1))[()]
 
 
+def block_accepted(ratio: Any) -> Any:
+    """P(at least j drafted tokens accepted | the output y) under block verification, [..., K].
+
+    min(1, Q_1, .., Q_j), Q_j = prod_{i<=j} ratio_i, ratio[..., K] = q(y_i) / p(y_i); one uniform
+    draw below it accepts j. Token verification accepts prod_{i<=j} min(1, ratio_i), never more. In
+    Algorithm 2 of Sun et al. (arXiv 2403.10444), with w_j = min(w_{j-1} p / q, 1), the first j
+    accepted tokens are y with probability q(y) w_j, and the target's own token follows j of them
+    with q(y) max(w_j p - q, 0): over p(y) these are min Q and its decrease. So it needs ratios
+    above 1, which a recording's `ratio` = min(1, q / p) has lost: of that, both rules are one.
+    """
+    products = np.cumprod(_at_least("ratio", ratio, 0), axis=-1)
+    return np.minimum(1.0, np.minimum.accumulate(products, axis=-1))
+
+
 def eesd_time(v_d: Any, r_d: Any, length: Any, draft: Any, target: Any) -> Any:
     """Seconds of a sequence (EESD Eq. 13): T = (r_d L / v_d) T_d + (1 - r_d) L T_t.
 

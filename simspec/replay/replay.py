@@ -15,7 +15,7 @@ from simspec.numerics.rng import POLICY, block, check_seed
 from simspec.policy.policy import Policy, PolicyError, Stepper, observe_nothing, walk
 from simspec.trace.acceptance import drawn_run, drawn_trace
 from simspec.trace.quantization import table
-from simspec.trace.trace import Rounds, Trace, TraceError
+from simspec.trace.trace import Rounds, Trace
 
 # mypy: disable-error-code="name-defined,no-untyped-call"
 
@@ -205,30 +205,26 @@ def replays(
 
 
 def rounds_at_rows(trace: Trace, policy: Policy, cost: CostModel | None = None) -> Rounds:
-    """Round t of N: the one that this policy would make from row t, whatever was drafted before.
+    """Round t of N: the one that a policy without memory makes from row t; errors of `replay`.
 
-    Of policies that remember nothing between rounds; errors of `replay`, and PolicyError for one
-    that observes or draws. Under the rejection rule TraceError: its rounds are drawn.
+    PolicyError for a policy that observes or draws, and under the rejection rule, which draws.
     """
-    if trace.ratio is not None:
-        raise TraceError("rounds under the rejection rule are drawn: take a greedy or coupled one")
-    if not isinstance(policy, Policy) or policy.observe is not observe_nothing or policy.random:
+    plain = isinstance(policy, Policy) and policy.observe is observe_nothing and not policy.random
+    if not plain or trace.ratio is not None:
         raise PolicyError(
-            f"policy {policy.name!r} remembers or draws: expected a rule of chains that looks at "
-            "its own round only, such as fixed:3 or entropy"
+            f"policy {policy.name!r} or rule {trace.meta.rule!r} remembers or draws: expected one "
+            "such as fixed:3 or entropy, on a greedy or coupled recording"
         )
     K, cost, columns, grids = prepare(trace, policy, cost)
     try_bounds(trace, policy, cost)
     lengths, rows = np.diff(trace.offset), np.arange(trace.rows)
     # every row is a sequence of one row, with the budget that is left there
     alone = recording(trace, columns, grids)._replace(
-        offset=np.arange(trace.rows + 1),
+        offset=np.arange(trace.rows + 1), address=np.repeat(trace.sequence, lengths),
         budget=np.repeat(trace.budget + trace.offset[:-1], lengths) - rows,
-        address=np.repeat(trace.sequence, lengths),
-    )
+    )  # fmt: skip
     output = Output(np.zeros(trace.rows + 1, np.int64), *np.empty((4, trace.rows), np.int64))
-    arrays = policy_arrays(policy, K)
-    kernel(policy)(alone, cost.tables, arrays, output, K, check_seed(0), False)
+    kernel(policy)(alone, cost.tables, policy_arrays(policy, K), output, K, check_seed(0), False)
     return Rounds(*output)
 
 

@@ -7,20 +7,20 @@ so far: that a draft was rejected, or right to its end.
 
 import math
 from bisect import bisect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import brentq
 
 from simspec.cost.model import CostModel
 from simspec.cost.rounds import next_backlog
 from simspec.numerics.compile import interpreted
 from simspec.numerics.rng import POLICY, uniform_rows
 from simspec.numerics.stats import stacked
-from simspec.policies.bandits import chosen_arm
 from simspec.policy.policy import Policy
 from simspec.replay.metrics import part_counts, part_prices
 from simspec.replay.replay import rounds_at_rows
@@ -46,12 +46,13 @@ class Outcomes:
 
     experts: tuple[Expert, ...]
     drafter: tuple[int, ...]  # of each expert, 0 .. D - 1
-    rounds: tuple[Rounds, ...]  # of each expert, round t from row t
-    tokens: Integers  # int64[E, N]: committed
-    # float64[E, N]: plain steps of the target, without catch-up
-    steps: Floats
-    # int64[N]: the first row at which the text has shown the outcomes of all experts
-    known: Integers
+    # int64[E, N]: as in Rounds, and committed
+    computed: Integers
+    drafted: Integers
+    accepted: Integers
+    tokens: Integers
+    steps: Floats  # float64[E, N]: plain steps of the target, without catch-up
+    known: Integers  # int64[N]: the first row at which the text has shown all experts' outcomes
 
     @property
     def trace(self) -> Trace:
@@ -59,7 +60,7 @@ class Outcomes:
 
 
 def outcomes(experts: Sequence[Expert]) -> Outcomes:
-    """The outcomes of experts on recordings of the same text; errors of `rounds_at_rows`.
+    """The outcomes of experts on recordings of one text; errors of `rounds_at_rows`.
 
     ValueError for none, for two alike, and for other prompts, budgets, tokens or rules.
     """
@@ -67,58 +68,61 @@ def outcomes(experts: Sequence[Expert]) -> Outcomes:
     if not names or len(set(names)) < len(names):
         raise ValueError(f"a router takes different experts, given: {', '.join(names) or 'none'}")
     trace, drafters = experts[0].trace, list(dict.fromkeys(e.drafter for e in experts))
-    check_one_text({expert.drafter: expert.trace for expert in experts})
-    made = tuple(rounds_at_rows(e.trace, e.policy, e.cost) for e in experts)
-    row = np.arange(trace.rows)
-    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - row
-    tokens = np.stack([np.minimum(of.accepted + 1, left) for of in made])
-    steps = [
-        e.cost.seconds_without_backlog(of.computed, of.computed, of.drafted) / e.cost.baseline
-        for e, of in zip(experts, made)
-    ]
-    seen = np.max([np.minimum(of.accepted + 1, of.drafted) for of in made], axis=0)
-    drafter = tuple(drafters.index(e.drafter) for e in experts)
-    known = row + np.minimum(seen, left)
-    return Outcomes(tuple(experts), drafter, made, tokens, np.stack(steps), known)
-
-
-def check_one_text(traces: Mapping[str, Trace]) -> None:
-    """ValueError unless these recordings are of one text: prompts, budgets, tokens and rule."""
-    (first, one), *others = traces.items()
-    for name, other in others:
-        same = one.meta.rule == other.meta.rule and all(
-            np.array_equal(getattr(one, held), getattr(other, held))
+    for expert in experts[1:]:
+        same = expert.trace.meta.rule == trace.meta.rule and all(
+            np.array_equal(getattr(trace, held), getattr(expert.trace, held))
             for held in ("prompt", "prompt_offset", "offset", "budget", "token")
         )
         if not same:
             raise ValueError(
-                f"{first} and {name} hold other prompts, texts or rules: a router takes recordings "
-                "of several drafters over one text, as `simspec record` makes of one target"
+                f"{drafters[0]} and {expert.drafter} hold other prompts, texts or rules: a router "
+                "takes recordings of several drafters over one text"
             )
+    rounds = [rounds_at_rows(e.trace, e.policy, e.cost) for e in experts]
+    computed, drafted, accepted = (
+        np.stack([getattr(of, name) for of in rounds])
+        for name in ("computed", "drafted", "accepted")
+    )
+    row = np.arange(trace.rows)
+    left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - row
+    steps = np.stack([
+        e.cost.seconds_without_backlog(c, c, d) / e.cost.baseline
+        for e, c, d in zip(experts, computed, drafted)
+    ])  # fmt: skip
+    seen = np.minimum(np.minimum(accepted + 1, drafted).max(axis=0), left)
+    return Outcomes(
+        tuple(experts), tuple(drafters.index(e.drafter) for e in experts), computed, drafted,
+        accepted, np.minimum(accepted + 1, left), steps, row + seen,
+    )  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """What a router has seen of a sequence before the round at `row`, of E experts.
+
+    A reward is a round's tokens a plain step, or its tokens for a router on tokens.
+    """
+
+    row: int
+    budget: int
+    most: float  # the most that a reward can be
+    # of rounds whose outcomes are known for all: rewards of each expert, and those that the router
+    # expected by its chances then; only a router with full information may read these
+    rewards: list[float]
+    expected: float
+    used: list[int]  # rounds that each expert drafted
+    gained: list[float]  # rewards of these rounds
 
 
 @dataclass(frozen=True)
 class Router:
-    """A rule that chooses the expert of each round.
-
-    | field   | meaning                                                                          |
-    | ------- | -------------------------------------------------------------------------------- |
-    | name    | label in tables                                                                  |
-    | start   | (E, budget) -> the state of a sequence, any object                               |
-    | chances | (state, row) -> [float] of E: the chance of each expert, 1 in all                |
-    | observe | (state, expert used, its chances then, rewards of all): once these are known     |
-    | random  | chances are other than 0 and 1                                                   |
-    | full    | reads the rewards of all experts, else of the one used                           |
-    | tokens  | rewards are a round's tokens, not its tokens a second; over the most, in [0, 1]  |
-    """
+    """A rule that chooses the expert of each round, by the chance of each, 1 in all."""
 
     name: str
-    start: Callable[[int, int], Any]
-    chances: Callable[[Any, int], list[float]]
-    observe: Callable[[Any, int, list[float], list[float]], None]
-    random: bool = False
-    full: bool = False
-    tokens: bool = False
+    chances: Callable[[Seen], list[float]]
+    random: bool = False  # its chances are other than 0 and 1
+    full: bool = False  # it reads the rewards of all experts
+    tokens: bool = False  # rewards are tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,13 +149,9 @@ def route(found: Outcomes, router: Router, seed: int = 0) -> Routed:
     Where showing is free, it reads what it missed once it is used. ValueError for an invalid seed.
     """
     experts, drafters, trace = len(found.experts), max(found.drafter) + 1, found.trace
-    computed, drafted, accepted = (
-        np.stack([getattr(of, name) for of in found.rounds])
-        for name in ("computed", "drafted", "accepted")
-    )
-    most, pace = float(drafted.max() + 1), float(((drafted + 1) / found.steps).max())
-    rewards = (found.tokens / most if router.tokens else found.tokens / found.steps / pace).T
-    tokens, known, rewarded = found.tokens.T.tolist(), found.known.tolist(), rewards.tolist()
+    per: Any = 1.0 if router.tokens else found.steps
+    rewards, most = found.tokens / per, float(((found.drafted + 1) / per).max())
+    tokens, known, rewarded = found.tokens.T.tolist(), found.known.tolist(), rewards.T.tolist()
     draws = uniform_rows(seed, trace.sequence, int(np.diff(trace.offset).max()), POLICY)
     after = interpreted(next_backlog)
     chosen: list[tuple[int, int, int]] = []  # sequence, row, expert
@@ -160,34 +160,38 @@ def route(found: Outcomes, router: Router, seed: int = 0) -> Routed:
     regret, bound = np.zeros(trace.sequences), np.zeros(trace.sequences)
     for s in range(trace.sequences):
         row, end = trace.offset[s : s + 2].tolist()
-        budget, state = int(trace.budget[s]), router.start(experts, int(trace.budget[s]))
-        waiting: list[tuple[int, int, list[float], list[float]]] = []
-        backlog, owed = [0] * drafters, [0] * drafters
-        sums, expected, unknown, count = [0.0] * experts, 0.0, 0, 0
+        none, backlog, owed = [0.0] * experts, [0] * drafters, [0] * drafters
+        seen = Seen(row, int(trace.budget[s]), most, none.copy(), 0.0, [0] * experts, none.copy())
+        waiting: list[tuple[int, list[float]]] = []  # rows and chances of outcomes not known
+        sums, expected, unknown = none, 0.0, 0
         while row < end:
-            while waiting and (not router.full or known[waiting[0][0]] <= row):
-                router.observe(state, *waiting.pop(0)[1:])
+            while waiting and known[waiting[0][0]] <= row:
+                then, chances = waiting.pop(0)
+                seen.rewards = [of + more for of, more in zip(seen.rewards, rewarded[then])]
+                seen.expected += sum(of * more for of, more in zip(chances, rewarded[then]))
             unknown += len(waiting)
-            chances = router.chances(state, row)
+            seen.row, count = row, sum(seen.used)
+            chances = router.chances(seen)
             sure = max(chances) == 1.0
             reach = [] if sure else list(accumulate(chances))
             e = chances.index(1.0) if sure else bisect(reach, draws[s, count] * reach[-1])
-            waiting.append((row, e, chances, rewarded[row]))
+            seen.used[e] += 1
+            seen.gained[e] += rewarded[row][e]
+            waiting.append((row, chances))
             chosen.append((s, row, e))
             behind.append((backlog, owed))
             sums = [total + of for total, of in zip(sums, tokens[row])]
             expected += sum(chance * of for chance, of in zip(chances, tokens[row]))
-            drafter, drafts = found.drafter[e], (int(computed[e, row]), int(accepted[e, row]))
-            left = after(backlog[drafter], *drafts), after(owed[drafter], *drafts)
+            d, drafts = found.drafter[e], (int(found.computed[e, row]), int(found.accepted[e, row]))
+            left = after(backlog[d], *drafts), after(owed[d], *drafts)
             backlog, owed = [of + tokens[row][e] for of in backlog], [0] * drafters
-            backlog[drafter], owed[drafter] = left
+            backlog[d], owed[d] = left
             row += tokens[row][e]
-            count += 1
         regret[s] = max(sums) - expected
-        bound[s] = most * hedge_bound(experts, budget, count, unknown)
+        bound[s] = most * hedge_bound(experts, seen.budget, sum(seen.used), unknown)
     sequence, rows, used = (np.array(column) for column in zip(*chosen))
     starts = np.searchsorted(sequence, np.arange(trace.sequences + 1))
-    columns = (column[used, rows] for column in (computed, drafted, accepted))
+    columns = (of[used, rows] for of in (found.computed, found.drafted, found.accepted))
     rounds = Rounds(starts, rows, *columns)
     unread = np.array(behind)
     free, paid = (_steps(found, rounds, used, unread[:, i], i == 1) for i in range(2))
@@ -208,7 +212,7 @@ def _steps(found: Outcomes, rounds: Rounds, used: Integers, behind: Integers, pa
         parts = sequence, rounds.computed, rounds.drafted, behind[:, d]
         counts = part_counts(cost, sequences, *(part[mine] for part in parts))
         if paid:
-            shown = np.max([found.rounds[e].computed for e in own], axis=0)[rounds.row]
+            shown = found.computed[own].max(axis=0)[rounds.row]
             shown = np.minimum(shown, 1) if meta.prefix_only else shown
             new = found.tokens[used, rounds.row] - 1
             parts = sequence, shown, np.zeros_like(shown), new
@@ -228,7 +232,7 @@ def _only(expert: int, experts: int) -> list[float]:
 def planned(name: str, plan: Any) -> Router:
     """The expert plan[row], whatever happens."""
     rows = np.asarray(plan).tolist()
-    return Router(name, lambda n, _: n, lambda n, row: _only(rows[row], n), lambda *seen: None)
+    return Router(name, lambda seen: _only(rows[seen.row], len(seen.used)))
 
 
 def hedge_rate(experts: int, budget: int) -> float:
@@ -243,96 +247,75 @@ def hedge_bound(experts: int, budget: int, rounds: int, unknown: int = 0) -> flo
     (Cesa-Bianchi and Lugosi 2006, Theorem 2.2), the order of HedgeSpec's. An unknown loss in [0, 1]
     moves the expected loss by eta times a covariance, which is 1/4 at most.
     """
-    if experts == 1:
-        return 0.0
     eta = hedge_rate(experts, budget)
-    return math.log(experts) / eta + eta * rounds / 8.0 + eta * unknown / 4.0
-
-
-def _add_losses(state: Any, used: int, chances: list[float], rewards: list[float]) -> None:
-    for e, reward in enumerate(rewards):
-        state[1][e] += 1.0 - reward
+    return math.log(experts) / eta + eta * (rounds / 8 + unknown / 4) if eta else 0.0
 
 
 def hedge(tokens: bool = False) -> Router:
-    """Hedge with full information: chances ~ exp(-eta L), L the sum of losses 1 - reward.
+    """Hedge with full information: chances ~ exp(eta S), S the sum of an expert's rewards.
 
-    tokens: by accepted length, as in HedgeSpec, whose drafters cost the same; else by tokens a
-    second.
+    Rewards are over the most that one can be. tokens: accepted lengths, as in HedgeSpec, whose
+    drafters cost the same.
     """
 
-    def chances(state: Any, row: int) -> list[float]:
-        eta, losses = state
-        weights = [math.exp(-eta * (loss - min(losses))) for loss in losses]
-        return [weight / sum(weights) for weight in weights]
+    def chances(seen: Seen) -> list[float]:
+        eta, best = hedge_rate(len(seen.used), seen.budget) / seen.most, max(seen.rewards)
+        return _shares([math.exp(eta * (of - best)) for of in seen.rewards])
 
-    def start(experts: int, budget: int) -> Any:
-        return hedge_rate(experts, budget), [0.0] * experts
-
-    name = f"hedge on {'tokens' if tokens else 'seconds'}"
-    return Router(name, start, chances, _add_losses, True, True, tokens)
-
-
-def leader() -> Router:
-    """Follow the leader: the expert of the most reward so far, the first of equals."""
-
-    def chances(state: Any, row: int) -> list[float]:
-        return _only(state[1].index(min(state[1])), len(state[1]))
-
-    return Router("leader", lambda n, _: (0.0, [0.0] * n), chances, _add_losses, full=True)
+    return Router(f"hedge on {'tokens' if tokens else 'seconds'}", chances, True, True, tokens)
 
 
 def normal_hedge() -> Router:
     """NormalHedge (Chaudhuri, Freund and Hsu 2009), HedgeSpec's learner: no rate to choose.
 
-    R_e: regret to expert e. Chances ~ [R_e]+ exp([R_e]+^2 / 2c), with c such that the mean of
-    exp([R_e]+^2 / 2c) is e; all alike while no regret is positive.
+    R_e: regret to expert e, over the most that a reward can be. Chances ~ [R_e]+ exp([R_e]+^2 / 2c)
+    with c such that the mean of exp([R_e]+^2 / 2c) is e; all alike while no regret is positive.
     """
 
-    def observe(regrets: Any, used: int, chances: list[float], rewards: list[float]) -> None:
-        mean = sum(chance * reward for chance, reward in zip(chances, rewards))
-        for e, reward in enumerate(rewards):
-            regrets[e] += reward - mean
-
-    def chances(regrets: Any, row: int) -> list[float]:
-        n, halves = len(regrets), [max(r, 0.0) ** 2 / 2.0 for r in regrets]
-        # at c = most the mean is e or less, at most / ln(n e) it is e or more
-        most = max(halves)
-        low, high = most / (1.0 + math.log(n)), most
-        if most <= 0.0:
+    def chances(seen: Seen) -> list[float]:
+        n, halves = len(seen.used), [max(of - seen.expected, 0.0) for of in seen.rewards]
+        halves = [(of / seen.most) ** 2 / 2 for of in halves]
+        if max(halves) <= 1e-18:
             return [1.0 / n] * n
-        for _ in range(40):
-            c = (low + high) / 2.0
-            above = sum(math.exp(half / c) for half in halves) > n * math.e
-            low, high = (c, high) if above else (low, c)
-        weights = [math.sqrt(half) * math.exp((half - most) / high) for half in halves]
-        return [weight / sum(weights) for weight in weights]
+        # at c = max the mean is e or less, at max / ln(n e) it is e or more
+        ends = max(halves) / (1.0 + math.log(n)), max(halves)
+        c = brentq(lambda c: sum(math.exp(half / c) for half in halves) - n * math.e, *ends)
+        return _shares([math.sqrt(of) * math.exp((of - max(halves)) / c) for of in halves])
 
-    return Router("normal hedge", lambda n, _: [0.0] * n, chances, observe, True, True)
+    return Router("normal hedge", chances, True, True)
+
+
+def _shares(weights: list[float]) -> list[float]:
+    return [weight / sum(weights) for weight in weights]
+
+
+def leader() -> Router:
+    """Follow the leader: the expert of the most reward so far, the first of equals."""
+    return Router("leader", lambda seen: _first_best(seen.rewards), full=True)
 
 
 def bandit(exploration: float = 2.0) -> Router:
-    """UCB1 on the expert used alone, see the policy `ucb`: each once, then the largest bound."""
+    """UCB1 on the experts used: each once, then the largest upper bound, as the policy `ucb`."""
 
-    def start(experts: int, budget: int) -> Any:
-        params = np.array([0.0, exploration, 0.0, *range(experts)])
-        return params, np.zeros(2 + 2 * experts)
+    def chances(seen: Seen) -> list[float]:
+        wide = [math.sqrt(exploration * math.log(sum(seen.used)) / n) if n else math.inf
+                for n in seen.used]  # fmt: skip
+        return _first_best(
+            [of / seen.most / max(n, 1) + w for of, n, w in zip(seen.gained, seen.used, wide)]
+        )
 
-    def chances(state: Any, row: int) -> list[float]:
-        return _only(chosen_arm(*state), len(state[0]) - 3)
+    return Router("bandit", chances)
 
-    def observe(state: Any, used: int, chances: list[float], rewards: list[float]) -> None:
-        state[1][[1, 2 + 2 * used, 3 + 2 * used]] += 1.0, 1.0, rewards[used]
 
-    return Router("bandit", start, chances, observe)
+def _first_best(values: list[float]) -> list[float]:
+    return _only(values.index(max(values)), len(values))
 
 
 def cascade(found: Outcomes) -> Router:
     """The cheapest drafter that has anything to draft here, which it knows before it drafts."""
     first = [e.cost.draft[min(1, e.cost.K)] / e.cost.baseline for e in found.experts]
     order = np.argsort(first, kind="stable")
-    drafts = np.stack([found.rounds[e].computed > 0 for e in order])
-    return planned("cascade", order[np.argmax(drafts, axis=0)])
+    return planned("cascade", order[np.argmax(found.computed[order] > 0, axis=0)])
 
 
 def oracle(found: Outcomes) -> Router:

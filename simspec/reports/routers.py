@@ -30,16 +30,17 @@ from simspec.trace.trace import Trace
 
 @dataclass(frozen=True)
 class RouterRow:
-    """A router on the prompts of one text, at modelled seconds in plain steps."""
+    """A router on the prompts of one text, at modelled seconds in plain steps.
+
+    regret_steps: beyond the plain steps of the prompt's best expert; regret_tokens: that the best
+    expert has more in the router's rounds; bound: of these. Means of a prompt, NaN where unknown.
+    """
 
     router: str
-    # free, paid: how drafters that a round did not use show their drafts; '': they do not
-    feedback: str
+    feedback: str  # free, paid: how unused drafters show their drafts; '': they do not
     speedup: Estimate  # plain steps of plain decoding over those of the router
     gain: Estimate  # speedup less that of the best expert in hindsight, paired by prompt
     tokens: float  # committed a round
-    # means of a prompt: plain steps beyond those of the prompt's best expert; tokens that the best
-    # expert would have committed more in the router's rounds, and their bound, NaN where unknown
     regret_steps: float
     regret_tokens: float
     bound: float
@@ -71,15 +72,17 @@ def compare_routers(
         settled &= not no_interval(cost)
         experts += [Expert(Path(name).stem, p, trace, cost.reading(p.reads)) for p in chosen]
     found = outcomes(experts)
-    single = [planned(f"{e.drafter} {e.policy.name}", np.full(found.trace.rows, i))
-              for i, e in enumerate(experts)]  # fmt: skip
-    learners = [hedge(tokens=True), hedge(), normal_hedge(), leader()]
-    contest = [*single, *learners, bandit(), cascade(found), oracle(found)]
+    rows_of, single = np.ones(found.trace.rows, np.int64), range(len(experts))
+    contest = [
+        planned(f"{experts[e].drafter} {experts[e].policy.name}", e * rows_of) for e in single
+    ]
+    contest += hedge(tokens=True), hedge(), normal_hedge(), leader(), bandit()
+    contest += cascade(found), oracle(found)
     replays = [
         [route(found, router, seed + i) for i in range(draws if router.random else 1)]
         for router in contest
     ]
-    alone = np.stack([of.steps for (of,) in replays[: len(single)]])
+    alone = np.stack([of.steps for (of,) in replays[: len(experts)]])
     best = alone[int(alone[:, :, 0].sum(axis=1).argmin())]
     least, plain = alone[:, :, 0].min(axis=0), np.diff(found.trace.offset).astype(float)
     options: dict[str, Any] = dict(level=level, resamples=resamples, seed=seed, limits=settled)

@@ -16,7 +16,7 @@ from simspec.policies import make as make_policy
 from simspec.policy.policy import PolicyError
 from simspec.replay import router as routing
 from simspec.replay.replay import rounds_at_rows
-from simspec.replay.router import Expert, hedge, hedge_bound, leader, outcomes, route
+from simspec.replay.router import Expert, Seen, hedge, hedge_bound, leader, outcomes, route
 from simspec.reports.routers import compare_routers
 from simspec.trace.synthetic import iid
 from simspec.trace.trace import broken_rounds, committed
@@ -67,18 +67,18 @@ def twin(experts, kind, paid, seed):
         eta = math.sqrt(8 * math.log(len(experts)) / int(trace.budget[s]))
         while row < end:
             gains = [min(of[row][2] + 1, end - row) for of in single]
-            losses = [0.0] * len(experts)
+            sums = [0] * len(experts)
             for then, seen in told:
                 shown = [min(of[then][2] + 1, of[then][1], end - then) for of in single]
                 if then + max(shown) <= row:
-                    losses = [a + 1 - g / (longest + 1) for a, g in zip(losses, seen)]
+                    sums = [a + g for a, g in zip(sums, seen)]
             if kind == "hedge":
-                chances = softmax([-eta * loss for loss in losses])
+                chances = softmax([eta * total / (longest + 1) for total in sums])
                 u, e = uniform(seed, int(trace.sequence[s]), len(rounds), 0, 0), 0
                 while u * sum(chances) >= sum(chances[: e + 1]):
                     e += 1
             else:
-                e = min(range(len(experts)), key=lambda i: losses[i])
+                e = sums.index(max(sums))
                 chances = [float(i == e) for i in range(len(experts))]
             computed, drafted, accepted = single[e][row]
             told.append((row, gains))
@@ -173,16 +173,12 @@ def test_one_expert_and_equal_drafters_make_the_rounds_of_a_replay(experts):
 
 def regret_of(router, rewards, delay):
     """(regret, unknown outcomes) of a router on rewards [R, E] that it sees `delay` rounds late."""
-    experts = len(rewards[0])
-    state, expected, unknown = router.start(experts, len(rewards)), 0.0, 0
-    played = []
+    experts, expected, unknown = len(rewards[0]), 0.0, 0
     for t, reward in enumerate(rewards):
-        if t > delay:
-            router.observe(state, *played[t - 1 - delay])
+        known = [sum(of[e] for of in rewards[: max(t - delay, 0)]) for e in range(experts)]
         unknown += min(t, delay)
-        chances = router.chances(state, 0)
-        played.append((0, chances, list(reward)))
-        expected += sum(c * r for c, r in zip(chances, reward))
+        seen = Seen(0, len(rewards), 1.0, known, 0.0, [0] * experts, [])
+        expected += sum(c * r for c, r in zip(router.chances(seen), reward))
     return max(map(sum, zip(*rewards))) - expected, unknown
 
 
