@@ -7,7 +7,7 @@ from simspec.engines import Import
 from simspec.engines.imports import read_import
 
 FIXTURES = Path(__file__).parent / "import_fixtures"
-# how each was made: import_fixtures/README.md
+# sources.csv says how each was made; "form": by hand in the form of the released source
 FORMAT_OF = {
     "specdecode-bench.jsonl": "specdecode-bench", "vllm-requests.jsonl": "vllm-requests",
     "vllm-requests-summary.jsonl": "vllm-requests", "vllm-prometheus.txt": "vllm-prometheus",
