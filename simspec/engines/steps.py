@@ -122,13 +122,12 @@ def read_steps(path: Path) -> Steps:
             raise ValueError(f"{path}, line {number}: a step before any start: a piece of a log?")
         _check(step, about.K, f"{path}, line {number}")
         if before is not None and before.running and not step.prompt and not step.dropped:
-            requests, ended = before.running, max(before.running - step.running, 0)
-            unsent = requests + sum(step.accepted) - step.new
+            n, ended = before.running, max(before.running - step.running, 0)
+            unsent = n + sum(step.accepted) - step.new
             # a request that runs on and emits nothing reads a piece of its prompt
-            if step.running <= requests and 0 <= unsent <= about.K * ended:
-                accepted = _without_last(step.accepted, unsent)
-                seconds = step.t - before.t, prompts
-                rows.append((about.K, requests, *seconds, step.drafted, accepted))
+            if step.running <= n and 0 <= unsent <= about.K * ended:
+                emitted = _without_last(step.accepted, unsent)
+                rows.append((about.K, n, step.t - before.t, prompts, step.drafted, emitted))
                 prompts = 0.0
         elif before is not None and before.running and not step.dropped:
             prompts += step.t - before.t
