@@ -81,8 +81,8 @@ pair | models/coder/target/card.json models/coder/model/card.json / models/smoll
 own | --models models/coder / --target models/smollm2/target --weights models/smollm2/target
 recorded | traces/coder/prompts.jsonl {own} --per-task 22 --budget 192 --device cuda / traces/smollm2/prompts.jsonl {own} --per-task 1 --longest 300 --budget 8
 real_pair | {own} {fast} / {own} {fast}
-served | --model models/coder/target --dtype bfloat16 --recording {work}/pair-greedy.parquet / --model models/smollm2/target --dtype bfloat16 --threads 2 --recording traces/smollm2/greedy/prompt_lookup.parquet
-drafter | --drafter models/coder/model / --drafter models/smollm2/target --dtype float32 --recording {work}/pair-greedy.parquet
+served | --model models/coder/target --dtype bfloat16 --recording {work}/pair-greedy.parquet / --model models/smollm2/target --threads 2 --recording traces/smollm2/greedy/prompt_lookup.parquet
+drafter | --drafter models/coder/model / --drafter models/smollm2/target --recording {work}/pair-greedy.parquet
 asked | -k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8 --prompts 24 --budget 96 --repeats 2 / -k 0 -k 2 --prompts 4 --budget 32 --repeats 2
 timed | --depth 8 --prompts 8 --budget 48 --repeats 1 --concurrent 1 --concurrent 8 / --depth 2 --prompts 4 --budget 16 --repeats 3 --concurrent 1 --concurrent 2
 many | --concurrent 8 / --concurrent 2
