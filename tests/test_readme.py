@@ -1,11 +1,15 @@
 """The README: its examples run, its figures are those of files and pages, its commands exist."""
 
+import json
+import lzma
+
 import numpy as np
 import pytest
 from documents import README, ROOT, blocks, output_of
 
 from real.engines.summary import cost_of_rows, run_summary
 from simspec.cost.table import load_cost
+from simspec.engines.steps import lengths_at_batches, read_steps
 
 pytestmark = pytest.mark.docs
 
@@ -46,6 +50,32 @@ def test_readme_rounds_of_a_gpu_are_those_of_the_bundled_table_and_its_page():
         row = " | ".join(f"{cost.verify[k] / cost.baseline:.2f}" for k in (1, 3, 7))
         assert f"| {batch} | {1000 * cost.baseline:.2f} | {row} |" in page
         assert (f"| {row} |" in TEXT) == (batch != 8)
+
+
+def test_figures_of_a_running_server_are_those_of_its_log_and_of_the_bench_client(tmp_path):
+    page = (ROOT / "docs" / "advise.md").read_text(encoding="utf-8")
+    folder, log = ROOT / "traces" / "smollm2" / "served", tmp_path / "steps.jsonl"
+    log.write_bytes(lzma.decompress((folder / "steps-ngram-5.jsonl.xz").read_bytes()))
+    found = {(row.k, row.requests): row.speedup for row in lengths_at_batches(read_steps(log))}
+    *runs, _, once, _ = json.loads((folder / "measured.json").read_text())["runs"]
+
+    def pace(blocks):
+        return sum(b["tokens"] for b in blocks) / sum(b["seconds"] for b in blocks)
+
+    def gain(run):
+        return pace(run["served"]) / pace(run["plain"])
+
+    for run in runs:
+        start, figures = (
+            f"| {run['in_flight']} | {run['K']}",
+            found[run["K"], run["in_flight"]].text(),
+        )
+        (row,) = (line for line in page.splitlines() if line.startswith(start))
+        assert f"| {figures} | {gain(run):.2f}" in row
+    measured = [f"{gain(run):.2f}" for run in runs[:3]]
+    for figures in ([f"{found[5, n].value:.2f}" for n in (1, 4, 8)], measured):
+        assert "{}, {} and {}".format(*figures) in TEXT
+    assert f"K = 2 then measured {gain(once):.2f} at 4" in page
 
 
 def test_control_a_broken_example_is_noticed():

@@ -239,7 +239,7 @@ class ToySequences:
 
 
 def recorded(target, drafter, settings: Settings, texts, written=None, tasks=("toy",), **options):
-    """The recording of so many toy prompts, or of these; `written` finds their sequences."""
+    """The recording of a number of toy prompts, or of these; `written` finds their sequences."""
     texts = toy_prompts(texts) if isinstance(texts, int) else texts
     prompts = [
         Prompt(str(i), tasks[i % len(tasks)], "random", text) for i, text in enumerate(texts)

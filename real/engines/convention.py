@@ -33,9 +33,6 @@ class Convention:
     past_end: bool = False  # accepted tokens after the end of the output are counted
     # drafts: every pass submits K draft tokens, or what the cap leaves, past an end token too
     fill: Literal["none", "drafts"] = "none"
-    # no drafter runs after a pass that must reach the budget, so that it costs less; no pass of the
-    # target changes (`_drafts_unused` in v1/core/sched/scheduler.py of vLLM 0.33)
-    skips_last: bool = False
 
 
 CONVENTIONS = {
@@ -43,9 +40,9 @@ CONVENTIONS = {
     for rules in (
         Convention("simspec", first_draft=0),
         Convention("vllm", cap="none", past_end=True),
+        # of vLLM 0.33's V2 runner too: its `skip_drafts` leaves a drafter out, and changes no pass
         Convention("vllm_model", cap="none", past_end=True, fill="drafts"),
         Convention("vllm_v2_ngram", cap="none", past_end=True, fill="drafts"),
-        Convention("vllm_v2_model", cap="none", past_end=True, fill="drafts", skips_last=True),
         Convention("llamacpp", end_token="last_only"),
         Convention("llamacpp_model", end_token="last_only", fill="drafts"),
         Convention("transformers", first_draft=0, end_token="bonus"),

@@ -313,7 +313,7 @@ def send_wave(
 
 
 def waves_of(batches: Sequence[int], count: int) -> list[tuple[int, int]]:
-    """[(requests in flight, place of the first)] of whole waves of so many prompts."""
+    """[(requests in flight, place of the first)] of the whole waves of `count` prompts."""
     return [(n, place) for n in batches for place in range(0, count - n + 1, n)]
 
 

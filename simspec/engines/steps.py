@@ -207,7 +207,7 @@ def lengths_at_batches(steps: Steps) -> list[LengthAtBatch]:
 
     prompts: seconds of steps that read prompts; they pass as they did. Intervals
     resample stretches of the log, and refit (nested bootstrap). ValueError where no number of
-    requests has so many steps, or drafts make steps faster.
+    requests has 256 steps, or drafts make steps faster.
     """
     n, K = steps.requests, steps.about.K
     sizes = [int(size) for size in np.unique(n) if (n == size).sum() >= FEWEST_STEPS]
@@ -259,7 +259,7 @@ def further_passes(accepted: NDArray[Any], served: NDArray[np.int64], k: int) ->
 
 
 def round_seconds(path: Path, requests: int) -> Float:
-    """float64[1 + R, K + 1]: seconds of a step of so many requests by the tokens that each drafts.
+    """float64[1 + R, K + 1]: seconds of a step of `requests`, by the tokens that each drafts.
 
     By the fit of `lengths_at_batches`, then R times of resampled stretches of the log. ValueError
     where no drafted token has a price, and for more requests than were served.

@@ -42,7 +42,7 @@ class Expert:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """The round of each of E experts from each of the N rows of a text, on D drafters."""
+    """The round of each of E experts from each of the N rows of a sequence, on D drafters."""
 
     experts: tuple[Expert, ...]
     drafter: tuple[int, ...]  # of each expert, 0 .. D - 1
@@ -127,7 +127,7 @@ class Router:
 
 @dataclass(frozen=True, eq=False)
 class Routed:
-    """The rounds of a router on a text, and what they cost."""
+    """The rounds of a router on a sequence, and what they cost."""
 
     rounds: Rounds
     used: Integers  # int64[R]: the expert of each round
@@ -290,7 +290,7 @@ def _shares(weights: list[float]) -> list[float]:
 
 
 def leader() -> Router:
-    """Follow the leader: the expert of the most reward so far, the first of equals."""
+    """Follow the leader: the expert of the most reward so far; of a tie the first."""
     return Router("leader", lambda seen: _first_best(seen.rewards), full=True)
 
 

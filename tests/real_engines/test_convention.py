@@ -148,13 +148,12 @@ def scheduler_twin(budgets, runs, K, asynchronous, caps=False):
     A step is planned with the tokens that are sure then. caps: drafts end with the budget, which
     vLLM does not do.
     """
-    skipping = CONVENTIONS["vllm_v2_model"].skips_last
     known, rows, passes, skips = [0] * len(budgets), [0] * len(budgets), [[] for _ in budgets], []
     while any(row < budget for row, budget in zip(rows, budgets)):
         alive = [i for i in range(len(budgets)) if rows[i] < budgets[i]]
         flying = asynchronous and rows[alive[0]] > 0  # the step before has not been read
         sure = [(known[i] if flying else rows[i]) + 1 + flying for i in alive]
-        skips.append(int(skipping and all(tokens >= budgets[i] for i, tokens in zip(alive, sure))))
+        skips.append(int(all(tokens >= budgets[i] for i, tokens in zip(alive, sure))))
         for i in alive:
             drafted = min(K, budgets[i] - rows[i] - 1) if caps else K
             drafted = drafted if rows[i] else 0
@@ -166,7 +165,7 @@ def scheduler_twin(budgets, runs, K, asynchronous, caps=False):
 
 def test_skipped_drafts_of_vllms_v2_runner_change_no_pass():
     held = json.loads(SCHEDULER.read_text())
-    K, rules, skipped, capped = held["K"], CONVENTIONS["vllm_v2_model"], 0, 0
+    K, rules, skipped, capped = held["K"], CONVENTIONS["vllm_model"], 0, 0
     assert held["vllm"] == "0.33.0"
     for late, budgets, runs, passes, skips in held["cases"]:
         twin = scheduler_twin(budgets, runs, K, late)
