@@ -53,11 +53,11 @@ eagle3 | 8.5 | | engine measure vllm --model {shape} --drafter eagle3 {deep} {co
 pair-coupled | 2.5 | {pair} | record {recorded} --rule coupled --temperature 0.8 --depth {depth} --out {work}/pair-coupled.parquet | pair-coupled.*
 ngram-1 | 3.5 | {pair} | engine run vllm {served} {asked} --out {work}/ngram-1.rows.jsonl | ngram-1.rows.jsonl
 ngram-cost | 4 | {pair} | engine measure vllm {served} {timed} --out {work}/pair-ngram.cost.json | pair-ngram.cost.json*
-ngram-1-compared | 0.2 | {pair} | engine compare {work}/ngram-1.rows.jsonl --cost {work}/pair-ngram.cost.json |
+ngram-1-compared | 0.2 | {pair} | engine compare {work}/ngram-1.rows.jsonl --cost {work}/pair-ngram.cost.json --recording {work}/pair-greedy.parquet |
 model-8 | 2.5 | {pair} | engine run vllm {served} {drafter} {asked} {many} --out {work}/model-8.rows.jsonl | model-8.rows.jsonl
 model-8-compared | 0.2 | {pair} | engine compare {work}/model-8.rows.jsonl --cost {work}/model.cost.json --recording {work}/pair-greedy.parquet |
 ngram-8 | 2.5 | {pair} | engine run vllm {served} {asked} {many} --out {work}/ngram-8.rows.jsonl | ngram-8.rows.jsonl
-ngram-8-compared | 0.2 | {pair} | engine compare {work}/ngram-8.rows.jsonl --cost {work}/pair-ngram.cost.json |
+ngram-8-compared | 0.2 | {pair} | engine compare {work}/ngram-8.rows.jsonl --cost {work}/pair-ngram.cost.json --recording {work}/pair-greedy.parquet |
 async | 6 | | engine measure vllm --model {shape} --drafter eagle3 {usual} --fast --out {work}/async.cost.json | async.cost.json*
 qwen | 6 | | engine measure vllm --model {second} --drafter eagle3 {usual} --out {work}/qwen.cost.json | qwen.cost.json*
 """  # noqa: E501
@@ -79,10 +79,10 @@ timing | --rows 63 --seconds 40 / --rows 8 --seconds 1
 contest | --compare --rival none --prompts 24 --budget 64 --repeats 5 --policy fixed:2 --policy static:2x1 --policy static:eagle-25 --policy optimal_tree --policy cape / --compare --rival none --prompts 2 --budget 8 --repeats 2 --policy fixed:1 --policy static:2x1 --policy optimal_tree:4 --policy cape:1,k=2
 pair | models/coder/target/card.json models/coder/model/card.json / models/smollm2/target/card.json
 own | --models models/coder / --target models/smollm2/target --weights models/smollm2/target
-recorded | traces/coder/prompts.jsonl {own} --per-task 22 --budget 192 --device cuda / traces/smollm2/prompts.jsonl {own} --per-task 1 --longest 300 --budget 8
+recorded | traces/coder/prompts.jsonl {own} --per-task 22 --budget 192 --device cuda / traces/smollm2/prompts.jsonl {own} --per-task 2 --longest 300 --budget 32
 real_pair | {own} {fast} / {own} {fast}
-served | --model models/coder/target --dtype bfloat16 --recording {work}/pair-greedy.parquet / --model models/smollm2/target --threads 2 --recording traces/smollm2/greedy/prompt_lookup.parquet
-drafter | --drafter models/coder/model / --drafter models/smollm2/target --recording {work}/pair-greedy.parquet
+served | --dtype bfloat16 --recording {work}/pair-greedy.parquet --model models/coder/target / --dtype bfloat16 --recording {work}/pair-greedy.parquet --model models/smollm2/target --threads 2
+drafter | --drafter models/coder/model / --drafter models/smollm2/target
 asked | -k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8 --prompts 24 --budget 96 --repeats 2 / -k 0 -k 2 --prompts 4 --budget 32 --repeats 2
 timed | --depth 8 --prompts 8 --budget 48 --repeats 1 --concurrent 1 --concurrent 8 / --depth 2 --prompts 4 --budget 16 --repeats 3 --concurrent 1 --concurrent 2
 many | --concurrent 8 / --concurrent 2

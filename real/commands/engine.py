@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 PANEL = "Engines"
 LONGEST, GROUP = 64, 4
 LENGTHS = 0, 1, 2, 3, 5, 8
-BLOCKS_A_REPEAT = 4
-"""Timing blocks of a shape for each of --repeats."""
+BLOCKS_A_REPEAT, REPEATS_A_START = 4, 4
+"""Timing blocks of a shape for each of --repeats; repeats for each engine start."""
 SHOWN = 20
 """Exceptions that `compare` lists."""
 SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
@@ -134,7 +134,15 @@ class Measure(Settings):
     prompts: Prompts = 12
     part: Part = "1/2"
     budget: Budget = 64
-    repeats: Repeats = 3
+    repeats: Annotated[
+        int,
+        option(
+            "Runs of every prompt and length; of a shape four blocks of steps, and on a CPU four "
+            "repeats an engine start, since starts differ by some percent.",
+            ge=1,
+            le=MOST_REPEATS,
+        ),
+    ] = 3
     concurrent: Annotated[
         tuple[InFlight, ...],
         option(
@@ -304,8 +312,8 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
     stated = shape.folder is not None or given.dtype != EngineOptions().dtype
     plan = ShapePlan(
         shape, settings.drafter, settings.depth, sizes, contexts_of(settings.recording),
-        BLOCKS_A_REPEAT * settings.repeats, given.dtype if stated else "", given.threads,
-        given.fast,
+        BLOCKS_A_REPEAT * settings.repeats, max(1, settings.repeats // REPEATS_A_START),
+        given.dtype if stated else "", given.threads, given.fast,
     )  # fmt: skip
 
     def make(adapter: "Engine") -> Any:

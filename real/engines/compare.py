@@ -62,7 +62,8 @@ class Difference:
 
     kind: "text" where its tokens differ from plain decoding's, or the recording's, else "passes";
     place: the token or pass that differs first, from 0; margin: the target's recorded one there,
-    None where unknown; near_tie: it is below real.rerun's NEAR_TIE, so that rounding decides.
+    None where unknown; near_tie: it is below the tolerance that audits have for the run's dtype,
+    so that rounding decides.
     """
 
     id: str
@@ -129,7 +130,7 @@ def compare_rows(
     rows = [row for row in rows if row.force is None and row.finished.tokens]
     if not rows:
         raise ValueError("the run holds no request that the engine drafted for: run it first")
-    differences = text_differences(rows, recording)
+    differences = text_differences(rows, recording, about["dtype"])
     apart = {(d.id, d.k, d.block) for d in differences}
     compared = passes = left_out = 0
     arms = {arm: arm[1] or arm[0] for arm in sorted({row.arm for row in rows})}
@@ -322,10 +323,11 @@ def _pass_difference(
     return [Difference(row.request.id, row.name, row.block, "passes", place, a, b)]
 
 
-def text_differences(rows: Sequence[Row], recording: Trace | None) -> list[Difference]:
+def text_differences(rows: Sequence[Row], recording: Trace | None, dtype: str) -> list[Difference]:
     """Rows whose tokens differ from the recording's, or else from the first plain row's."""
-    from real.rerun import NEAR_TIE
+    from real.audit.checks import tolerance_of
 
+    near = tolerance_of("float32", dtype).nats
     texts: dict[str, tuple[int, ...]] = {}
     margins: dict[str, Any] = defaultdict(lambda: None)
     for row in rows:
@@ -350,6 +352,6 @@ def text_differences(rows: Sequence[Row], recording: Trace | None) -> list[Diffe
         known = held is not None and place < len(held)
         margin = float(decode_margin(held[place])) if known else None
         a, b = (text[place] if place < len(text) else None for text in (tokens, expected))
-        tied = margin is not None and margin < NEAR_TIE
+        tied = margin is not None and margin < near
         found.append(Difference(name, row.name, row.block, "text", place, a, b, margin, tied))
     return found

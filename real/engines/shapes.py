@@ -84,7 +84,8 @@ class StepRun:
     """The steps of one engine, drafter and shape.
 
     alternating: blocks of all lengths took turns, so that block i of one belongs to block i of
-    another; otherwise every length had an engine of its own. settings: of the engine, in words.
+    another, and `starts` engines timed as many of them each, one after another; otherwise every
+    length had an engine of its own. settings: of the engine, in words.
     """
 
     engine: Text
@@ -101,6 +102,7 @@ class StepRun:
     cells: Annotated[tuple[StepCell, ...], Meta(max_length=100_000)]
     settings: Mapping[str, Text] = field(default_factory=dict)
     warnings: tuple[Text, ...] = ()
+    starts: Annotated[int, Meta(ge=1, le=100)] = 1
 
     @property
     def origin(self) -> CostOrigin:
@@ -125,8 +127,9 @@ def step_table(run: StepRun, seed: int = 0) -> CostTable:
 
     verify[K] is the trimmed mean of the blocks of K drafts, all of the drafting within it; `draft`
     is 0. Lengths between measured ones are linear, without samples. Replicates draw blocks with
-    replacement: alternating ones together, those of several engines each apart. ValueError where a
-    batch and context has no plain step, or another longest draft than the first.
+    replacement: alternating ones together, and their engines before; those of a length that has its
+    own engines apart. ValueError where a batch and context has no plain step, or another longest
+    draft than the first.
     """
     found: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
     for cell in run.cells:
@@ -141,9 +144,11 @@ def step_table(run: StepRun, seed: int = 0) -> CostTable:
                 f"batch {batch}, context {context} has steps of {sorted(blocks)} drafts, expected "
                 f"plain ones, and the longest draft {K} of the other cells"
             )
-        if run.alternating and len({len(held) for held in blocks.values()}) > 1:
+        counts = {len(held) for held in blocks.values()}
+        if run.alternating and (len(counts) > 1 or max(counts) % run.starts):
             raise ValueError(
-                f"batch {batch}, context {context}: alternating blocks differ in number"
+                f"batch {batch}, context {context}: alternating blocks differ in number, {counts} "
+                f"of {run.starts} engines"
             )
     batches, contexts = (tuple(sorted(set(axis))) for axis in zip(*found))
     rng = np.random.default_rng(seed)
@@ -175,7 +180,7 @@ def _cost(
     baseline = block_mean(blocks[0])
     drawn = []
     for _ in range(DRAWS):
-        same = rng.integers(0, len(blocks[0]), len(blocks[0]))
+        same = _alternating_draw(len(blocks[0]), run.starts, rng)
         drawn.append(
             ratios(
                 {
@@ -189,9 +194,16 @@ def _cost(
         for half in np.array_split(blocks[0], 2)
     )
     drift = () if run.alternating else drift_warning(first, last, "its start and its end")
+    whole = ratios(blocks)
+    if run.starts > 1:
+        spread = {k: np.std([each[k].seconds for each in drawn], ddof=1) for k in whole}
+        whole = {
+            k: Estimate(e.seconds, max(e.half_width, 1.96 * float(spread[k])), e.samples)
+            for k, e in whole.items()
+        }
     return ratio_cost(
         K, baseline.seconds,
-        ratios(blocks) | {0: _over(baseline, baseline.seconds)}, drawn,
+        whole | {0: _over(baseline, baseline.seconds)}, drawn,
         {"baseline": baseline.samples},
         name=f"{_name(run)}, batch {batch}",
         origin=run.origin,
@@ -199,6 +211,16 @@ def _cost(
         warnings=(*run.warnings, *drift),
         blocks=min(map(len, blocks.values())),
     )  # fmt: skip
+
+
+def _alternating_draw(count: int, starts: int, rng: np.random.Generator) -> np.ndarray:
+    """Numbers of as many blocks: engine starts drawn with replacement, then blocks within each.
+
+    Passes of 3 draft tokens or more differ by 2 to 4% of a plain one between starts of one engine.
+    """
+    each = np.array_split(np.arange(count), starts)
+    chosen = rng.integers(0, starts, starts) if starts > 1 else [0]
+    return np.concatenate([rng.choice(each[start], len(each[start])) for start in chosen])
 
 
 def _over(e: Estimate, plain: float) -> Estimate:
@@ -333,6 +355,7 @@ class ShapePlan:
     sizes: tuple[int, ...]
     contexts: tuple[int, ...]
     blocks: int
+    starts: int = 1  # engines among which they are divided where K can be set in place
     dtype: str = ""
     threads: int = 1
     fast: bool = False  # asynchronous scheduling
@@ -422,7 +445,7 @@ def measure_shape(
     keep: Callable[[StepRun], None] = lambda _: None,
     held: StepRun | None = None,
 ) -> StepRun:
-    """The steps of a plan: blocks of all lengths in turns in one engine, where K can be set in it.
+    """The steps of a plan: blocks of all lengths in turns where K can be set in an engine.
 
     Otherwise each length of LADDER has an engine, the plain one runs first and last, and its two
     halves tell whether the machine changed meanwhile. Those that fit next to each other start
@@ -438,7 +461,10 @@ def measure_shape(
     grid = [(size, context) for size in plan.sizes for context in plan.contexts]
     K, run, together = 0 if plan.drafter == "none" else plan.K, held, 1
     ladder = [K, 0, *(length for length in LADDER[1:] if length < K), 0] if K else [0]
-    order = _left(ladder, plan, grid, cells) if held and not held.alternating else [K]
+    part = replace(plan, blocks=plan.blocks // plan.starts)  # of an engine with all lengths
+    order = [K] * (plan.starts - (held.starts if held else 0))
+    if held and not held.alternating:
+        order = _left(ladder, plan, grid, cells)
     with TemporaryDirectory(prefix="shape-") as name:
         while order:
             ks, order = order[:together], order[together:]
@@ -453,9 +479,9 @@ def measure_shape(
                         order = ladder[1:]
                     for done, (size, context) in enumerate(grid, 1):
                         lengths = range(K + 1) if ready.sets_k else (k,)
-                        for length, seconds in _blocks(
-                            plan, worker, lengths, size, context
-                        ).items():
+                        asked_of = part if ready.sets_k else plan
+                        timed = _blocks(asked_of, worker, lengths, size, context)
+                        for length, seconds in timed.items():
                             cells[size, context, length] += seconds
                         progress(f"K = {k}", done, len(grid))
                     run = _step_run(plan, run, ready, cells)
@@ -514,7 +540,7 @@ def _step_run(
         device=ready.device, threads=plan.threads, dtype=plan.dtype or plan.shape.dtype,
         shape=plan.shape.name, drafter=plan.drafter, block=BLOCK, alternating=ready.sets_k,
         created=datetime.now(UTC).isoformat(timespec="seconds"), settings=settings,
-        warnings=warnings,
+        warnings=warnings, starts=held.starts + 1 if held and held.alternating else 1,
         cells=tuple(
             StepCell(size, context, k, 0.0, 1.0, tuple(seconds))
             for (size, context, k), seconds in sorted(cells.items())

@@ -316,6 +316,9 @@ def test_a_recording_explains_near_ties_and_replays_model_drafts(tmp_path, monke
     assert result.equal
     assert result.left_out == 1
     assert [difference.near_tie for difference in result.differences] == [True]
+    wide = replace(trace, margin=np.full(trace.rows, 200, np.uint8))  # 0.18 nats
+    assert not compare_rows(model, odd, wide).equal
+    assert compare_rows(model | {"dtype": "bfloat16"}, odd, wide).equal
 
 
 def test_invalid_plans_are_refused():

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from shell import simspec
@@ -258,8 +259,10 @@ def config(folder, **changed):
 class FakeEngine:
     """An engine of shapes in this process, on a clock that the test sets: seconds(k, pace)."""
 
-    def __init__(self, engine, log, sets_k, fails=""):
+    def __init__(self, engine, log, sets_k, fails="", paces=()):
         self.engine, self.log, self.sets_k, self.fails = engine, log, sets_k, fails
+        starts = sum(isinstance(entry[1], dict) for entry in log)
+        self.pace = paces[starts] if paces else 1.0  # of drafts in this start
 
     def __enter__(self):
         return self
@@ -284,7 +287,8 @@ class FakeEngine:
         for request in requests:
             k, steps = int(request.id), request.max_tokens
             seconds = tuple(
-                [0.01 * (1 + 0.1 * k) * (1 + 0.01 * ((i // 4 + k) % 3)) for i in range(steps)]
+                0.01 * (1 + 0.1 * self.pace * k) * (1 + 0.01 * ((i // 4 + k) % 3))
+                for i in range(steps)
             )
             passes = ((1, k, 0),) * steps
             keep(Finished(request.id, (0,) * steps, passes, seconds, 0.01, sum(seconds), "length"))
@@ -342,6 +346,33 @@ def fake_vllm(monkeypatch):
         monkeypatch.setattr("real.engines.Worker", lambda e, *_: FakeEngine(e, *options))
 
     return use
+
+
+def test_engine_starts_that_differ_are_averaged_and_widen_the_interval(tmp_path, fake_vllm):
+    config(tmp_path)
+    asked = (*MEASURE, "--depth", 4, "--repeats", 12)
+    fake_vllm(log := [], True, "", (0.8, 1.0, 1.2))
+    simspec(*asked, cwd=tmp_path)
+    assert sum(isinstance(entry[1], dict) for entry in log) == 3
+    cost = load_cost(tmp_path / "c.json").at()
+    assert cost.verify[4] / cost.baseline == pytest.approx(1.4, rel=5e-3)
+    assert cost.precision.samples["verify"] == [48] * 5
+    wide = cost.precision.half_width["verify"][4]
+    assert 0.04 < wide / cost.baseline < 0.12
+    whole = read_steps(steps := tmp_path / "c.json.steps.json")
+    alike = step_table(replace(whole, starts=1)).at()  # the control: blocks of one engine
+    assert alike.precision.half_width["verify"][4] < wide / 1.5
+    with pytest.raises(ValueError, match="48} of 5 engines"):
+        step_table(replace(whole, starts=5))
+    # killed after its second start, it makes the third alone
+    cells = tuple(replace(cell, seconds=cell.seconds[:32]) for cell in whole.cells)
+    steps.write_text(json.dumps(msgspec.to_builtins(replace(whole, cells=cells, starts=2))))
+    (tmp_path / "c.json").unlink()
+    fake_vllm(log := [], True, "", (1.2,))
+    simspec(*asked, cwd=tmp_path)
+    assert sum(isinstance(entry[1], dict) for entry in log) == 1
+    assert read_steps(steps).cells == whole.cells
+    assert load_cost(tmp_path / "c.json").at().to_dict() == cost.to_dict()
 
 
 def test_an_engine_that_dies_is_one_line(tmp_path, fake_vllm):
