@@ -1,5 +1,4 @@
-"""The audit of an emitted run: every token is checked against the target's distribution, and with
-a recording every sequence and round."""
+"""The audit of an emitted run: every token is checked against the target's distribution."""
 
 import math
 from collections.abc import Sequence
@@ -9,150 +8,10 @@ import numpy as np
 import torch
 
 from real.audit import checks
-from real.audit.runs import EmittedRun, EmittedSequence, RunError, RunHeader, recorded_run
+from real.audit.runs import EmittedRun, RunHeader
 from real.draft import Drafter
 from real.model.target import Target
 from real.progress import Progress, quiet
-from simspec import Trace
-from simspec.trace.quantization import decode_margin
-
-
-@dataclass(frozen=True)
-class RecordingMismatch:
-    """A token or a round that differs from the recording.
-
-    index, sequence: of its sequence in the run, and the address of that one's draws; round: None
-    for a token; margin: of the recorded decision, nats; excused: it lies below the tolerance.
-    """
-
-    index: int
-    sequence: int
-    position: int
-    round: int | None
-    margin: float
-    excused: bool
-
-
-@dataclass(frozen=True)
-class RecordingComparison:
-    """The differences between a run and a recording.
-
-    sequences, missing, equal: sequences that the recording contains, that it does not, and without
-    a difference; rounds: compared chains of the recorded drafter, before the first differing token;
-    target_flips, draft_flips: excused first differing tokens, and rounds whose accepted length
-    differs; failures: either kind, not excused.
-    """
-
-    sequences: int
-    missing: int
-    equal: int
-    rounds: int
-    target_flips: tuple[RecordingMismatch, ...]
-    draft_flips: tuple[RecordingMismatch, ...]
-    failures: tuple[RecordingMismatch, ...]
-
-
-def compare_with_recording(run: EmittedRun, trace: Trace, nats: float) -> RecordingComparison:
-    """Compares sequences with those of the same prompt (coupled rule: and the same draws).
-
-    | compared | expected | margin |
-    | --- | --- | --- |
-    | tokens, up to the first difference | token[t] | margin[t] of the target |
-    | rounds before it | accepted min(run[t], k), computed <= depth[t] | draft_margin[t] |
-
-    t is a round's first row, k its draft length. A difference is excused where its margin is below
-    `nats`. RunError where rule or target differ, no prompt is shared, or margins are missing.
-    """
-    recorded = recorded_run(trace)
-    _check_comparable(run, recorded)
-    if trace.margin is None:
-        raise RunError(
-            "the recording holds no margins, which differences are compared with; "
-            "record its prompts again"
-        )
-    rule = run.header.rule
-    recorded_index = {_key(s, rule): i for i, s in enumerate(recorded.sequences)}
-    pairs = [
-        (i, recorded_index[key])
-        for i, sequence in enumerate(run.sequences)
-        if (key := _key(sequence, rule)) in recorded_index
-    ]
-    if not pairs:
-        raise RunError(
-            "the recording holds none of the run's prompts (coupled rule: with their draws); "
-            "name the recording that the run was made from"
-        )
-    same_drafter = run.header.drafter == recorded.header.drafter
-    tokens: list[RecordingMismatch] = []
-    drafts: list[RecordingMismatch] = []
-    rounds = 0
-    for i, s in pairs:
-        sequence = run.sequences[i]
-        both = zip(sequence.token, recorded.sequences[s].token)
-        difference = next((at for at, (x, y) in enumerate(both) if x != y), None)
-        if difference is not None:
-            # codes are rounded up: a code that decodes to `nats` may be a smaller margin
-            margin = float(decode_margin(trace.margin[int(trace.offset[s]) + difference]))
-            tokens.append(
-                RecordingMismatch(i, sequence.sequence, difference, None, margin, margin < nats)
-            )
-        if same_drafter and trace.draft_margin is not None:
-            count, differing = _compare_rounds(i, sequence, trace, s, difference, nats)
-            rounds += count
-            drafts += differing
-    return RecordingComparison(
-        sequences=len(pairs),
-        missing=len(run.sequences) - len(pairs),
-        equal=len(pairs) - len({m.index for m in tokens + drafts}),
-        rounds=rounds,
-        target_flips=tuple(m for m in tokens if m.excused),
-        draft_flips=tuple(m for m in drafts if m.excused),
-        failures=tuple(m for m in tokens + drafts if not m.excused),
-    )
-
-
-def _check_comparable(run: EmittedRun, recorded: EmittedRun) -> None:
-    ours, theirs = run.header, recorded.header
-    if ours.sampling_rule != theirs.sampling_rule:
-        raise RunError(
-            f"the recording was made under {theirs.sampling_rule}, "
-            f"the run under {ours.sampling_rule}; expected the same rule"
-        )
-    if ours.target and ours.target.split("/")[-1] != theirs.target.split("/")[-1]:
-        raise RunError(
-            f"the recording was made with target {theirs.target}, the run with {ours.target}; "
-            "expected the same"
-        )
-
-
-def _key(sequence: EmittedSequence, rule: str) -> tuple:
-    return sequence.prompt, sequence.sequence if rule == "coupled" else 0
-
-
-def _compare_rounds(
-    i: int, sequence: EmittedSequence, trace: Trace, s: int, difference: int | None, nats: float
-) -> tuple[int, list[RecordingMismatch]]:
-    """(rounds compared, mismatches) of sequence s of the trace."""
-    first, length = int(trace.offset[s]), int(np.diff(trace.offset)[s])
-    stop = length if difference is None else difference
-    ended = int(trace.token[first + length - 1]) in trace.meta.end_tokens
-    count, mismatches = 0, []
-    assert trace.draft_margin is not None
-    for n, (position, computed, drafted, accepted) in enumerate(sequence.rounds):
-        t = first + position
-        committed = position + accepted + (accepted < drafted or difference is not None)
-        if committed > stop or position >= length:
-            break  # after the difference, or past the end of the recording
-        if drafted > computed or computed > trace.K or (position + drafted >= length and not ended):
-            continue  # a tree, or a chain deeper than the recording
-        count += 1
-        if accepted != min(int(trace.run[t]), drafted) or computed > trace.depth[t]:
-            margins = trace.draft_margin[t, : max(computed, 1)]
-            margin = float(decode_margin(margins.min()))
-            mismatches.append(
-                RecordingMismatch(i, sequence.sequence, position, n, margin, margin < nats)
-            )
-    return count, mismatches
 
 
 @dataclass(frozen=True)
@@ -200,7 +59,6 @@ class AuditResult:
     divergences: tuple[Divergence, ...]
     impossible: tuple[ImpossibleToken, ...]
     sampling: checks.SamplingTests | None
-    recording: RecordingComparison | None
     alarms: tuple[str, ...]
 
     @property
@@ -251,8 +109,8 @@ Place = tuple[int, int, int, int]
 
 
 def audit(
-    target: Target, run: EmittedRun, recording: Trace | None = None,
-    drafter: Drafter | None = None, risk: float = 1e-4, progress: Progress = quiet
+    target: Target, run: EmittedRun, drafter: Drafter | None = None, risk: float = 1e-4,
+    progress: Progress = quiet
 ) -> AuditResult:  # fmt: skip
     """Teacher-forces each sequence of `run` through `target` and checks every token.
 
@@ -263,15 +121,10 @@ def audit(
     | coupled, rejection | no token has probability 0; `sampling_tests` at `risk` |
     | rejection, with `drafter` | the tokens are not biased towards the drafter |
     | and with rounds of chains | drafted tokens are accepted with probability min(1, p / q) |
-    | any, with `recording` | sequences and rounds equal those of the same prompts |
 
-    ValueError for tokens outside the vocabulary, or an unfit recording.
+    ValueError for tokens outside the vocabulary.
     """
     decoder, rule = target.decoder, run.header.sampling_rule
-    if recording is not None and rule.name == "rejection":
-        raise RunError(
-            "a run under the rejection rule cannot equal a recording; audit it without one"
-        )
     run.check_vocabulary(decoder.config.vocab)
     tolerance = checks.tolerance_of(run.header.dtype, str(decoder.dtype).removeprefix("torch."))
     dtype, slack = getattr(torch, tolerance.dtype), tolerance.nats
@@ -317,17 +170,10 @@ def audit(
             alarms.append(f"not drawn from the target's distributions: {', '.join(drawn)}")
         if "acceptance" in sampling.alarms:
             alarms.append("drafted tokens are not accepted with probability min(1, p / q)")
-    comparison = None
-    if recording is not None:
-        allowed = checks.tolerance_of(run.header.dtype, recording.meta.dtype)
-        comparison = compare_with_recording(run, recording, allowed.nats)
-        mismatches = comparison.failures + comparison.target_flips + comparison.draft_flips
-        compared = comparison.sequences + comparison.rounds, allowed.share, risk
-        alarms += excess_alarms(mismatches, *compared, "differences from the recording")
     return AuditResult(
         rule=rule.name, sequences=len(run.sequences), tokens=len(places), tolerance=tolerance,
         near_ties=near_ties, ties=ties, divergences=divergences, impossible=impossible,
-        sampling=sampling, recording=comparison, alarms=tuple(alarms)
+        sampling=sampling, alarms=tuple(alarms)
     )  # fmt: skip
 
 
@@ -400,7 +246,7 @@ def _selected(columns, rows: np.ndarray):
 
 
 SHOWN = 5
-"""Most divergences, failures and mismatches that are printed, each."""
+"""Most divergences and failures that are printed, each."""
 
 
 def report_rows(result: AuditResult) -> list[tuple[str, str]]:
@@ -412,11 +258,6 @@ def report_rows(result: AuditResult) -> list[tuple[str, str]]:
         cut = sum(d.excused for d in result.impossible)
         shown = f"{len(result.impossible) - cut} tokens, {cut} more at the edge of top-k or top-p"
         rows += [("probability 0", shown), *_sampling_rows(result.sampling)]
-    if (r := result.recording) is not None:
-        held = f"{r.sequences} sequences ({r.missing} not in it), {r.equal} equal"
-        flips = f"{len(r.target_flips)} of the target, {len(r.draft_flips)} of the drafter"
-        rows.append(("recording", f"{held}, {r.rounds} rounds compared"))
-        rows.append(("flips", f"{flips}; {len(r.failures)} not excused"))
     return rows
 
 
@@ -454,12 +295,10 @@ def _sampling_rows(t: checks.SamplingTests) -> list[tuple[str, str]]:
     ratio = f"likeliest at {t.temperature_ratio:.3g} times the stated one"
     ratio += f", p <= {t.p_temperature:.3g}"
     chi2 = f"chi-square {t.chi2:.1f} in {t.bins} bins, p = {t.p_chi2:.3g}"
-    expected = f"{t.total_variation:.4f}, expected {t.expected_variation:.4f}"
     return [
         ("surprisal", f"{t.surprisal:.4f} nats/token, expected {t.entropy:.4f} (z = {t.z:+.2f})"),
         ("temperature", tested(ratio, t.detectable_temperature, "error over {:.1%}")),
         ("uniformity", tested(chi2, t.detectable_variation, "variation over {:.3f}")),
-        ("total variation", f"{expected}, alarm over {t.variation_limit:.4f}"),
         ("drafter bias", bias),
         ("acceptance", acceptance),
         ("false alarm", f"probability {t.risk:g} at most, these tests together"),
@@ -484,10 +323,4 @@ def print_report(name: str, header: RunHeader, result: AuditResult, tokenizer) -
                 f"{d.gap:.4g} nats, {d.ulps:.3g} units"
             )
         print_text(f"{line}: {'excused' if d.excused else 'FAILED'}")
-    for m in result.recording.failures[:SHOWN] if result.recording else ():
-        where = f"at {m.position}" if m.round is None else f"in round {m.round}, at {m.position}"
-        print_text(
-            f"sequence {m.index} (address {m.sequence}) differs from the recording {where}, "
-            f"whose margin is {m.margin:.3g} nats: FAILED"
-        )
     print_text("clean" if result.clean else f"NOT CLEAN: {'; '.join(result.alarms)}")

@@ -388,12 +388,11 @@ class SamplingTests:
     | temperature_ratio | likeliest temperature among the alternatives over the stated one |
     | p_temperature | bound of its p-value: 1 / mean over h of Π p_h(token) / p(token) |
     | bins, chi2, p_chi2 | Pearson's statistic of `pit` in equal bins |
-    | total_variation | of those bins from uniform; its mean under p and limit stand below |
     | bias_z, p_bias | Σ s(token) in standard deviations, > 0 towards q; bound of its p-value |
     | acceptance_z, p_acceptance | Σ (accepted - r) in standard deviations; bound of its p-value |
     | detectable_... | found with probability POWER, or inf: relative temperature error, total \
 variation, share of tokens drawn from q, share of accepted tokens lost |
-    | alarms | failed tests: temperature, uniformity, total variation, drafter bias, acceptance |
+    | alarms | failed tests: temperature, uniformity, drafter bias, acceptance |
 
     The fields of the drafter bias and of acceptance are None where they were not tested.
     """
@@ -407,9 +406,6 @@ variation, share of tokens drawn from q, share of accepted tokens lost |
     bins: int
     chi2: float
     p_chi2: float
-    total_variation: float
-    expected_variation: float
-    variation_limit: float
     bias_z: float | None
     p_bias: float | None
     acceptance_z: float | None
@@ -431,33 +427,27 @@ def sampling_tests(
     | --- | --- |
     | temperature | exp(Σ tilt) is a likelihood ratio, so Markov's inequality bounds the p-value |
     | uniformity | chi-square with bins - 1 degrees of freedom |
-    | total variation d | P(d >= E d + t) <= exp(-2 N t^2) (McDiarmid) |
     | drafter bias, acceptance, if given | as temperature |
 
-    The bounds hold at any N; at 20 tokens per bin the chi-square tail is up to 1.3 times its level.
+    Markov's bounds hold at any N; at 20 tokens per bin the chi-square tail is up to 1.3 times its
+    level.
     """
     from scipy import stats  # most commands start sooner without
 
     n = len(statistics.surprisal)
-    level = risk / (3 + (bias is not None) + (acceptance is not None))
+    level = risk / (2 + (bias is not None) + (acceptance is not None))
     tilts = statistics.tilt.sum(0)
     likeliest = int(tilts.argmax())
     bins = int(np.clip(n // MIN_PER_BIN, 1, MAX_BINS))
     bin_of = np.minimum((statistics.pit * bins).astype(np.int64), bins - 1)
     counts = np.bincount(bin_of, minlength=bins)
     chi2, p_chi2 = stats.chisquare(counts) if bins > 1 else (0.0, 1.0)
-    total_variation = float(np.abs(counts / n - 1 / bins).sum() / 2)
-    of_bin = np.arange(n + 1)
-    deviation = stats.binom.pmf(of_bin, n, 1 / bins) @ np.abs(of_bin / n - 1 / bins)
-    expected_variation = bins / 2 * float(deviation)
-    variation_limit = expected_variation + math.sqrt(-math.log(level) / (2 * n))
     p_temperature = _markov_bound(statistics.tilt)
     bias_z, p_bias, smallest_bias = _bias_test(bias, BIAS_TILTS, level)
     acceptance_z, p_acceptance, smallest_loss = _bias_test(acceptance, ACCEPTANCE_TILTS, level)
     failed = {
         "temperature": p_temperature < level,
         "uniformity": p_chi2 < level,
-        "total variation": total_variation > variation_limit,
         "drafter bias": p_bias is not None and p_bias < level,
         "acceptance": p_acceptance is not None and p_acceptance < level,
     }
@@ -473,9 +463,6 @@ def sampling_tests(
         bins=bins,
         chi2=float(chi2),
         p_chi2=float(p_chi2),
-        total_variation=total_variation,
-        expected_variation=expected_variation,
-        variation_limit=variation_limit,
         bias_z=bias_z,
         p_bias=p_bias,
         acceptance_z=acceptance_z,

@@ -29,10 +29,6 @@ class Audit(Settings):
         str,
         argument("What `simspec run --save` wrote, .jsonl; or a recording's file or bundled name."),
     ]
-    against: Annotated[
-        str | None,
-        option("A recording of the same prompts: separates target flips from draft flips."),
-    ] = None
     models: Annotated[
         Path | None,
         option("Folder with target/ and the drafters' folders; default: the embedded models."),
@@ -62,8 +58,7 @@ def audit(settings: Audit) -> None:
 
     Example: simspec run tiny-model-greedy --save run.jsonl; simspec audit run.jsonl
     """
-    recordings = [] if settings.run.endswith(".jsonl") else [settings.run]
-    check_recordings(*recordings, *([] if settings.against is None else [settings.against]))
+    check_recordings(*([] if settings.run.endswith(".jsonl") else [settings.run]))
     with show_progress() as progress:
         result, emitted, pair = audit_run(settings, progress)
     if settings.as_json:
@@ -93,7 +88,6 @@ def audit_run(
         emitted = load_run(Path(name))
     else:
         emitted = recorded_run(open_recording(name)[1])
-    reference = None if settings.against is None else open_recording(settings.against)[1]
     header = emitted.header
     models = ModelSettings(
         settings.models, settings.device, settings.dtype or header.dtype, target=settings.target
@@ -109,5 +103,5 @@ def audit_run(
             "name that one by --models or --target"
         )
     drafter = pair.drafter if biased else None
-    audited = audit_tokens(pair.target, emitted, reference, drafter, settings.risk, progress)
+    audited = audit_tokens(pair.target, emitted, drafter, settings.risk, progress)
     return audited, emitted, pair

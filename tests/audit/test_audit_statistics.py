@@ -320,38 +320,29 @@ def binomial(n, p):
     return [math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(n + 1)]
 
 
-@pytest.mark.parametrize("drafter, tests", [(None, 3), (bias(40), 4)])
+@pytest.mark.parametrize("drafter, tests", [(None, 2), (bias(40), 3)])
 def test_risk_is_shared_by_the_tests(drafter, tests):
-    """McDiarmid: P(d >= E d + t) <= exp(-2 N t^2), at a level of risk / tests."""
     found = checks.sampling_tests(statistics(halves(20, 20)), drafter, RISK)
-    above = found.variation_limit - found.expected_variation
-    assert math.exp(-2 * 40 * above**2) == pytest.approx(RISK / tests)
     assert found.detectable_variation == checks.detectable_variation(40, 2, RISK / tests)
 
 
 @pytest.mark.parametrize("p_value", [0.99, 1.01])
 def test_temperature_and_drafter_bias_are_tested_at_their_level(p_value):
     """The mean likelihood ratio is 1 / p, whatever the number of alternatives."""
-    of_three, of_four = (p_value * RISK / tests for tests in (3, 4))
-    heated = statistics(halves(20, 20), -math.log(of_three) / 40)
+    of_two, of_three = (p_value * RISK / tests for tests in (2, 3))
+    heated = statistics(halves(20, 20), -math.log(of_two) / 40)
     found = checks.sampling_tests(heated, None, RISK)
-    assert found.p_temperature == pytest.approx(of_three)
+    assert found.p_temperature == pytest.approx(of_two)
     assert found.alarms == (("temperature",) if p_value < 1 else ())
-    biased = bias(40, -math.log(of_four) / 40)
+    biased = bias(40, -math.log(of_three) / 40)
     found = checks.sampling_tests(statistics(halves(20, 20)), biased, RISK)
-    assert found.p_bias == pytest.approx(of_four)
+    assert found.p_bias == pytest.approx(of_three)
     assert found.alarms == (("drafter bias",) if p_value < 1 else ())
 
 
 @pytest.mark.parametrize("n, bins", [(39, 1), (40, 2), (60, 3), (65, 3), (400, 20), (900, 20)])
 def test_bins_hold_twenty_tokens(n, bins):
-    found = checks.sampling_tests(statistics([0.5] * n), None, RISK)
-    assert found.bins == bins
-    if bins == 1:
-        assert found.expected_variation == 0
-        return
-    mean = sum(q * abs(k / n - 1 / bins) for k, q in enumerate(binomial(n, 1 / bins)) if q)
-    assert found.expected_variation == pytest.approx(bins / 2 * mean)
+    assert checks.sampling_tests(statistics([0.5] * n), None, RISK).bins == bins
 
 
 def test_chi_square_of_two_bins_is_a_squared_normal():
@@ -359,7 +350,6 @@ def test_chi_square_of_two_bins_is_a_squared_normal():
         found = checks.sampling_tests(statistics(halves(low, high)), None, RISK)
         assert found.chi2 == pytest.approx((low - high) ** 2 / 40)
         assert found.p_chi2 == pytest.approx(math.erfc(abs(low - high) / math.sqrt(80)))
-        assert found.total_variation == pytest.approx(abs(low - high) / 80)
 
 
 def test_detectable_variation_of_two_bins_is_a_shifted_normal():
@@ -434,7 +424,7 @@ def test_the_likelihood_ratio_has_mean_one(text):
 @pytest.mark.parametrize("drafter, policy", [("model", "fixed:3"), ("prompt_lookup", "fixed:3")])
 def test_clean_runs_are_tested(drafter, policy):
     target, toy_drafter = toy_pair(drafter)
-    result = audit(target, decoded(SAMPLED, 20, policy=policy, drafter=drafter), None, toy_drafter)
+    result = audit(target, decoded(SAMPLED, 20, policy=policy, drafter=drafter), toy_drafter)
     assert result.clean
     assert result.sampling.p_acceptance > 1e-4
     assert "z = " in dict(report_rows(result))["acceptance"]
@@ -444,7 +434,7 @@ def test_control_doubtful_acceptance_is_detected(monkeypatch):
     """A third of acceptances lost: more than is stated to be detected with probability 0.99."""
     monkeypatch.setattr("real.decode.loop.AddressedDraws", Doubtful)
     target, drafter = toy_pair("model")
-    result = audit(target, decoded(SAMPLED, 30), None, drafter)
+    result = audit(target, decoded(SAMPLED, 30), drafter)
     assert 0 < result.sampling.detectable_loss < 1 / 3
     assert result.sampling.acceptance_z < -4
     assert "acceptance" in result.sampling.alarms
@@ -457,7 +447,7 @@ def test_unknown_rounds_and_trees_are_not_tested():
     unknown = replace(run, sequences=tuple(replace(s, rounds=()) for s in run.sequences))
     assert checks.chain_depth(unknown.sequences) == 0
     assert checks.chain_depth(run.sequences) == 3
-    result = audit(target, unknown, None, drafter)
+    result = audit(target, unknown, drafter)
     assert result.sampling.p_acceptance is None
     assert "not tested" in dict(report_rows(result))["acceptance"]
     first = run.sequences[0]
