@@ -249,11 +249,6 @@ def use_head(path: Path) -> None:
     BUILTIN[path.stem].load(path.parent, toy_target(), MADE_FOR)
 
 
-def use_settings(path: Path) -> None:
-    BUILTIN[path.stem].declared(path.parent)
-    BUILTIN[path.stem].load(path.parent, toy_target(), MADE_FOR)
-
-
 SETTINGS = {
     "lookahead__json": '{"settings": {"window": 5, "ngram": 3, "pool": 4, "seed": 1}}',
     "self_skip__json": json.dumps(
@@ -410,7 +405,7 @@ KINDS: dict[str, Kind] = {
     ),
     "tokenizer": Kind(checkpoint, use_tokenizer, ("tokenizer.json",), weight=0.05),
     **{f"{name} head": Kind(heads(name), use_head, weight=2) for name in HEADS},
-    "drafter settings": Kind(texts(**SETTINGS), use_settings, weight=3),
+    "drafter settings": Kind(texts(**SETTINGS), use_head, weight=3),
     "predictor": Kind(predictors, use_predictor, weight=3),
     "scalar predictor": Kind(
         lambda folder: ScalarPredictor(0.1, 0.9, -0.2, 0.0, "s").to_json(folder / "p.json"),

@@ -97,7 +97,7 @@ def test_missing_recording_is_refused_before_torch_is_imported(tmp_path):
     """All in one process, where torch cannot be imported."""
     lines = [
         "run no.parquet", "run no.parquet --compare", "measure --for no.parquet",
-        "audit run.jsonl --against no.parquet",
+        "audit no.parquet",
     ]  # fmt: skip
     code = (
         "import sys; from simspec.cli import _load_extras, main; _load_extras(); "

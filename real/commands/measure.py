@@ -35,8 +35,8 @@ class CostSettings(Settings):
     out: Annotated[
         Path | None,
         option(
-            "The cost model, .json; a table where several batch sizes or contexts are given; "
-            "a folder for several drafters."
+            "The cost model, .json; a table where several contexts are given; a folder for "
+            "several drafters."
         ),
     ] = None
     drafter: Annotated[
@@ -77,8 +77,8 @@ def measure(settings: CostSettings) -> None:
     """Measure what drafting and verification cost on this device, for `simspec sweep --cost`.
 
     One sequence is timed in the decode loop, all draft lengths in turn, every round between two
-    one-row passes: costs are ratios of passes of the same moment. For larger batches the extra time
-    of bare batched passes is added. Sizes that do not fit the device are left out.
+    one-row passes: costs are ratios of passes of the same moment. Engines measure those of batches:
+    simspec engine measure.
 
     The last lines say which draft length is best, whether the costs settle it, and which pass
     decides. Exit status 1: the costs, which are written, are not fit to publish: a wider pass is
@@ -87,7 +87,7 @@ def measure(settings: CostSettings) -> None:
     Several drafters share one sitting: what belongs to the target is timed once for all. Killed,
     it continues.
 
-    Example: simspec measure --drafter early_exit --batch 1 --batch 8 --context 128 --out costs.json
+    Example: simspec measure --drafter early_exit --context 128 --context 512 --out costs.json
 
     Example: simspec measure --drafter eagle --drafter medusa --rule coupled --threads 1 --out .
     """
@@ -109,8 +109,7 @@ def measure(settings: CostSettings) -> None:
     unfit = any(faster_wider_warning(cost) for _, table in tables for cost in table.known)
     for asked, table in tables:
         cost = table.known[0]
-        if cost.precision is None:  # a batch's costs have no intervals
-            continue
+        assert cost.precision is not None
         if alone := no_interval(cost):
             warnings[f"{cost.name} has no intervals: {alone}"] = None
         for acceptance, tokens in tokens_per_round(asked.recording, cost.K).items():
@@ -139,11 +138,10 @@ def measure_costs(
     """Measures all costs in one sitting, and writes their files.
 
     A killed measurement of several drafters, or of recordings, resumes. Costs of several stop at
-    each drafter's own longest draft. ValueError, before models are loaded, where one drafter's
-    files declare shorter drafts, and for a recording of another target.
+    each drafter's own longest draft. ValueError where one drafter drafts less, and for a recording
+    of another target.
     """
-    from real.drafters import BUILTIN
-    from real.measure.price import Entry, check_offered, measure_several
+    from real.measure.price import Entry, measure_several
     from real.pair import check_pair
 
     asked, models, sizes = _asked(settings), settings.models, settings.sizes
@@ -154,13 +152,7 @@ def measure_costs(
     longest = max(each.K for each in asked)
     rows, capacity = max(longest, sizes.tree_nodes) + 1, sizes.context[-1] + max_new_tokens(longest)
     names = list(dict.fromkeys(each.drafter for each in asked))
-    if several:
-        pairs = dict(zip(names, models.load_all(names, rows, capacity)))
-    else:
-        if kind := BUILTIN.get(names[0]):
-            folder = models.weights or models.folder / names[0]
-            check_offered(names[0], kind.declared(folder), longest)
-        pairs = {names[0]: models.load(names[0], rows, capacity)}
+    pairs = dict(zip(names, models.load_all(names, rows, capacity)))
     entries = []
     for each in asked:
         pair = pairs[each.drafter]
@@ -205,17 +197,15 @@ def _asked(settings: CostSettings) -> list[Asked]:
 
 
 def cost_frame(tables: "list[CostTable]") -> "DataFrame":
-    """A row of every cell: milliseconds of a plain step, and other parts in plain steps."""
+    """A row of every context: milliseconds of a plain step, and other parts in plain steps."""
     from simspec.output.frames import frame
 
     rows = []
     for table in tables:
-        for batch, cells in zip(table.batch, table.cells):
-            for context, cost in zip(table.context, cells):
-                row = {"cost": table.name, "batch": batch, "context": context}
-                if cost is not None:
-                    plain = cost.baseline
-                    row |= {"plain ms": 1e3 * plain, "draft 1": cost.draft[1] / plain}
-                    row |= {f"verify {j}": cost.verify[j] / plain for j in SHOWN if j <= cost.nodes}
-                rows.append(row)
-    return frame(rows, names=3)
+        for context, cost in zip(table.context, table.known):
+            plain = cost.baseline
+            row = {"cost": table.name, "context": context}
+            row |= {"plain ms": 1e3 * plain, "draft 1": cost.draft[1] / plain}
+            row |= {f"verify {j}": cost.verify[j] / plain for j in SHOWN if j <= cost.nodes}
+            rows.append(row)
+    return frame(rows, names=2)

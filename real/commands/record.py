@@ -142,15 +142,15 @@ def record(settings: RecordSettings) -> None:
 
 
 def _record_text(settings: RecordSettings) -> None:
-    from real.model_settings import check_models
     from real.pair import dtype_of
+    from real.provenance import check_device
     from real.record.texts import text_recorder, written_texts
 
     path, models = settings.from_text, settings.models
     assert path is not None
     if settings.selection.prompts:
         raise ValueError("prompts and --from-text are both given: give one of them")
-    check_models(models)
+    check_device(models.device)
     names = settings.drafter or ("prompt_lookup",)
     along = text_recorder(names, models.device, dtype_of(models.dtype))
     check_output(settings.out, path)

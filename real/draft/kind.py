@@ -201,5 +201,3 @@ class DrafterKind:
     load: Callable[[Path, Decoder, Mapping[str, str]], Drafter]
     recipe: TrainingRecipe | None = None  # how it is trained; None: it has no weights to train
     parallel: ParallelFactory | None = None  # None: recorded position by position
-    # folder -> most tokens of a draft that its files declare; None: none, or no limit
-    declared: Callable[[Path], int | None] = lambda folder: None

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from simspec.cli.options import MOST_BATCH, MOST_CONTEXT
+from simspec.cli.options import MOST_CONTEXT
 from simspec.settings import Settings, option
 from simspec.tree.tree import MAX_NODES
 
@@ -24,10 +24,6 @@ ROUNDS = 2
 class MeasureSettings(Settings):
     """Sizes and time of a measurement: a group of options."""
 
-    batch: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=MOST_BATCH)], ...],
-        option("Texts decoded together, repeatable.", min_length=1),
-    ] = (1,)
     context: Annotated[
         tuple[Annotated[int, Meta(ge=1, le=MOST_CONTEXT)], ...],
         option("Tokens before the round, repeatable.", min_length=1),
@@ -59,8 +55,7 @@ class MeasureSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("batch", "context"):  # each size once, ascending
-            object.__setattr__(self, name, tuple(sorted(set(getattr(self, name)))))
+        object.__setattr__(self, "context", tuple(sorted(set(self.context))))  # each once
 
 
 def max_new_tokens(K: int) -> int:

@@ -1,15 +1,11 @@
-"""Blocks of a measurement: jobs in random order, in the decode loop or as bare batched passes."""
+"""Blocks of a measurement: jobs in random order, in the decode loop."""
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from time import perf_counter
 from typing import Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from real.decode.features import PREDICTOR_NAMES
 from real.decode.loop import decode, start
@@ -24,13 +20,10 @@ from real.measure.timing import (
     DRAFT,
     FEATURES,
     FIXED,
-    MAX_BACKLOG,
     NODES,
     PASS,
     PASS_WIDTHS,
     PLAIN,
-    STEPS,
-    VERIFY,
     WHOLE,
     WIDTH,
     EndOfJobs,
@@ -39,8 +32,7 @@ from real.measure.timing import (
     Samples,
     Timed,
 )
-from real.model.decoder import Decoder, KVCache
-from real.model.passes import ancestor_mask, chain, depths
+from real.model.passes import depths
 from real.model.target import Target
 from real.sampling import AddressedDraws, Rule
 from simspec import CostModel
@@ -247,155 +239,3 @@ class TreeWidthBlock:
 
     def widths(self) -> dict[Job, float]:
         return {job: relative_width(self.samples.seconds(job, DRAFT), 0.0) for job in self.trees}
-
-
-PASSES = 4
-"""Passes of a batched job in each repeat."""
-Run = Callable[[], list[float]]
-"""One run of a job: seconds of each of its passes."""
-
-
-class BatchedPasses:
-    """Times single passes of `batch` sequences after `context` cached rows of random numbers.
-
-    The target's over j + 1 rows, and the drafter's: K steps of a row, and the first after a backlog
-    of b, over b + 1. Picking tokens, verification and a batched engine's own work are not included.
-    """
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        lm: Decoder,
-        shared: int,
-        K: int,
-        batch: int,
-        context: int,
-        seed: int = 0,
-        timer: Callable[[], float] = perf_counter,
-    ):
-        self.decoder, self.lm, self.shared, self.K = decoder, lm, shared, K
-        self.batch, self.context, self.timer = batch, context, timer
-        self.random = torch.Generator(decoder.device).manual_seed(seed)
-        self.wait = torch.cuda.synchronize if decoder.device.type == "cuda" else lambda: None
-        self.times: dict[Job, list[list[float]]] = defaultdict(list)
-        self.waiting: list[list[float]] = []
-        self.typical = self.reference = 0.0
-
-    def jobs(self) -> list[Job]:
-        """Every job that `seconds` needs."""
-        return [
-            *(Job(VERIFY, j) for j in range(self.K + 1)),
-            Job(STEPS),
-            *(Job(BACKLOG, b) for b in range(self.backlog + 1)),
-        ]
-
-    @property
-    def backlog(self) -> int:
-        """The longest backlog to time, limited by the context."""
-        return min(MAX_BACKLOG, self.context)
-
-    @torch.inference_mode()
-    def run(self, job: Job, times: int, counted: bool = True) -> None:
-        """Allocates the job's cache, runs it once unmeasured, then `times` times."""
-        once = self._passes(job)
-        once()
-        for _ in range(times):
-            seconds = once()
-            if counted:
-                self.times[job].append(seconds)
-                self.waiting.append(seconds)
-
-    def settle(self, before: float, after: float) -> None:
-        """Scales the seconds that wait by the machine's pace, the mean of both, to the first."""
-        self.reference = self.reference or before
-        scale = 2 * self.reference / (before + after) if before + after else 1.0
-        for seconds in self.waiting:
-            seconds[:] = [scale * s for s in seconds]
-        self.waiting.clear()
-
-    def seconds(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Medians at the `typical` pace: verify[0 .. K]; draft[0 .. K], cumulative;
-        catch_up[0 .. MAX_BACKLOG]."""
-        scale = self.typical / self.reference if self.typical and self.reference else 1.0
-        median = {job: np.median(np.array(runs), 0) * scale for job, runs in self.times.items()}
-        backlog = [float(median[Job(BACKLOG, b)][0]) for b in range(self.backlog + 1)]
-        catch_up = np.array(backlog) - backlog[0]
-        return (
-            np.array([float(median[Job(VERIFY, j)][0]) for j in range(self.K + 1)]),
-            np.concatenate(([0.0], np.cumsum(median[Job(STEPS)]))),
-            np.pad(catch_up, (0, MAX_BACKLOG - self.backlog), mode="edge"),
-        )
-
-    def _tokens(self, rows: int) -> Tensor:
-        return torch.randint(
-            self.decoder.config.vocab,
-            (self.batch, rows),
-            generator=self.random,
-            device=self.decoder.device,
-        )
-
-    def _passes(self, job: Job) -> Run:
-        """The job's passes; the first rows have passed the shared layers, in the target's pass."""
-        lm, rows = (self.decoder if job.kind == VERIFY else self.lm), job.size + 1
-        kept, starts = (rows if job.kind == VERIFY else 1), [self.context]
-        if job.kind == STEPS:
-            starts = [self.context + i for i in range(self.K)]
-        elif job.kind == BACKLOG:
-            starts = [self.context - job.size]
-        cache = lm.cache(len(lm.layers), self.batch, self.context + self.K + 1)
-        token = self._tokens(rows)
-        for held in (cache.key, cache.value):
-            held.normal_(generator=self.random)
-        hidden = lm.embed(token[:, : job.size if self.shared else 0])
-        return lambda: [self._pass(lm, cache, token, hidden, kept, start) for start in starts]
-
-    def _pass(
-        self, lm: Decoder, cache: KVCache, token: Tensor, hidden: Tensor, kept: int, start: int
-    ) -> float:
-        """Seconds of a pass over these rows, with the logits of the last `kept` ones."""
-        begin, done = self._now(), hidden.shape[1]
-        position = torch.arange(start, start + token.shape[1], device=lm.device)
-        rotation = lm.rotation(position)
-        mask = ancestor_mask(start, chain(token.shape[1]), lm.device)
-        x = lm.embed(token[:, done:])
-        if self.shared:
-            last = rotation[0][done:], rotation[1][done:]
-            last_mask = None if mask is None else mask[done:]
-            x = lm.run(x, range(self.shared), last, last_mask, cache, start + done)
-            x = torch.cat((hidden, x), 1) if done else x
-        x = lm.run(x, range(self.shared, len(lm.layers)), rotation, mask, cache, start)
-        lm.logits(x[:, -kept:])
-        return self._now() - begin
-
-    def _now(self) -> float:
-        self.wait()
-        return self.timer()
-
-
-def shared_layers(target: Target, drafter: Drafter) -> int:
-    """How many target layers verification skips, because this drafter has run them."""
-    start(target, drafter, [0, 0])
-    drafter.next()
-    resume = drafter.resume()
-    return 0 if resume is None else resume.layer
-
-
-Passes = dict[tuple[int, int], BatchedPasses]
-
-
-class BatchedBlock:
-    """One job of bare batched passes; a size that ran out of memory is dropped for good."""
-
-    def __init__(self, passes: Passes, size: tuple[int, int], job: Job):
-        self.passes, self.size, self.job = passes, size, job
-
-    def run(self, rng: np.random.Generator, rounds: int, counted: bool, precision: float) -> None:
-        try:
-            if self.size in self.passes:
-                self.passes[self.size].run(self.job, PASSES, counted)
-        except torch.OutOfMemoryError:
-            del self.passes[self.size]
-
-    def widths(self) -> dict[Job, float]:
-        """None: passes are repeated a fixed number of times."""
-        return {}

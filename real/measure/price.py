@@ -1,14 +1,12 @@
 """Prices of one target's drafters from one sitting, and the draft length that they favour.
 
-The decode loop runs one sequence at a time, and is timed at every context. What a batch adds is
-timed as bare batched passes and added on top.
+The decode loop, which runs one sequence at a time, is timed at every context.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -18,16 +16,7 @@ import torch
 from real.decode.engine import engines_of
 from real.draft import Drafter, Silent
 from real.measure import MeasureSettings
-from real.measure.blocks import (
-    BatchedBlock,
-    BatchedPasses,
-    Block,
-    LoopBlock,
-    Passes,
-    TreeWidthBlock,
-    resumes,
-    shared_layers,
-)
+from real.measure.blocks import Block, LoopBlock, TreeWidthBlock, resumes
 from real.measure.estimate import (
     DRAWS,
     KEPT,
@@ -180,15 +169,9 @@ class LoopPrices:
         self._emitted: dict[str, dict[str, np.ndarray]] = {}
         self.name = uuid4().hex[:12]
         self.created = datetime.now(UTC).isoformat(timespec="seconds")
-        vocab = entries[0].target.decoder.config.vocab
         self.pace = Pace()
-        self.prompt = random_prompt(np.random.default_rng(0), vocab, settings.context[0], True)
         for context in settings.context:
             self._add(context, rng)
-
-    def settle(self) -> None:
-        """Measures the pace around runs of bare batched passes."""
-        self.pace.settle(self.entries[0].target, self.prompt[-1])
 
     def _add(self, context: int, rng: np.random.Generator) -> None:
         target, nodes = self.entries[0].target, self.settings.tree_nodes
@@ -332,33 +315,19 @@ def measure_several(
     settings: MeasureSettings,
     unfinished: Path | None = None,
     progress: Progress = quiet,
-    timer: Callable[[], float] = perf_counter,
 ) -> list[CostTable]:
     """`measure` of every entry; plain decoding and verification are timed once a rule.
 
-    At batch size B and context C, in seconds of a round of the whole batch, cell(B, C) =
-    batched(B, C) + max(loop(C) - batched(1, C), 0), entry by entry, for draft, verify and baseline.
-    catch_up adds the difference of batched passes and is at least 0. overhead and feature stay
-    those of one sequence. A cell beyond the device's memory is None.
+    Every repeat runs all jobs of all contexts in one new random order; the warm-up is not counted.
+    All entries' targets share their weights. `unfinished` keeps the rounds until all are done: a
+    killed measurement of the same entries continues.
 
-    Every repeat runs all jobs of all cells in one new random order; the warm-up is not counted. All
-    entries' targets share their weights. `unfinished` keeps the rounds until all are done: a killed
-    measurement of the same entries continues.
-
-    ValueError for two entries, or rules, of one name; for several entries with a batch or several
-    contexts; for a batch with trees, or without a drafter's own model (`lm`); for tree nodes
-    outside K .. MAX_NODES; for a length never offered; where not even one sequence fits.
+    ValueError for two entries, or rules, of one name; for several entries with several contexts;
+    for tree nodes outside K .. MAX_NODES; for a length never offered.
     """
     _check(entries, settings)
-    entry, batches, contexts = entries[0], settings.batch, settings.context
+    contexts = settings.context
     prices = LoopPrices(entries, settings, np.random.default_rng(settings.seed))
-    passes = _batched_passes(entry, settings, timer) if batches != (1,) else {}
-    blocks = prices.blocks | {
-        f"batch {size[0]} {size[1]} {job.kind} {job.size}": BatchedBlock(passes, size, job)
-        for size, timed in passes.items()
-        for job in timed.jobs()
-    }
-    prices.pace.paced += passes.values()
     state = None
     if unfinished is not None:
         state = UnfinishedSitting(unfinished, _key(entries, settings), prices.samples, prices.pace)
@@ -368,35 +337,22 @@ def measure_several(
             each.target.passes.warm()
 
     sitting = sit(
-        blocks,
+        prices.blocks,
         settings,
         state.load() if state else None,
         warm,
         state.save if state else lambda sitting: None,
         progress,
-        pace=prices.settle,
         settled=lambda: all(b.settled for each in entries for b in prices.best_lengths(each)),
     )
-    for timed in passes.values():
-        timed.typical = prices.pace.typical
-    if batches != (1,) and (missing := [c for c in contexts if (1, c) not in passes]):
-        raise ValueError(
-            f"one sequence of context {missing[0]} does not fit the device: measure a shorter one"
-        )
     costs = [[prices.cost(each, c, sitting) for c in contexts] for each in entries]
     if state:
         state.save(sitting)
-    if batches == (1,) and len(contexts) == 1:
-        return [CostTable(batches, contexts, ((cost,),), cost.name) for (cost,) in costs]
-
-    def cell(one: CostModel, b: int, c: int) -> CostModel | None:
-        name = f"{entry.name}-b{b}-c{c}"
-        if b == 1:
-            return replace(one, name=name)
-        return add_batch(one, passes[1, c], passes[b, c], name) if (b, c) in passes else None
-
-    cells = tuple(tuple(cell(one, b, c) for one, c in zip(costs[0], contexts)) for b in batches)
-    return [CostTable(batches, contexts, cells, entry.name)]
+    if len(contexts) == 1:
+        return [CostTable((1,), contexts, ((cost,),), cost.name) for (cost,) in costs]
+    (row,), name = costs, entries[0].name  # several entries are measured at one context
+    cells = tuple(replace(cost, name=f"{name}-b1-c{c}") for cost, c in zip(row, contexts))
+    return [CostTable((1,), contexts, (cells,), name)]
 
 
 def _check(entries: Sequence[Entry], settings: MeasureSettings) -> None:
@@ -405,21 +361,20 @@ def _check(entries: Sequence[Entry], settings: MeasureSettings) -> None:
         raise ValueError(f"costs of {twice[0]} are asked for twice: name each once")
     if len({entry.rule for entry in entries}) > len({entry.rule.name for entry in entries}):
         raise ValueError("two rules have the same name, expected one temperature and seed in all")
-    if len(entries) > 1 and (settings.batch != (1,) or len(settings.context) > 1):
+    if len(entries) > 1 and len(settings.context) > 1:
         raise ValueError(
-            f"several drafters are measured at batch 1 and one context, given are batch "
-            f"{list(settings.batch)} and context {list(settings.context)}: measure one at a time"
+            f"several drafters are measured at one context, given are {list(settings.context)}: "
+            "measure one at a time"
         )
     for entry in entries:
-        check_offered(entry.drafter.name, entry.drafter.max_draft_length, entry.K)
+        if (most := entry.drafter.longest(entry.K)) < entry.K:
+            raise ValueError(
+                f"drafter {entry.drafter.name!r} drafts at most {most} tokens a round, asked for "
+                f"{entry.K}: measure it with --depth {most}"
+            )
     K, nodes = max(entry.K for entry in entries), settings.tree_nodes
     if nodes and not K <= nodes <= MAX_NODES:
         raise ValueError(f"tree nodes are {nodes}; expected 0, or {K} (the depth) to {MAX_NODES}")
-    if nodes and settings.batch != (1,):
-        raise ValueError(
-            f"trees are priced for one sequence at a time, batch is {list(settings.batch)}: "
-            "measure with batch 1 only, or without tree nodes"
-        )
 
 
 def _key(entries: Sequence[Entry], settings: MeasureSettings) -> dict[str, object]:
@@ -435,46 +390,3 @@ def _key(entries: Sequence[Entry], settings: MeasureSettings) -> dict[str, objec
         "engines": [entry.target.passes.name for entry in entries],
         "versions": versions(),
     }
-
-
-def _batched_passes(entry: Entry, settings: MeasureSettings, timer: Callable[[], float]) -> Passes:
-    target, drafter = entry.target, entry.drafter
-    if (lm := drafter.lm) is None:
-        raise ValueError(
-            f"drafter {drafter.name!r} is no separate language model to batch: "
-            "measure it with batch 1 only"
-        )
-    shared = shared_layers(target, drafter)
-    return {
-        (b, c): BatchedPasses(target.decoder, lm, shared, entry.K, b, c, settings.seed, timer)
-        for b in sorted({1, *settings.batch})
-        for c in settings.context
-    }
-
-
-def check_offered(name: str, most: int | None, K: int) -> None:
-    """ValueError where a drafter that drafts at most `most` tokens a round is to draft K."""
-    if most is not None and most < K:
-        raise ValueError(
-            f"drafter {name!r} drafts at most {most} tokens a round, asked for {K}: "
-            f"measure it with --depth {most}"
-        )
-
-
-def add_batch(loop: CostModel, one: BatchedPasses, many: BatchedPasses, name: str) -> CostModel:
-    """The loop's costs with batched passes in place of passes of one sequence."""
-
-    def total(loop_seconds, one_seconds, many_seconds):
-        return many_seconds + np.maximum(loop_seconds - one_seconds, 0.0)
-
-    verify, draft, catch_up = one.seconds()
-    verify_many, draft_many, catch_up_many = many.seconds()
-    return replace(
-        loop,
-        draft=total(loop.draft, draft, draft_many),
-        verify=total(loop.verify, verify, verify_many),
-        catch_up=np.maximum(loop.catch_up + catch_up_many - catch_up, 0.0),
-        baseline=float(total(loop.baseline, verify[0], verify_many[0])),
-        name=name,
-        precision=None,
-    )

@@ -39,16 +39,15 @@ def sit(
     save: Callable[[Sitting], None] = lambda sitting: None,
     progress: Progress = quiet,
     clock: Callable[[], float] = perf_counter,
-    pace: Callable[[], None] = lambda: None,
     settled: Callable[[], bool] = lambda: True,
 ) -> Sitting:
     """Runs all blocks once uncounted, then again and again, in a new random order each time.
 
     The first `settings.repeats` runs are of every job of every block, later ones of the jobs whose
-    interval is wider than `settings.precision`. `pace` is called before the first counted run of a
-    block and after every one. Where no cell is wide but the best length is not `settled`, every job
-    runs again. It ends settled without a wide cell, or after `settings.seconds` with the uncounted
-    runs, checked before every block. A `sitting` that was saved goes on where it stopped.
+    interval is wider than `settings.precision`. Where no cell is wide but the best length is not
+    `settled`, every job runs again. It ends settled without a wide cell, or after
+    `settings.seconds` with the uncounted runs, checked before every block. A `sitting` that was
+    saved goes on where it stopped.
     """
     sitting = sitting or Sitting()
     rng = np.random.default_rng((settings.seed, sitting.repeats))
@@ -61,7 +60,6 @@ def sit(
         done += 1
         progress("measuring", done, total, "warm-up")
     warm()
-    pace()
 
     def late() -> bool:
         sitting.wall = before + clock() - begin
@@ -79,7 +77,6 @@ def sit(
                 break
             precision = 0.0 if every else settings.precision
             blocks[todo[i]].run(rng, ROUNDS, True, precision)
-            pace()
             done = min(done + 1, total - 1)
             note = "" if least else f"{len(sitting.wide)} cells wider than {settings.precision:.0%}"
             progress("measuring", done, total, note)

@@ -29,7 +29,6 @@ from simspec.policy.policy import observe_nothing
 
 PLAIN, FIXED, BACKLOG, FEATURES = "plain", "fixed", "backlog", "features"
 ALONE, NODES, WIDTH = "alone", "nodes", "width"
-VERIFY, STEPS = "verify", "steps"
 
 MAX_BACKLOG = 4
 """Catching up is measured up to this many rows."""
@@ -57,8 +56,6 @@ class Job:
     | backlog | rows | drafts of one token after that many rounds without a draft |
     | features, theta, theta_low_rank | length | drafts whose confidence or prediction is read |
     | width | rows of a pass | drafting a two-level tree, without verification |
-    | verify, steps, backlog | length, 0, rows | bare passes of a batch: the target's; K draft \
-steps; the first step after that backlog |
     """
 
     kind: str
@@ -210,8 +207,6 @@ SPREAD = 0.25
 """or where the middle half of its one-row passes is wider than this share of their median."""
 FLOOR = 0.05
 """Spread below which blocks weigh alike: few passes say no more about a block."""
-ROUNDS = 8
-"""One-row passes that say the pace around a run of bare batched passes."""
 
 
 @dataclass
@@ -249,7 +244,7 @@ def stolen_seconds(path: Path = Path("/proc/stat")) -> float:
 
 
 class Pace:
-    """The timing blocks of a sitting, with their one-row passes; `paced` are settled by it."""
+    """The timing blocks of a sitting, with their one-row passes."""
 
     def __init__(
         self,
@@ -258,9 +253,6 @@ class Pace:
     ):
         self.timer, self.stolen = timer, stolen
         self.blocks: list[TimingBlock] = []
-        self.paced: list[Any] = []
-        """What waits for `settle(before, after)`: seconds of one-row passes on both sides."""
-        self.last = 0.0
         self._begun = self._stolen = 0.0
         self._first = 0
         self.changes = 0
@@ -300,16 +292,6 @@ class Pace:
             self._next()
             self.blocks[-1].pace.append(seconds)
         return number, seconds
-
-    def settle(self, target: Target, token: int) -> None:
-        """Takes ROUNDS one-row passes, which settle what was timed since the last ones."""
-        if not self.paced:
-            return
-        seconds = float(np.median([one_row(target, token) for _ in range(ROUNDS)]))
-        if self.last:
-            for timed in self.paced:
-                timed.settle(self.last, seconds)
-        self.last = seconds
 
     @property
     def counted(self) -> list[bool]:

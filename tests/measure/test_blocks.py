@@ -207,23 +207,6 @@ def test_stolen_time_is_read_where_the_system_says_it(tmp_path):
     assert stolen_seconds(file) == stolen_seconds(tmp_path / "none") == 0
 
 
-def test_bare_passes_are_settled_by_the_pace_on_both_sides(monkeypatch):
-    left = iter([1.0] * module.ROUNDS + [2.0] * module.ROUNDS + [10.0] * module.ROUNDS)
-    monkeypatch.setattr(module, "one_row", lambda target, token: next(left))
-    settled = []
-
-    class Waiting:
-        def settle(self, before, after):
-            settled.append((before, after))
-
-    pace = Pace()
-    pace.settle(None, 1)  # nothing waits: nothing is timed
-    pace.paced.append(Waiting())
-    for _ in range(3):
-        pace.settle(None, 1)
-    assert settled == [(1, 2), (2, 10)]
-
-
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", [*DRAFTERS, *UNRECORDED])
 def test_one_row_passes_between_rounds_change_no_token(name, rule):

@@ -19,19 +19,15 @@ CHECK = gate.check_claims
 pytestmark = pytest.mark.usefixtures("few_replicates", "any_seconds")
 
 
-def toy(bundle, drafter, *rest):
+def toys(folder, drafters, *rest):
     """The toy models in place of a model folder."""
-    return SimpleNamespace(**dict(zip(("target", "drafter"), toy_pair(drafter))))
-
-
-def toys(folder, drafters, *rest, **options):
-    return [toy(folder, name) for name in drafters]
+    pairs = [zip(("target", "drafter"), toy_pair(name)) for name in drafters]
+    return [SimpleNamespace(**dict(pair)) for pair in pairs]
 
 
 @pytest.fixture(autouse=True)
 def models(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("real.pair.load_pair", toy)
     monkeypatch.setattr("real.pair.load_pairs", toys)
 
 
@@ -45,11 +41,11 @@ def test_one_drafter_gives_a_model_or_a_table(capsys):
     assert cost.origin.engines == {"target": "eager", "drafter": "eager"}
     assert cost.origin.threads == torch.get_num_threads()
     assert cost.origin.versions["torch"]
-    more = "--batch", 2, "--context", 12, "--drafter", "early_exit"
+    more = "--context", 12, "--drafter", "early_exit"
     _, out, _ = run(capsys, "measure", *options, *more)
     table = load_cost("c.json")
     assert isinstance(table, CostTable)
-    assert (table.batch, table.context, table.at(1, 10).K) == ((2,), (8, 12), 1)
+    assert (table.batch, table.context, table.at(1, 10).K) == ((1,), (8, 12), 1)
     assert "verify 1" in out
     assert "measured on cpu" in out
 
@@ -83,7 +79,7 @@ TWO = "--drafter", "model", "--drafter", "eagle", "--out"
         (["--for", "tiny-model-greedy", "--drafter", "model"], "--for names recordings"),
         ([], "--out is missing"),
         ([*TWO, "nowhere"], "no folder nowhere"),
-        ([*TWO, ".", "--batch", 2], "at batch 1 and one context"),
+        ([*TWO, ".", "--context", 8, "--context", 16], "at one context"),
         ([*TWO, ".", "--weights", "w"], "names one drafter's folder"),
     ],
 )

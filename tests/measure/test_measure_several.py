@@ -43,7 +43,7 @@ def test_each_entry_equals_a_measurement_of_its_own(tmp_path, monkeypatch):
             assert cost.catch_up.tolist() == own.catch_up.tolist()
         assert cost.verify.tolist() == own.verify.tolist()
         assert cost.baseline == own.baseline
-    assert costs[0].verify.tolist() == [layers(4, j + 1, 1) for j in range(K + 1)]
+    assert costs[0].verify.tolist() == [layers(4, j + 1) for j in range(K + 1)]
     assert costs[2].verify[K] < costs[0].verify[K]  # early_exit resumes behind its own layers
 
 
@@ -93,8 +93,8 @@ def test_slower_passes_behind_a_draft_are_charged_to_it(tmp_path, monkeypatch):
     settings = replace(SHORT, repeats=6)
     cost = measure(target, drafter, RULES["greedy"], 2, settings)
     assert cost.precision.after_draft == 1
-    assert cost.draft.tolist() == [0, 1 + layers(3, 1, 1), 1 + 2 * layers(3, 1, 1)]
-    assert cost.verify.tolist() == [layers(4, j + 1, 1) for j in range(3)]
+    assert cost.draft.tolist() == [0, 1 + layers(3, 1), 1 + 2 * layers(3, 1)]
+    assert cost.verify.tolist() == [layers(4, j + 1) for j in range(3)]
 
 
 def test_resumed_passes_follow_the_targets_jumps(tmp_path, monkeypatch):
@@ -183,11 +183,8 @@ def test_damaged_unfinished_measurements_are_refused(change, tmp_path):
     "names, change, words",
     [
         (("model", "model"), {}, "costs of model-greedy are asked for twice"),
-        (("model", "eagle"), {"batch": (1, 2)}, "at batch 1 and one context"),
-        (("model", "eagle"), {"context": (8, 16)}, "at batch 1 and one context"),
+        (("model", "eagle"), {"context": (8, 16)}, "are measured at one context"),
         (("model",), {"tree_nodes": 4}, "tree nodes are 4; expected 0, or 6"),
-        (("model",), {"tree_nodes": 8, "batch": (1, 2)}, "one sequence at a time"),
-        (("eagle",), {"batch": (1, 2)}, "is no separate language model to batch"),
     ],
 )
 def test_invalid_requests_are_one_line(names, change, words, tmp_path):

@@ -11,8 +11,6 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 import real.record
 from real.files import replace_json
-from real.measure.blocks import BatchedPasses
-from real.measure.timing import BACKLOG, STEPS, VERIFY, Job
 from real.model.checkpoint import WeightsError, end_tokens, load_tokenizer, save_decoder
 from real.pair import TINY, load_pair
 from real.prompts import Conversation, LeftOut, Prompt, PromptFormat, load_chat_template
@@ -256,51 +254,3 @@ def test_a_recording_ends_at_the_tokens_of_the_generation_config(tmp_path):
     first = free.token.tolist().index(free.token[3])
     assert ended.meta.end_tokens == (0, int(free.token[3]))
     assert ended.token.tolist() == free.token[: first + 1].tolist()
-
-
-def passes(**options):
-    decoder = toy_decoder(0)
-    return BatchedPasses(decoder, decoder, 0, 1, 2, 0, **options)
-
-
-def test_seconds_are_medians():
-    bare = passes()
-    bare.times |= {
-        Job(VERIFY, 0): [[1.0], [2.0], [9.0]],
-        Job(VERIFY, 1): [[3.0], [4.0], [50.0]],
-        Job(STEPS): [[1.0], [2.0], [30.0]],
-        Job(BACKLOG, 0): [[1.0], [1.0], [2.0]],
-    }
-    verify, draft, catch_up = bare.seconds()
-    assert verify.tolist() == [2, 4]
-    assert draft.tolist() == [0, 2]
-    assert catch_up.tolist() == [0] * 5
-
-
-def test_first_run_is_not_counted():
-    bare, ran = passes(), []
-    bare._passes = lambda job: lambda: [ran.append(job)] and [float(len(ran))]
-    bare.run(Job(VERIFY, 0), 3)
-    bare.run(Job(VERIFY, 1), 4, counted=False)
-    assert bare.times == {Job(VERIFY, 0): [[2.0], [3.0], [4.0]]}
-
-
-def test_a_pass_ends_when_the_device_has_finished():
-    now = [0.0]
-
-    def wait():
-        now[0] += 1.0
-
-    bare = passes(timer=lambda: now[0])
-    bare.wait = wait
-    bare.run(Job(VERIFY, 0), 1)
-    assert bare.times[Job(VERIFY, 0)] == [[1.0]]
-
-
-def test_seconds_are_scaled_to_the_first_pace():
-    bare = passes()
-    for seconds, pace in ((4.0, 2.0), (4.0, 4.0)):
-        bare.waiting.append([seconds])
-        kept = bare.waiting[-1]
-        bare.settle(pace, pace)
-        assert kept == pytest.approx([4.0 * 2.0 / pace])
