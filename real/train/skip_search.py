@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from real.drafters.self_skip import SelfSkipDrafter, SkipConfig, skipping_pass
+from real.drafters.self_skip import ParallelSelfSkip, SelfSkipDrafter, SkipConfig, skipping_pass
 from real.files import check_same_settings, read_card, replace_json
-from real.model.decoder import Decoder, KVCache
-from real.model.passes import full_pass
+from real.model.decoder import Decoder
+from real.model.passes import TargetPass
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.provenance import environment
@@ -26,53 +26,33 @@ from simspec.numerics.formulas import expected_committed
 from simspec.numerics.stats import MIN_PROMPTS, ratio
 
 
-@dataclass(frozen=True)
-class PreparedSequence:
-    """The rows of a sequence that first draft tokens are proposed from, after one full pass."""
+def prepared(decoder: Decoder, sequences: Sequence[TokenPair]) -> list[tuple[TargetPass, Tensor]]:
+    """(the target's pass, its new tokens) of each sequence; ValueError for none, or an empty part.
 
-    # token, position [n]: of the rows
-    token: Tensor
-    position: Tensor
-    mask: Tensor  # [n, m + n]: the cached rows of the full pass that each attends to, and itself
-    # cache, start: the full pass's KV cache, and where draft rows begin in it
-    cache: KVCache
-    start: int
-    pick: Tensor  # [n]: the target's own tokens there
-
-
-@torch.inference_mode()
-def prepare(decoder: Decoder, prompt: Sequence[int], new_tokens: Sequence[int]) -> PreparedSequence:
-    """One full pass over a sequence, with room after it for a draft row per new token."""
-    device, rows, count = decoder.device, len(prompt) + len(new_tokens) - 1, len(new_tokens)
-    token = torch.tensor([*prompt, *new_tokens[:-1]], device=device)
-    place = torch.arange(rows, device=device)
-    hidden, cache = full_pass(decoder, token)
-    cache.reserve(rows + count)
-    before = place < place[-count:, None]  # a first draft row attends to the rows before its own
-    mask = torch.cat((before, torch.eye(count, dtype=torch.bool, device=device)), 1)
-    pick = decoder.logits(hidden[-count:]).argmax(-1)
-    return PreparedSequence(token[-count:], place[-count:], mask, cache, rows, pick)
-
-
-def prepared(decoder: Decoder, sequences: Sequence[TokenPair]) -> list[PreparedSequence]:
-    """All sequences prepared; ValueError for none, or one with an empty part."""
+    Drafts of a trial overwrite none of the pass, so that it serves all trials.
+    """
     if not len(sequences) or not all(len(part) for pair in sequences for part in pair):
         raise ValueError("expected pairs (prompt, new tokens), of one token each at least")
-    return [prepare(decoder, *pair) for pair in sequences]
+    return [
+        (TargetPass(decoder, list(prompt), list(new)), torch.tensor(new, device=decoder.device))
+        for prompt, new in sequences
+    ]
 
 
 @torch.inference_mode()
-def acceptance(decoder: Decoder, skips: SkipConfig, sequences: Sequence[PreparedSequence]) -> float:
-    """Share of positions where the first draft token is the target's pick (greedy).
+def acceptance(
+    decoder: Decoder, skips: SkipConfig, sequences: Sequence[tuple[TargetPass, Tensor]]
+) -> float:
+    """Share of positions where the first draft token is the target's own, of `prepared` ones.
 
-    Equal to what the drafter proposes first in a round there, since the cache is that of full
-    passes. Later slots build on draft rows and are accepted less often.
+    Later slots build on draft rows and are accepted less often.
     """
-    hits = 0
-    for s in sequences:
-        hidden = skipping_pass(decoder, skips, s.token, s.position, s.mask, s.cache, s.start)
-        hits += int((decoder.logits(hidden).argmax(-1) == s.pick).sum())
-    return hits / sum(len(s.token) for s in sequences)
+    drafter, hits = SelfSkipDrafter(decoder, skips), 0
+    for full, token in sequences:
+        position = torch.arange(len(token), device=token.device)
+        logits, _ = ParallelSelfSkip(drafter, full).start(position)
+        hits += int((logits[:, 0].argmax(-1) == token).sum())
+    return hits / sum(len(token) for _, token in sequences)
 
 
 REPEATS = 15

@@ -45,8 +45,6 @@ def train_drafter(
     Several `processes` share what the target writes; then all but the first end with ShareDone.
     """
     check_drafter(settings.drafter, trainable(), tuple(BUILTIN))
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     if settings.drafter in (SEARCHED, PREDICTORS):
         for option in ("draft_vocab", "rate", "start"):
             if getattr(settings, option):
@@ -253,10 +251,7 @@ def train_weights(settings: Training, data: TrainingData, progress: Progress = q
         "steps": steps,
         "tokens": data.learning.seen(schedule, steps)[1],
         "seconds_per_batch": round(median(seconds), 4) if seconds else None,
-        "parameters": {
-            "trained": sum(p.numel() for p in head.parameters()),
-            "loaded": loaded_parameters(head, data.target, lambda: loss(0)),
-        },
+        "parameters": {"trained": sum(p.numel() for p in head.parameters())},
         "validation": max(validations, key=lambda row: row["score"], default=None),
         "learning_curve": [[row["step"], row["score"]] for row in validations],
         "evaluation": evaluate_trained(settings, data, schedule, steps),
@@ -375,20 +370,3 @@ def evaluate_trained(
         "beats_untrained": evaluation.compare(trained, untrained),
         "beats_trigram": evaluation.compare(trained, trigram),
     }
-
-
-@torch.no_grad()
-def loaded_parameters(head: nn.Module, target: Decoder, run: Callable[[], object]) -> int:
-    """Parameters that training must hold: the head's, and those of target modules `run()` calls."""
-    used = {id(p): p.numel() for p in head.parameters()}
-
-    def count(module, *_):
-        used.update({id(p): p.numel() for p in module.parameters(recurse=False)})
-
-    hooks = [m.register_forward_hook(count) for m in target.modules()]
-    try:
-        run()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return sum(used.values())

@@ -12,26 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from toy_lm import VOCAB, toy_target, toy_texts
+from toy_lm import VOCAB, toy_target
 from toy_training import LENGTH, asked, drafter_data
 
 import real.train.loop
-from real.draft import TrainingBatch
 from real.draft.losses import next_token_loss
 from real.drafters import BUILTIN, trainable
 from real.model.decoder import Decoder, DecoderConfig, initialize
 from real.train.evaluation import accepted_lengths, card_lines, compare, evaluate_drafter, summary
 from real.train.loop import TrainSchedule, fit, learning_rate_factor, optimizers
 from real.train.settings import Training, check_drafter
-from real.train.train import (
-    loaded_parameters,
-    new_head,
-    paper_of,
-    recipe_of,
-    schedule_of,
-    settings_of,
-    train_weights,
-)
+from real.train.train import new_head, paper_of, recipe_of, schedule_of, settings_of, train_weights
 
 pytestmark = pytest.mark.usefixtures("bare_axes")
 HERE = Path("nowhere")
@@ -63,7 +54,6 @@ def test_every_trainable_drafter_has_default_settings():
         ({"steps": -1}, "--steps is -1"),
         ({"minutes": float("nan")}, "--minutes is nan"),
         ({"distil_tokens": 10**30}, "--distil-tokens is 1000000000000000000000000000000"),
-        ({"threads": -1}, "--threads is -1"),
         ({"seed": -1}, "seed is -1"),
         ({"recipe": "theirs"}, "--recipe is 'theirs', expected one of ours, paper"),
         ({"dtype": "int8"}, "--dtype is 'int8', expected one of float32"),
@@ -181,33 +171,6 @@ def test_a_card_names_the_recipe_and_refuses_another(tmp_path):
         train_weights(asked("medusa", tmp_path), data)
 
 
-def test_loaded_parameters_count_used_target_modules():
-    """Early exit loads the first layers and the head, or the whole target for soft labels (EESD,
-    Table 6)."""
-    target, token = toy_target(), toy_texts()[:2]
-
-    def size(*modules):
-        return sum({id(p): p.numel() for m in modules for p in m.parameters()}.values())
-
-    def held(name, soft):
-        part = new_head(asked(name, HERE), target)
-        given = part, target, TrainingBatch(token), soft, torch.Generator()
-        return loaded_parameters(part, target, lambda: recipe_of(name).loss(*given)), part
-
-    count, part = held("model", False)
-    assert count == size(part)
-    count, part = held("model", True)
-    assert count == size(part, target)
-    count, part = held("early_exit", False)
-    assert count == size(part, target.embed, target.layers[0], target.head) < size(part, target)
-    for name, soft in (
-        ("early_exit", True), ("eagle", True), ("eagle", False), ("medusa", True),
-        ("hydra", False)
-    ):  # fmt: skip
-        count, part = held(name, soft)
-        assert count == size(part, target), name
-
-
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_training_saves_a_drafter_and_a_reproducible_card(tmp_path, name):
     data, training = drafter_data(), asked(name, tmp_path)
@@ -217,7 +180,7 @@ def test_training_saves_a_drafter_and_a_reproducible_card(tmp_path, name):
     assert card_lines(card)
     assert card["steps"] == 6
     assert card["tokens"] == 6 * 4 * 15
-    assert card["parameters"]["trained"] < card["parameters"]["loaded"]
+    assert card["parameters"]["trained"] > 0
     assert card["seconds_per_batch"] > 0
     assert card["validation"]["step"] in range(1, 7)
     lengths = evaluate_drafter(name, folder, data)
