@@ -1,6 +1,5 @@
 """What drafters of a trained head share: stacks with vocabulary heads, released files, loading."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -11,20 +10,16 @@ from torch.nn import functional as F
 
 from real.draft.kind import TrainingRecipe
 from real.draft.protocol import Drafter, Pick
-from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder, DecoderConfig, DecoderLayer
 from real.model.draft_head import (
     DraftHead,
     DraftVocabularyHead,
     Head,
-    block_count,
     check_vocabulary,
     fill,
     load_draft_head,
     made,
-    read_state,
 )
-from simspec.output.files import parse_json
 
 
 def new_layers(config: DecoderConfig, count: int) -> nn.ModuleList:
@@ -154,41 +149,6 @@ def head_loader(
         return recipe.drafter(target, head)
 
     return load
-
-
-def declared_heads(folder: str | Path, name: str) -> int | None:
-    """The number of heads in <name>.json, for a look before loading; None where it says none."""
-    try:
-        stored = parse_json((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
-        heads = stored["settings"]["heads"]
-    except (OSError, KeyError, TypeError, ValueError, RecursionError):
-        return None  # loading it says why
-    return heads if type(heads) is int and heads > 0 else None
-
-
-def released(folder: Path, family: str, key: Callable[[dict], str]) -> tuple[dict, int]:
-    """config.json of a released checkpoint, and the number of blocks, which `key(config)` names.
-
-    WeightsError where there is none.
-    """
-    config: dict = {}
-    try:
-        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        return config, block_count(config[key(config)], f"{folder / 'config.json'}")
-    except WeightsError:
-        raise
-    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise WeightsError(
-            f"{folder} is no {family} checkpoint: "
-            f"config.json says no {key(config)} ({type(error).__name__})"
-        ) from error
-
-
-def released_state(folder: Path, family: str) -> dict[str, Tensor]:
-    """Its tensors, in <family>_lm_head.safetensors or in model.safetensors."""
-    file = folder / f"{family}_lm_head.safetensors"
-    other = folder / "model.safetensors"
-    return read_state(other if other.exists() and not file.exists() else file)
 
 
 def filled(

@@ -1,26 +1,12 @@
 """Hydra: as Medusa, but each head also reads the tokens drafted before its own."""
 
-import re
-from functools import partial
-from pathlib import Path
-
 import torch
 from torch import Tensor, nn
 
 from real.draft import DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
-from real.draft.heads import (
-    ResidualBlock,
-    StackedDrafter,
-    StackedHeads,
-    declared_heads,
-    filled,
-    head_loader,
-    released,
-    released_state,
-)
+from real.draft.heads import ResidualBlock, StackedDrafter, StackedHeads, head_loader
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import multi_head_loss
-from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
 from real.model.passes import TargetPass
 
@@ -66,40 +52,6 @@ class HydraHeads(StackedHeads):
             target.embed(token[:, 1 + j : 1 + j + rows]).to(feature.dtype) for j in range(head + 1)
         ]
         return self.stacks[head](torch.cat([feature, *embeddings], -1))
-
-
-def published(folder: Path, target: Decoder) -> HydraHeads:
-    """HydraHeads from a checkpoint of zankner/Hydra with plain heads ("mlp").
-
-    | file | content |
-    | --- | --- |
-    | config.json | "hydra_num_layers": the number of blocks |
-    | hydra_lm_head.safetensors, or model.safetensors | the tensors below |
-    | tensor hydra_mlp.H.B.linear.{weight,bias} | block B of head H |
-    | tensor hydra_mlp.H.0.res_connection.{weight,bias} | its residual matrix |
-    | tensor hydra_lm_head.H.{weight,bias} | the vocabulary head of head H |
-
-    A leading "hydra_head." is dropped. WeightsError for anything else: Hydra++ ("prefix-mlp", with
-    a decoder layer over the features) and heads that read no drafts are not supported.
-    """
-    config, blocks = released(folder, "hydra", lambda config: "hydra_num_layers")
-    kind = config.get("hydra_head_arch", "mlp")
-    if kind != "mlp" or config.get("grounded_heads") is False:
-        raise WeightsError(
-            f"{folder} holds Hydra heads of the kind {kind!r}; "
-            "expected 'mlp' heads that see the drafted tokens"
-        )
-    state = {_ours(name): value for name, value in released_state(folder, "hydra").items()}
-    count = len([name for name in state if re.fullmatch(r"head\.\d+\.weight", name)])
-    form = {"heads": count, "blocks": blocks, "own_head": True, "residual": True}
-    return filled(HydraHeads, target, form, state, folder)
-
-
-def _ours(name: str) -> str:
-    """Our name of a released tensor, or the name itself, which `fill` then refuses."""
-    ours = name.removeprefix("hydra_head.")
-    ours = re.sub(r"^hydra_lm_head\.", "head.", ours)
-    return re.sub(r"^hydra_mlp\.", "stacks.", ours).replace(".res_connection.", ".residual.")
 
 
 class HydraDrafter(StackedDrafter):
@@ -212,10 +164,4 @@ RECIPE = TrainingRecipe(
 )
 
 
-KIND = DrafterKind(
-    HydraDrafter,
-    head_loader(RECIPE, published),
-    RECIPE,
-    ParallelHydra,
-    declared=partial(declared_heads, name="hydra"),
-)
+KIND = DrafterKind(HydraDrafter, head_loader(RECIPE), RECIPE, ParallelHydra)

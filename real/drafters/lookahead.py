@@ -112,8 +112,4 @@ class LookaheadDrafter(ConfiguredDrafter):
         return [self.prompt[i] for i in self.fill.integers(0, len(self.prompt), count)]
 
 
-KIND = DrafterKind(
-    LookaheadDrafter,
-    LookaheadDrafter.load,
-    declared=lambda folder: LookaheadDrafter.load(folder).max_draft_length,
-)
+KIND = DrafterKind(LookaheadDrafter, LookaheadDrafter.load)

@@ -1,29 +1,28 @@
 """Medusa: residual heads on the target's last feature, each predicting one later token."""
 
+import json
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from real.draft import DrafterKind, PaperRecipe, Pick, Step, TrainingRecipe
-from real.draft.heads import (
-    ResidualBlock,
-    StackedDrafter,
-    StackedHeads,
-    declared_heads,
-    filled,
-    head_loader,
-    released,
-    released_state,
-)
+from real.draft.heads import ResidualBlock, StackedDrafter, StackedHeads, filled, head_loader
 from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import multi_head_loss
+from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
-from real.model.draft_head import DraftVocabularyHead, head_rows, write_published
+from real.model.draft_head import (
+    DraftVocabularyHead,
+    block_count,
+    head_rows,
+    read_state,
+    write_published,
+)
 from real.model.passes import TargetPass, depths
+from simspec.output.files import reraised
 
 
 class MedusaHeads(StackedHeads):
@@ -69,16 +68,15 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
     WeightsError for anything else or other sizes.
     """
 
-    def served(config: dict) -> bool:
-        return config.get("model_type") == "medusa" and "num_heads" in config
-
-    config, blocks = released(
-        folder,
-        "medusa",
-        lambda config: "num_hidden_layers" if served(config) else "medusa_num_layers",
-    )
-    state = {}
-    for name, value in released_state(folder, "medusa").items():
+    source, what = folder / "config.json", f"{folder} is no medusa checkpoint: config.json says no"
+    with reraised(WeightsError, f"{what} number of blocks"):
+        config = dict(json.loads(source.read_text(encoding="utf-8")))
+        served = config.get("model_type") == "medusa" and "num_heads" in config
+        stated = config["num_hidden_layers" if served else "medusa_num_layers"]
+    blocks, own, state = block_count(stated, f"{source}"), folder / "model.safetensors", {}
+    file = folder / "medusa_lm_head.safetensors"
+    file = own if own.exists() and not file.exists() else file
+    for name, value in read_state(file).items():
         ours = re.sub(r"^(medusa_head|heads)\.", "", name)
         if match := re.fullmatch(r"(\d+)\.(\d+)\.weight", ours):
             ours = f"head.{match[1]}.weight" if int(match[2]) == blocks else ours
@@ -87,7 +85,7 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
         ours = re.sub(r"^blocks\.(\d+)\.layers\.(\d+)\.", r"stacks.\1.\2.linear.", ours)
         state[re.sub(r"^lm_heads\.", "head.", ours)] = value
     count = len([name for name in state if name.startswith("head.")])
-    if served(config) and config.get("original_lm_head") and "head.0.weight" in state:
+    if served and config.get("original_lm_head") and "head.0.weight" in state:
         count = len({name.split(".")[1] for name in state if name.startswith("stacks.")})
         state |= {f"head.{i}.weight": state["head.0.weight"] for i in range(count)}
     form = {"heads": count, "blocks": blocks, "own_head": True}
@@ -133,7 +131,6 @@ class MedusaDrafter(StackedDrafter):
     """
 
     name = "medusa"
-    captures = True
 
     def begin(self, target, prompt: list[int], prefill, pick: Pick) -> None:
         super().begin(target, prompt, prefill, pick)
@@ -164,14 +161,8 @@ class MedusaDrafter(StackedDrafter):
         self.drafted, self.parent = 0, []
 
     def _run_heads(self) -> None:
-        head, target = self.head, self.decoder
-
-        def heads(feature: Tensor) -> tuple[Tensor, ...]:
-            hidden = [stack(feature) for stack in head.stacks]
-            return *hidden, *(head.logits(target, j, x) for j, x in enumerate(hidden))
-
-        output = self.passes.call(self.name, heads, self.feature)
-        self.hidden, self.logits = output[: self.max_draft_length], output[self.max_draft_length :]
+        self.hidden = [stack(self.feature) for stack in self.head.stacks]
+        self.logits = [self.head.logits(self.decoder, j, x) for j, x in enumerate(self.hidden)]
 
 
 class ParallelMedusa:
@@ -222,10 +213,4 @@ RECIPE = TrainingRecipe(
 )
 
 
-KIND = DrafterKind(
-    MedusaDrafter,
-    head_loader(RECIPE, published),
-    RECIPE,
-    ParallelMedusa,
-    declared=partial(declared_heads, name="medusa"),
-)
+KIND = DrafterKind(MedusaDrafter, head_loader(RECIPE, published), RECIPE, ParallelMedusa)

@@ -157,29 +157,6 @@ def compiled_layers(**options) -> Iterator[Callable[..., Tensor]]:
         yield layer_forward
 
 
-class StaticCall:
-    """A function of tensors with its fixed inputs; it runs no decoder layer over a cache.
-
-    `replay` is set when it has been captured.
-    """
-
-    replay: Replay | None = None
-
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor]):
-        self.body = function
-        self.inputs = [torch.zeros_like(x) for x in inputs]
-        self.device = inputs[0].device
-
-    def set(self, inputs: Sequence[Tensor]) -> None:
-        """Copies the next call's inputs into the fixed ones."""
-        for static, x in zip(self.inputs, inputs):
-            static.copy_(x)
-
-    def function(self, layer_forward: Callable | None = None) -> tuple[Tensor, ...]:
-        """The call on the fixed inputs; `layer_forward` has nothing to run."""
-        return self.body(*self.inputs)
-
-
 class StaticPass:
     """A body at one width and one KV window; a single int64 tensor holds all that differs between
     its calls.
@@ -290,7 +267,7 @@ class CapturedPasses(EagerPasses):
         self.widths = tuple(sorted(set(widths)))
         self.capacity, self.compiled, self.smallest = capacity, compiled, smallest
         self.caches: dict[str, KVCache] = {}
-        self.captured: dict[tuple, StaticCall | StaticPass] = {}
+        self.captured: dict[tuple, StaticPass] = {}
         self.pool: Any = None  # torch exports no type of its handles
 
     @property
@@ -329,7 +306,7 @@ class CapturedPasses(EagerPasses):
         key = name, width, window, span.parent is None
         static = self.captured.get(key)
         # a drafter that writes to the target's cache may have made it grow
-        if not isinstance(static, StaticPass) or static.keys is not cache.key:
+        if static is None or static.keys is not cache.key:
             tree_rows = 0 if span.parent is None else self.widths[-1]
             shapes = [
                 (tuple(x.shape[1:]), x.dtype) if isinstance(x, Tensor) else None for x in inputs
@@ -340,27 +317,12 @@ class CapturedPasses(EagerPasses):
         return tuple(out[: span.rows].clone() for out in self._replayed(static))
 
     @torch.inference_mode()
-    def call(
-        self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        """See `EagerPasses.call`; captured once for inputs of these shapes."""
-        key = name, *(tuple(x.shape) for x in inputs)
-        static = self.captured.get(key)
-        if not isinstance(static, StaticCall):
-            static = self.captured[key] = StaticCall(function, inputs)
-        static.set(inputs)
-        return tuple(out.clone() for out in self._replayed(static))
-
-    @torch.inference_mode()
     def warm(self) -> None:
         """Captures every body seen so far at all widths and KV windows.
 
         For use between two sequences: it overwrites rows of the caches.
         """
-        passes = [
-            (key, seen) for key, seen in self.captured.items() if isinstance(seen, StaticPass)
-        ]
-        for (name, *_, is_chain), seen in passes:
+        for (name, *_, is_chain), seen in list(self.captured.items()):
             for width in self.widths:
                 for window in self._windows():
                     key = name, width, window, is_chain
@@ -378,7 +340,7 @@ class CapturedPasses(EagerPasses):
             windows.append(min(2 * windows[-1], self.capacity))
         return windows
 
-    def _replayed(self, static: StaticCall | StaticPass) -> tuple[Tensor, ...]:
+    def _replayed(self, static: StaticPass) -> tuple[Tensor, ...]:
         if static.replay is None:
             cuda = static.device.type == "cuda"
             if cuda and self.pool is None:

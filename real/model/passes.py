@@ -165,12 +165,6 @@ class EagerPasses:
         context = ForwardContext(rotation, mask, cache, span.start, span.rows - 1)
         return body(*(torch.as_tensor(x, device=decoder.device) for x in inputs), context)
 
-    def call(
-        self, name: str, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        """Runs a function of tensors that writes no cache."""
-        return function(*inputs)
-
     def warm(self) -> None:
         """Prepares between two sequences whatever is otherwise prepared on first use."""
 

@@ -1,7 +1,5 @@
 """Medusa and Hydra: inputs and predicted token of every head, and the published formats."""
 
-import json
-
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -10,7 +8,7 @@ from toy_lm import toy_target
 
 from real.draft import TrainingBatch
 from real.draft.losses import multi_head_loss, read_target
-from real.drafters import hydra, medusa
+from real.drafters import medusa
 from real.drafters.hydra import HydraDrafter, HydraHeads
 from real.drafters.medusa import MedusaDrafter, MedusaHeads
 from real.model.target import Target
@@ -138,74 +136,32 @@ def medusa_state(part, blocks=1):
     return {names[k]: v.clone() for k, v in part.state_dict().items()}
 
 
-def hydra_state(part):
-    renamed = {
-        k.replace("stacks.", "hydra_mlp.").replace(".residual.", ".res_connection."): v.clone()
-        for k, v in part.state_dict().items()
-    }
-    return {
-        k.replace("head.", "hydra_lm_head.") if k.startswith("head.") else k: v
-        for k, v in renamed.items()
-    }
-
-
-FORMS = {
-    "medusa": (
-        MedusaHeads, {"own_head": True}, medusa_state,
-        {"medusa_num_heads": 2, "medusa_num_layers": 1}, medusa
-    ),
-    "hydra": (
-        HydraHeads, {"own_head": True, "residual": True}, hydra_state,
-        {"hydra_num_heads": 4, "hydra_num_layers": 1}, hydra
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", FORMS)
-def test_published_heads_load_onto_a_matching_target(kind, tmp_path):
-    make, settings, rename, config, module = FORMS[kind]
-    target = toy_target()
-    part = shaken(make, target, **settings)
-    state = rename(part)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    save_file(state, tmp_path / f"{kind}_lm_head.safetensors")
-    drafter = module.KIND.load(tmp_path, target, MADE_FOR)
+def test_published_heads_load_onto_a_matching_target(tmp_path):
+    target, file = toy_target(), tmp_path / "medusa_lm_head.safetensors"
+    part = shaken(MedusaHeads, target, own_head=True)
+    state = medusa_state(part)
+    (tmp_path / "config.json").write_text('{"medusa_num_heads": 2, "medusa_num_layers": 1}')
+    save_file(state, file)
+    drafter = medusa.KIND.load(tmp_path, target, MADE_FOR)
     assert all(torch.equal(v, drafter.head.state_dict()[k]) for k, v in part.state_dict().items())
     assert drafter.head.settings == part.settings
 
     odd = next(iter(state))
-    save_file(
-        {k: v for k, v in state.items() if k != odd}, tmp_path / f"{kind}_lm_head.safetensors"
-    )
-    refused("lacks the tensor", module.published, tmp_path, target)
-    save_file(state | {odd: torch.ones(3)}, tmp_path / f"{kind}_lm_head.safetensors")
-    refused(r"is \[3\]", module.published, tmp_path, target)
-    save_file(state | {"surplus": torch.ones(3)}, tmp_path / f"{kind}_lm_head.safetensors")
-    refused("surplus", module.published, tmp_path, target)
-    (tmp_path / f"{kind}_lm_head.safetensors").unlink()
-    (tmp_path / f"{kind}_lm_head.pt").write_bytes(b"never opened")
-    refused("is a pickle", module.published, tmp_path, target)
+    save_file({k: v for k, v in state.items() if k != odd}, file)
+    refused("lacks the tensor", medusa.published, tmp_path, target)
+    save_file(state | {odd: torch.ones(3)}, file)
+    refused(r"is \[3\]", medusa.published, tmp_path, target)
+    save_file(state | {"surplus": torch.ones(3)}, file)
+    refused("surplus", medusa.published, tmp_path, target)
+    file.unlink()
+    file.with_suffix(".pt").write_bytes(b"never opened")
+    refused("is a pickle", medusa.published, tmp_path, target)
     (tmp_path / "config.json").write_text("{")
-    refused("config.json", module.published, tmp_path, target)
+    refused("config.json", medusa.published, tmp_path, target)
 
 
 @pytest.mark.parametrize("text", ["Infinity", "1e400", "NaN", "-1", "1.5", "9" * 30, '"2"', "null"])
-@pytest.mark.parametrize("kind", FORMS)
-def test_published_heads_of_absurd_numbers_of_blocks_are_refused(kind, text, tmp_path):
-    *_, config, module = FORMS[kind]
-    config = dict.fromkeys(config, 0)
-    text = json.dumps(config | {f"{kind}_num_layers": None}).replace("null", text)
-    (tmp_path / "config.json").write_text(text)
-    refused(
-        "as the number of blocks, expected an integer of 0 to",
-        module.published,
-        tmp_path,
-        toy_target(),
-    )
-
-
-def test_hydra_plus_plus_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text(
-        json.dumps({"hydra_num_layers": 1, "hydra_head_arch": "prefix-mlp"})
-    )
-    refused("prefix-mlp", hydra.published, tmp_path, toy_target())
+def test_published_heads_of_absurd_numbers_of_blocks_are_refused(text, tmp_path):
+    (tmp_path / "config.json").write_text(f'{{"medusa_num_layers": {text}}}')
+    words = "as the number of blocks, expected an integer of 0 to"
+    refused(words, medusa.published, tmp_path, toy_target())
