@@ -152,15 +152,6 @@ class RuleSettings(Settings):
         return Rule(self.rule, self.temperature, self.seed, self.top_k, self.top_p)
 
 
-def check_models(settings: ModelSettings) -> None:
-    """ValueError for a device that is not here, or an unknown dtype."""
-    from real.pair import dtype_of
-    from real.provenance import check_device
-
-    check_device(settings.device)
-    dtype_of(settings.dtype)
-
-
 def evenly_spaced(count: int, wanted: int) -> list[int]:
     """Up to `wanted` indices of `count` prompts, evenly spaced: recordings list tasks one after
     another."""

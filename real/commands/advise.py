@@ -12,6 +12,7 @@ import typer
 
 from real.commands.engine import EngineOptions, Name, adapter_of, run_requests
 from real.commands.options import MOST_TOKENS, show_progress
+from real.model_settings import evenly_spaced
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS
 from simspec.engines.step_log import is_step_log
 from simspec.settings import Settings, command, option
@@ -361,7 +362,8 @@ def _messages(settings: Advise) -> "list[Prompt]":
 
     assert settings.prompts is not None
     made = []
-    for row in _spaced(read_rows(settings.prompts), settings.count):
+    rows = read_rows(settings.prompts)
+    for row in (rows[i] for i in evenly_spaced(len(rows), settings.count)):
         turns = row.turns[:1] if row.text is None else (row.text,)
         if settings.raw:
             text = styled(row.task, turns) if row.text is None else row.text
@@ -434,15 +436,9 @@ def _requests(
     names = {prompt.id for prompt in prompts}
     if len(names) < len(prompts):
         raise ValueError(f"{path} has {len(prompts) - len(names)} ids twice: name each once")
-    prompts = _spaced(prompts, count)
+    prompts = [prompts[i] for i in evenly_spaced(len(prompts), count)]
     requests = [Request(p.id, tuple(p.token), settings.budget) for p in prompts]
     return requests, {p.id: p.task for p in prompts}
-
-
-def _spaced(prompts: list[Any], count: int) -> list[Any]:
-    """At most that many of the prompts, evenly spaced."""
-    count = min(count, len(prompts))
-    return [prompts[i * len(prompts) // count] for i in range(count)]
 
 
 def _record_model(

@@ -246,22 +246,6 @@ def test_parallel_recording_takes_one_pass_and_k_steps(monkeypatch):
     assert len(steps) == record_settings.K
 
 
-def test_prompt_lookup_is_recorded_without_target_passes(monkeypatch):
-    target, drafter = PAIRS["prompt_lookup"]
-    record_settings, prompt = Settings(6, 24, RULES["greedy"], END, ()), [5, 6, 7, 5, 6, 7]
-    slow = record_sequence(target, drafter, record_settings, prompt, 0, stepwise=True)
-    kept = Kept((slow.token, slow.margin))
-    monkeypatch.setattr(Target, "verify", lambda *_: pytest.fail("a pass of the target"))
-    assert same(slow, record_sequence(target, drafter, record_settings, prompt, 0, cache=kept))
-
-
-class Kept:
-    """One text, whatever the address."""
-
-    def __init__(self, written):
-        self.find = lambda sequence, prompt: written
-
-
 def test_subclasses_are_recorded_stepwise():
     class Other(EagleDrafter):
         def next(self):

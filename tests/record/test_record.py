@@ -1,34 +1,23 @@
 """Recordings equal their definition, and a killed one continues."""
 
-import json
-import shutil
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shell import refused
 from test_features import read_features
-from test_sequence_cache import recorded
 from toy_lm import DRAFTERS, END, RULES, ToyPairs, toy_pair, toy_prompts, toy_recording
 
 from real.decode.features import drafter_features
-from real.draft import Silent
-from real.drafters import BUILTIN
 from real.measure import MeasureSettings
 from real.measure.price import measure
-from real.pair import TINY
-from real.prompts import Prompt
 from real.record import RecordError, Settings
-from real.record import recorder as module
 from real.record.recorder import record_sequence
 from real.record.rows import record_stepwise
 from real.record.sequences import target_sequence
 from real.sampling import Rule, margin
-from simspec import load_trace
 from simspec.trace.quantization import encode_margin
 
 PAIRS = ToyPairs()
@@ -123,19 +112,6 @@ def test_drafter_without_logits_has_two_ranks_and_no_features():
         record_sequence(target, drafter, asked, prompt, 0)
 
 
-def test_depth_is_limited_by_the_drafter():
-    for name in ("medusa", "hydra", "eagle"):
-        target, drafter = PAIRS[name]
-        rows = record_sequence(target, drafter, Settings(6, 20, RULES["greedy"], END), [5], 0)
-        most = 6 if name == "eagle" else 4
-        assert rows.depth[0] == 0
-        assert rows.rank[0, 0] == 255
-        assert rows.draft_margin[0].sum() == 0
-        assert (rows.depth[1:14] <= most).all()
-        assert (rows.depth == most).any()
-        assert (rows.rank[1:14, most:] == 255).all()
-
-
 def test_control_late_prompt_lookup_is_detected(monkeypatch):
     from real.drafters.prompt_lookup import PromptLookupDrafter
 
@@ -147,84 +123,6 @@ def test_control_late_prompt_lookup_is_detected(monkeypatch):
     monkeypatch.setattr(PromptLookupDrafter, "catch_up", late)
     found = record_stepwise(target, drafter, record_settings, prompt, text, 0)
     assert (found.run != verified("prompt_lookup", record_settings, prompt, text, 0)["run"]).any()
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_rows_equal_full_forward_passes(rule):
-    """run, depth and rank from whole forward passes of the drafter, position by position."""
-    target, drafter = PAIRS["model"]
-    record_settings, sequence = Settings(5, 16, RULES[rule], END), 3
-    prompt = toy_prompts(1, 12)[0]
-    rows = record_sequence(target, drafter, record_settings, prompt, sequence)
-    text, scored = rows.token.tolist(), 0
-
-    def scores(prefix, position):
-        with torch.inference_mode():
-            logits = drafter.lm(torch.tensor([prefix]))[0, -1:]
-        return RULES[rule].scores(logits, sequence, [position])[0]
-
-    for t in range(len(text)):
-        draft = []
-        while len(draft) < min(5, 16 - t) and (not draft or draft[-1] not in END):
-            draft.append(int(scores([*prompt, *text[:t], *draft], t + len(draft)).argmax()))
-        run = 0
-        while run < len(draft) and t + run < len(text) and draft[run] == text[t + run]:
-            run += 1
-        assert rows.run[t] == run
-        assert rows.depth[t] == (len(draft) if draft[-1] in END else 5)
-        for i in range(min(5, len(text) - t)):
-            s = scores([*prompt, *text[: t + i]], t + i)
-            assert rows.rank[t, i] == int((s > s[text[t + i]]).sum())
-            scored += 1
-    assert scored > 20
-
-
-_record = partial(
-    recorded,
-    name="model",
-    prompts=[Prompt(str(i), "toy", "random", p) for i, p in enumerate(toy_prompts(7))],
-)
-
-
-def test_killed_recording_continues_at_its_last_shard(tmp_path, monkeypatch):
-    whole = _record(tmp_path / "whole.parquet")
-    begun = []
-
-    def counted(target, drafter, record_settings, prompt, sequence, *rest):
-        if len(begun) == 5:
-            begun.append(None)
-            raise KeyboardInterrupt
-        begun.append(sequence)
-        return record_sequence(target, drafter, record_settings, prompt, sequence)
-
-    monkeypatch.setattr(module, "record_sequence", counted)
-    out = tmp_path / "killed.parquet"
-    with pytest.raises(KeyboardInterrupt):
-        _record(out)
-    assert not out.exists()
-    resumed = _record(out)
-    assert begun == [0, 1, 2, 3, 4, None, 4, 5, 6]  # the unfinished shard is recorded again
-    assert resumed == whole == load_trace(out)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["killed.parquet", "whole.parquet"]
-
-
-def test_other_settings_are_refused(tmp_path, monkeypatch):
-    out = tmp_path / "t.parquet"
-    monkeypatch.setattr(module, "join_traces", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        _record(out)
-    with pytest.raises(RecordError, match="other settings"):
-        _record(out, record_settings=Settings(4, 9, RULES["coupled"], END))
-
-
-def test_silent_drafter_has_depth_zero():
-    target, _ = PAIRS["model"]
-    rows = record_sequence(
-        target, Silent(), Settings(4, 8, RULES["greedy"], END, features=()), [5, 6], 0,
-        stepwise=True
-    )  # fmt: skip
-    assert (rows.depth == 0).all()
-    assert (rows.run == 0).all()
 
 
 @pytest.mark.parametrize("K, budget", [(0, 8), (256, 8), (4, 0)])
@@ -251,45 +149,8 @@ def must_not_run(*_, **__):
     raise AssertionError("models were loaded")
 
 
-@pytest.fixture
-def unloadable(monkeypatch):
-    monkeypatch.setattr("real.pair.load_pair", must_not_run)
-
-
-MOST = {"medusa": 4, "hydra": 4, "lookahead": 4}
-
-
-@pytest.mark.parametrize("drafter", MOST)
-@pytest.mark.parametrize("depth", [5, 255])
-def test_longer_drafts_than_declared_are_refused_unloaded(tmp_path, unloadable, drafter, depth):
-    words = f"at most {MOST[drafter]} tokens a round, asked for {depth}: measure it with --depth 4"
-    refused(tmp_path, "measure", "-k", depth, "--drafter", drafter, "--out", "x.json", words=words)
-
-
-def test_weights_of_another_folder_declare_their_own_depth(tmp_path, unloadable):
-    shutil.copytree(TINY / "hydra", tmp_path / "heads")
-    stored = json.loads((tmp_path / "heads" / "hydra.json").read_text())
-    stored["settings"]["heads"] = 7
-    (tmp_path / "heads" / "hydra.json").write_text(json.dumps(stored))
-    command = ["measure", "--drafter", "hydra", "--weights", "heads", "--out", "x.json"]
-    refused(tmp_path, *command, "-k", 8, words="at most 7 tokens")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"settings": {"heads": "4"}}', '{"settings": {"heads": -1}}']
-)
-def test_files_that_declare_nothing_are_left_to_the_loader(tmp_path, text):
-    (tmp_path / "medusa.json").write_text(text)
-    assert BUILTIN["medusa"].declared(tmp_path) is None
-
-
-def test_a_loaded_drafter_is_asked_too(monkeypatch):
+def test_longer_drafts_than_the_drafters_are_refused(monkeypatch):
     target, drafter = toy_pair("medusa")
     monkeypatch.setattr(type(drafter), "begin", must_not_run)
     with pytest.raises(ValueError, match="drafts at most . tokens a round, asked for 255"):
         measure(target, drafter, Rule(), 255, MeasureSettings())
-
-
-@pytest.mark.parametrize("drafter", ["model", "eagle", "prompt_lookup", "early_exit"])
-def test_control_drafters_without_a_limit_declare_none(drafter):
-    assert BUILTIN[drafter].declared(TINY / drafter) is None
