@@ -16,12 +16,10 @@ File n of a seed is always the same, so that pieces of the range may run anywher
 import argparse
 import importlib
 import json
-import os
+import multiprocessing
 import re
 import resource
-import select
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -153,8 +151,8 @@ def _undocumented(message: str) -> str:
     return ""
 
 
-def work_through(arguments: argparse.Namespace, numbers: range) -> None:
-    """The process that reads: one line of JSON for each file that is done."""
+def work_through(arguments: argparse.Namespace, numbers: range, answers: Any) -> None:
+    """The process that reads: None once it has begun, then the outcome of each file."""
     with tempfile.TemporaryDirectory() as work:
         fuzzer = Fuzzer(arguments.readers, arguments.seed, Path(work), arguments.only)
         for name in fuzzer.kinds:
@@ -162,58 +160,44 @@ def work_through(arguments: argparse.Namespace, numbers: range) -> None:
         size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_AS, (size + SPARE, size + SPARE))
-        print("ready", flush=True)
+        answers.send(None)
         for number in numbers:
-            print(json.dumps(asdict(fuzzer.examine(number))), flush=True)
+            answers.send(fuzzer.examine(number))
 
 
 def outcomes(arguments: argparse.Namespace, numbers: range) -> Iterator[Outcome]:
     """The outcomes of these files, from processes that are replaced where they die or hang."""
-    left = numbers
+    spawn, left = multiprocessing.get_context("spawn"), numbers
     while left:
-        command = [sys.executable, __file__, "--worker", *arguments.given]
-        command += ["--first", str(left[0]), "--files", str(left[-1] + 1 - left[0])]
-        command += ["--step", str(left.step)]
-        worker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        fault, began = "", False
+        answers, theirs = spawn.Pipe(duplex=False)
+        worker = spawn.Process(target=work_through, args=(arguments, left, theirs), daemon=True)
+        worker.start()
+        theirs.close()
+        wall, fault = START_SECONDS, ""
         try:
-            for line in _lines(worker.stdout.fileno(), arguments.wall):
-                if line is None:
-                    fault = f"no answer within {arguments.wall:g} s"
-                    break
-                if began:
-                    yield Outcome(**json.loads(line))
+            while left and not fault:
+                if not answers.poll(wall):
+                    fault = f"no answer within {wall:g} s"
+                elif (outcome := answers.recv()) is not None:
+                    yield outcome
                     left = left[1:]
-                began = True
+                wall = arguments.wall
+        except (EOFError, OSError):  # in the middle of an answer
+            worker.join()
+            fault = f"its process ended with {worker.exitcode}"
         finally:
-            if left:
-                worker.kill()
-            code = worker.wait()
-            worker.stdout.close()
+            worker.kill()
+            worker.join()
+        if left and wall == START_SECONDS:
+            raise SystemExit(f"the reading process cannot start: {fault}")
         if left:
-            fault = fault or f"its process ended with {code}"
-            if not began:
-                raise SystemExit(f"the reading process cannot start: {fault}")
             yield Outcome(left[0], "unknown", 0, False, 0.0, 0, fault)
             left = left[1:]
 
 
-def _lines(descriptor: int, wall: float) -> Iterator[bytes | None]:
-    """Lines of the process as they come; None where none comes within the limit."""
-    rest, limit = b"", START_SECONDS
-    while select.select([descriptor], [], [], limit)[0]:
-        content = os.read(descriptor, 1 << 16)
-        if not content:
-            return
-        *lines, rest = (rest + content).split(b"\n")
-        yield from lines
-        limit = wall
-    yield None
-
-
 def fuzz(arguments: argparse.Namespace) -> dict[str, Any]:
     """Runs the files of `arguments`, and returns the counts and the faults."""
-    everything = range(arguments.first, arguments.first + arguments.files, arguments.step)
+    everything = range(arguments.first, arguments.first + arguments.files)
     pieces = [everything[job :: arguments.jobs] for job in range(arguments.jobs)]
     began, total = time.perf_counter(), 0
     counts: dict[str, Counter] = {}
@@ -256,32 +240,19 @@ def parse(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--files", type=int, default=100_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the number of the first")
-    parser.add_argument("--step", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="folder for the files that fail")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="kinds whose names hold this text")
     parser.add_argument("--readers", default="fuzz_readers", help="the module of kinds")
     parser.add_argument("--wall", type=float, default=WALL_SECONDS, help="seconds of silence")
-    arguments = parser.parse_args(given)
-    arguments.given = ["--seed", str(arguments.seed), "--only", arguments.only]
-    arguments.given += ["--readers", arguments.readers]
-    return arguments
+    return parser.parse_args(given)
 
 
-def main(given: list[str]) -> int:
-    arguments = parse(given)
-    if arguments.worker:
-        numbers = range(arguments.first, arguments.first + arguments.files, arguments.step)
-        work_through(arguments, numbers)
-        return 0
+if __name__ == "__main__":
+    arguments = parse(sys.argv[1:])
     result = fuzz(arguments)
     if arguments.out:
         save(arguments, result["faults"])
     print(json.dumps(result, indent=1))
-    return bool(result["faults"])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(bool(result["faults"]))

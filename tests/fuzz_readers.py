@@ -223,7 +223,7 @@ def use_run(path: Path) -> None:
 
 def use_import(path: Path) -> None:
     """What `simspec import` does."""
-    json.dumps(import_report(read(FORMAT_OF[path.name], path)))
+    json.dumps(import_report(read(FORMAT_OF[path.name], path)), allow_nan=False)
 
 
 def use_checkpoint(path: Path) -> None:

@@ -76,6 +76,15 @@ class Chooser:
         self.round += 1
 
 
+def run_by(rule, prompt, future, budget, ends, rules, chooser):
+    """`run` with drafts of an n-gram rule."""
+
+    def offer(context):
+        return ended_draft(draft(context, chooser.K, rule), ends, rule.draft_end)
+
+    return run(prompt, future, budget, ends, offer, rules, chooser)
+
+
 def run(prompt, future, budget, ends, offer, rules, chooser):
     """(text, [(emitted, drafted, accepted), ..]) of an engine; future: the target's greedy tokens,
     which go on behind the end of the text.

@@ -6,9 +6,11 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
+import torch
 from shell import refused
 from typer.main import get_command
 
+from real.model.captured_passes import CapturedPasses
 from simspec import cli
 from simspec.settings import Settings
 
@@ -107,3 +109,26 @@ def test_memory_that_is_not_there_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("simspec.trace.recordings.locate", lambda *_: [0] * (1 << 60))
     refused(tmp_path, "sweep", "absent.parquet", words="out of memory")
     assert not list(Path(tmp_path).iterdir())
+
+
+def test_out_of_memory_is_reported_and_other_errors_raised():
+    class Odd:
+        device = "cpu"
+
+        def cache(self, layers, capacity):
+            raise self.error
+
+    odd = Odd()
+    for odd.error in (
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("can't allocate memory"),
+        MemoryError(),
+    ):
+        with pytest.raises(
+            ValueError,
+            match="caches of 64 rows do not fit cpu; use shorter sequences, or the eager engine",
+        ):
+            CapturedPasses((1,), 64).cache("a", odd, 1, 1)
+    odd.error = TypeError("another error")
+    with pytest.raises(TypeError, match="another error"):
+        CapturedPasses((1,), 64).cache("a", odd, 1, 1)

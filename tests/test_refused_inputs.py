@@ -1,4 +1,4 @@
-"""Options that do not fit each other or their files, and inputs of absurd size: one line, at once.
+"""Options that do not fit each other or their files, invalid and absurd inputs: one line, at once.
 
 `test_refusals` derives a value out of its range for each option of a settings model.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_engine import FakeRunner, do_run, prompts
-from inputs import HEADS, RECORD_COMMAND
+from inputs import COSTS, HEADS, PROMPT_LINE, RECORD_COMMAND, with_fields
 from shell import refused, simspec
 
 from real.audit.runs import load_run
@@ -39,6 +39,7 @@ from simspec.tree.tree import load_tree
 
 SWEEP, RUN = "sweep t.parquet --policy fixed:1", "run t.parquet --policy fixed:4 --cost c.json"
 MEASURE, RECORD = "measure --out x.json -k 1", " ".join(map(str, RECORD_COMMAND))
+COMPARE, FORCE = "run t.parquet --compare --cost c.json", "run t.parquet --teacher-force"
 REFUSED = {
     f"{SWEEP} --nodes 8": "--nodes goes with --report trees, not with gains",
     f"{SWEEP} --report oracle --keep x": "--keep goes with --report gains",
@@ -57,7 +58,6 @@ REFUSED = {
     f"{SWEEP} --out o.csv --plot nowhere/o.png": "no folder nowhere",
     f"{SWEEP} --plot folder/../t.parquet": "would overwrite t.parquet",
     f"{SWEEP} --plot o.pdf": "--plot is o.pdf, expected a name that ends in .png",
-    "engine compare a b --plot o.pdf": "--plot is o.pdf, expected a name that ends in .png",
     f"{SWEEP} --out c.json --cost c.json": "c.json would overwrite c.json",
     f"{SWEEP} --out o.png --plot o.png": "o.png would overwrite o.png",
     f"{SWEEP} --cost 0.1 --plot c.jpg": "expected a name that ends in .png",
@@ -82,7 +82,20 @@ REFUSED = {
     f"{MEASURE} --out .": ". is a folder",
     f"{RUN} --dtype half": "dtype 'half' is unknown",
     f"{RUN} --cost short.json": "prices drafts up to 3",
+    f"{RUN} --cost t.parquet": "t.parquet: not a cost model",
+    "record folder --out x.parquet": "cannot be read as prompts",
     f"{RUN} --seed=-1": "seed is -1, expected",
+    f"{RUN} --policy fixed:2": "2 policies given",
+    f"{FORCE} --policy static:2x1": "takes trees, as do simspec sweep and run",
+    f"{COMPARE} --save t.parquet": "would overwrite t.parquet",
+    f"{COMPARE} --rival none --rival generate": "--rival is none, generate; expected none alone",
+    f"{COMPARE} --rival generat": "rival 'generat' is unknown",
+    f"{COMPARE} --rival none --teacher-force": "two kinds of run",
+    f"{COMPARE} --rival none --policy oracle": "no replay to predict its run by",
+    f"{COMPARE} --rival none --policy fixed:99": "policy 'fixed:99' drafts up to 99",
+    f"{RECORD} --budget {10**6} --engine fast": "leaves no room for a prompt in the models'",
+    **{f"{asked} --engine quick": "engine 'quick' is unknown; expected one of eager, fast, strict"
+       for asked in (RECORD, MEASURE, RUN, FORCE, f"{COMPARE} --rival none")},
     f"train eagle --out m --seed={10**30}": f"seed is {10**30}, expected",
     f"demo --prompts {10**30}": f"--prompts is {10**30}",
 }  # fmt: skip
@@ -91,6 +104,66 @@ REFUSED = {
 @pytest.mark.parametrize("line", REFUSED)
 def test_options_that_do_not_fit_are_refused(input_folder, line):
     refused(input_folder, *line.split(" "), words=REFUSED[line])
+
+
+JSON, SECOND = "expected a JSON object", "x.jsonl line 2: expected a JSON object"
+PROMPTS = {
+    "missing": (None, "cannot be read as prompts"),
+    "empty": (b"", "holds no prompt"),
+    "blank": (b"\n \n\n", "holds no prompt"),
+    "too long": (PROMPT_LINE.replace(b"some", b"word " * 1000), "holds no prompt of 1 to 510"),
+    "not UTF-8": (PROMPT_LINE + b"caf\xe9", "x.jsonl cannot be read as prompts ('utf-8'"),
+    "bad JSON": (PROMPT_LINE * 2 + b"{broken\n" + PROMPT_LINE, f"x.jsonl line 3: {JSON}"),
+    **{name: (PROMPT_LINE + line, SECOND) for name, line in {
+        "deep JSON": b"[" * 200_000, "a list": b"[]", "no text": b'{"task": "t"}', "a NUL": b"\0",
+        "no task": b'{"text": "t"}', "half a character": b'{"task": "t", "text": "\\ud800"}',
+        "many digits": b'{"task": "t", "text": "x", "id": ' + b"1" * 5000 + b"}",
+    }.items()},
+    **{rest: (PROMPT_LINE + b'{"task": "t", ' + rest + b"}", SECOND) for rest in (
+        b'"turns": []', b'"turns": "a"', b'"turns": [5]', b'"turns": ["fine", 5]', b'"text": 5',
+        b'"text": null',
+    )},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_invalid_prompts_are_refused(tmp_path, kind):
+    content, words = PROMPTS[kind]
+    if content is not None:
+        (tmp_path / "x.jsonl").write_bytes(content)
+    asked = "record", "x.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 2
+    refused(tmp_path, *asked, words=words)
+
+
+def with_meta(**changes):
+    return {"meta": lambda trace: replace(trace.meta, **changes)}
+
+
+@pytest.mark.parametrize("parts, words", [
+    (with_meta(tokenizer_sha256="0" * 64), "another tokenizer"),
+    (with_meta(target="other/0123456789ab"), "was recorded with target other/0123456789ab"),
+    (with_meta(drafter_sha256="0" * 64), "was recorded with weights 000000000000 of"),
+    (with_meta(drafter="eagle9"), "drafter 'eagle9' is unknown"),
+    (with_meta(rule="synthetic"), "rule 'synthetic' cannot be run"),
+    (with_meta(rule="coupled", temperature=0.0), "temperature 0.0"),
+    ({"prompt": lambda trace: trace.prompt + 100_000}, "the target knows 0..4095"),
+    ({"prompt": lambda trace: trace.prompt - 100_000}, "the target knows 0..4095"),
+    ({"prompt": lambda t: t.prompt[:0], "prompt_offset": lambda t: t.prompt_offset * 0},
+     "without a prompt"),
+])  # fmt: skip
+def test_recording_that_cannot_run_is_refused(input_folder, tmp_path, parts, words):
+    trace = load_trace(input_folder / "t.parquet")
+    changed = with_fields(trace, **{name: made(trace) for name, made in parts.items()})
+    changed.save(tmp_path / "x.parquet")
+    refused(tmp_path, "run", "x.parquet", "--policy", "fixed:1", "--cost", COSTS, words=words)
+
+
+def test_hash_of_weights_round_trips_and_is_checked(input_folder):
+    meta = load_trace(input_folder / "t.parquet").meta
+    hashed = replace(meta, drafter_sha256="0" * 64)
+    assert TraceMeta.from_json(hashed.to_json()) == hashed
+    with pytest.raises(TraceError, match="drafter_sha256 is 'ab', expected"):
+        replace(meta, drafter_sha256="ab")
 
 
 def test_missing_recording_is_refused_before_torch_is_imported(tmp_path):

@@ -140,7 +140,7 @@ class Advise(Settings):
 def advise(settings: Advise) -> None:
     """Find the drafter and draft length of a model on an engine, and confirm them there.
 
-    The engine writes texts of your prompts, and is stopped where they leave nothing to draft (exit
+    The engine writes texts of your prompts; where they leave nothing to draft, that is all (exit
     code 1); drafts are recorded along them; the engine's passes are
     timed; replay chooses by batch size; the engine runs the choice on prompts that were held out.
     vLLM then runs the best policy too, next to the best length. The folder gets the engine's
@@ -163,7 +163,6 @@ def advise(settings: Advise) -> None:
     import real.engines
     from real.engines import advise as steps
     from real.engines.adapter import EngineSettings, NgramDraft
-    from real.engines.answers import AnswerWatch, NothingToDraft, answer_faults
     from real.record.texts import written_texts
     from simspec.cost.table import load_cost
     from simspec.engines.vllm_proposer import served_policy
@@ -205,13 +204,7 @@ def advise(settings: Advise) -> None:
                 f"{settings.cost} was measured with {timed}: rounds of n-grams cost otherwise, "
                 "measure them (`simspec engine measure --drafter ngram`)"
             )
-        try:
-            remarks = tuple(answer_faults(rows).values())
-        except NothingToDraft as error:
-            print_note(error)
-            raise typer.Exit(1) from None
-        for remark in remarks:
-            print_note(remark)
+        remarks = _remarks(rows)
         with steps.working_in(out):
             found, candidates = steps.choose(
                 plan, drafts, rows, tasks, record, lambda draft: priced, print_note
@@ -239,8 +232,7 @@ def advise(settings: Advise) -> None:
         )
     real.engines.find_environment(adapter)  # what it refuses leaves no folder
 
-    def run(used: Any, requests: Any, plan: Any, path: Path, force: Any, *watch: Any) -> Any:
-        return run_requests(name, used, requests, plan, path, force, *watch)
+    run = partial(run_requests, name)
 
     def measured(draft: Any) -> Any:
         print_note(f"2/4 costs of {draft.method} drafts on {name}")
@@ -248,20 +240,32 @@ def advise(settings: Advise) -> None:
 
     with steps.working_in(out):
         print_note(f"1/4 {name} writes {len(chosen)} texts")
-        watch = AnswerWatch(print_note, settings.raw and template is not None)
-        try:
-            rows = steps.write_plain_texts(plan, chosen, lambda *given: run(*given, watch))
-            remarks = tuple(answer_faults(rows, watch.raw).values())
-        except NothingToDraft as error:
-            (out / steps.TEXTS).unlink()  # of prompts that are to be changed
-            print_note(error)
-            raise typer.Exit(1) from None
+        rows = steps.write_plain_texts(plan, chosen, run)
+        remarks = _remarks(rows, settings.raw and template is not None, out / steps.TEXTS)
         found, candidates = steps.choose(plan, drafts, rows, tasks, record, measured, print_note)
         found = replace(found, remarks=remarks)
         if not found.doubts:  # that no other prompts could settle
             print_note(f"4/4 {name} runs the choice on {len(held_out)} held-out prompts")
             found = steps.confirm(found, rows, held_out, run, record, print_note)
         _tell(found, candidates, given.as_json)
+
+
+def _remarks(rows: Any, raw: bool = False, file: Path | None = None) -> tuple[str, ...]:
+    """Faults of the texts, which are told; where they leave nothing to draft, the command ends, and
+    their file is removed, since other prompts are needed."""
+    from real.engines.answers import NothingToDraft, answer_faults
+    from simspec.output.terminal import print_note
+
+    try:
+        remarks = tuple(answer_faults(rows, raw).values())
+    except NothingToDraft as error:
+        if file is not None:
+            file.unlink()
+        print_note(error)
+        raise typer.Exit(1) from None
+    for remark in remarks:
+        print_note(remark)
+    return remarks
 
 
 def _tell(found: Any, candidates: Any, as_json: bool) -> NoReturn:

@@ -216,9 +216,6 @@ class Compare(Settings):
             "drafts of a model."
         ),
     ] = None
-    plot: Annotated[
-        Path | None, option("Write a PNG of several runs: speedups by draft length.")
-    ] = None
     as_json: Json = False
     markdown: Markdown = False
 
@@ -423,32 +420,21 @@ def compare(settings: Compare) -> None:
     from simspec import load_trace
     from simspec.cost.table import load_cost
     from simspec.engines.exports import runner_notes
-    from simspec.output.files import check_output
     from simspec.output.frames import show
     from simspec.output.terminal import print_note, print_text
-    from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import locate, measured_on
 
-    paths, plot, several = settings.rows, settings.plot, len(settings.rows) > 1
+    paths, several = settings.rows, len(settings.rows) > 1
     if several and settings.cost is not None:
         raise ValueError("--cost is for one file of rows; several have their costs next to them")
-    if plot is not None:
-        if not several:
-            raise ValueError("--plot draws several runs: name two or more files of rows")
-        check_plots(plot)
-        check_output(plot)
     trace = None
     if settings.recording is not None:
         (path,) = locate([settings.recording]).values()
         trace = load_trace(path)
     if several and any(map(summary.has_cost, paths)):
         runs = [summary.run_summary(path, trace) for path in paths]
-        if plot is not None:
-            summary.draw_runs(runs, plot)
         show(summary.summary_frame(runs), settings.as_json, settings.markdown, runs=runs)
         raise typer.Exit(1 if any(found.exceptions for found in runs) else 0)
-    if plot is not None:
-        raise ValueError("--plot draws speedups: these runs have no NAME.cost.json next to them")
     checks = [
         (about, held, compare_rows(about, held, trace)) for about, held in map(read_rows, paths)
     ]
@@ -501,7 +487,6 @@ def run_requests(
     plan: "Plan",
     out: Path,
     force: bool | None,
-    watch: Any = lambda rows: None,
 ) -> Any:
     """Runs the plan on these requests in the engine's environment, with a bar of progress."""
     import real.engines
@@ -525,4 +510,4 @@ def run_requests(
     if not adapter.was_tested(environment.version):
         print_note(try_version(adapter, environment, settings, make))
     with show_progress() as progress:
-        return run_on_engine(make, settings, requests, plan, out, force, progress, watch)
+        return run_on_engine(make, settings, requests, plan, out, force, progress)

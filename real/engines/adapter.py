@@ -3,8 +3,8 @@
 import json
 import os
 import signal
+import socket
 import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -298,23 +298,20 @@ def find_environment(engine: Engine) -> Environment:
 def _first_words(python: Path, arguments: Sequence[str]) -> bytes:
     """What a Python writes, cut after MOST_ANSWER bytes and one more; then its group is ended.
 
-    SubprocessError where it fails, or has not ended after ANSWER seconds.
+    SubprocessError where it fails, OSError where it says nothing for ANSWER seconds.
     """
-    with subprocess.Popen(
-        [python, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    ours, theirs = socket.socketpair()
+    with ours, ours.makefile("rb") as answers, subprocess.Popen(
+        [python, *arguments], stdin=subprocess.DEVNULL, stdout=theirs,
         stderr=subprocess.DEVNULL, start_new_session=True,
     ) as process:  # fmt: skip
-        assert process.stdout is not None
-        limit = threading.Timer(ANSWER, os.killpg, (process.pid, signal.SIGKILL))
-        limit.start()
+        theirs.close()
+        ours.settimeout(ANSWER)
         try:
-            answer = process.stdout.read(MOST_ANSWER + 1)
-            if len(answer) <= MOST_ANSWER and (code := process.wait()):
-                raise subprocess.SubprocessError(
-                    f"it ends with code {code}, or not within {ANSWER} s"
-                )
+            answer = answers.read(MOST_ANSWER + 1)
+            if len(answer) <= MOST_ANSWER and (code := process.wait(ANSWER)):
+                raise subprocess.SubprocessError(f"it ends with code {code}")
         finally:
-            limit.cancel()
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
     return answer

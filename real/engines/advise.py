@@ -33,8 +33,9 @@ from simspec.cost.model import CostModel
 from simspec.cost.table import CostTable
 from simspec.cost.why import Why, why_frame
 from simspec.engines import Export
-from simspec.engines.choice import TIE, Choice, Schedule, gather
+from simspec.engines.choice import Choice, Schedule, best_length, gather
 from simspec.engines.exports import EXPORTS, vllm_notes, write_choice
+from simspec.engines.steps import in_flight
 from simspec.engines.text import WrittenText, record_texts, text_budgets
 from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
@@ -284,8 +285,7 @@ def choose_length(
 ) -> Advice:
     """The smallest length within TIE of the best by replay of these texts, at its costs."""
     found = all_lengths(plan, candidate, rows, batch, candidate.drafts)
-    best = max(row.speedup for row in found)
-    row = next(row for row in found if row.speedup >= (1 - TIE) * best)
+    row = found[best_length([1 / row.speedup for row in found])]
     k, drafting = row.arm[0] if row.speedup > 1 else 0, row.arm[0]
     loss, why = possible_loss(k, found), row.why(candidate.cost, batch)
     return Advice(candidate.name, batch, k, drafting, row.speedup, row.interval, "", loss, why)
@@ -592,11 +592,6 @@ def doubts_of(
     if advice.k and found is not None and found.low <= 1:
         told.append(f"{name} may gain nothing: measured {figure(own.measured, found)}; {MORE}")
     return told
-
-
-def in_flight(batch: int) -> str:
-    """'4 requests in flight'."""
-    return f"{batch} request{'s' * (batch > 1)} in flight"
 
 
 def figure(value: float, interval: Estimate | None) -> str:

@@ -1,34 +1,23 @@
-"""Answers that advice cannot rest on: they end at once, or repeat themselves to their end."""
+"""Answers that advice cannot rest on: they end at once, or repeat themselves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import numpy as np
 
 from real.engines.rows import Row
+from simspec.trace.acceptance import repeated_ngrams
 
-FEW = 8
-"""Answers after which the first look is taken."""
 AT_ONCE = 2
 """Most tokens of an answer that leaves nothing to draft."""
 NEARLY_ALL, MOST, MANY = 7 / 8, 1 / 2, 1 / 4
 """Shares of answers: that end at once and stop the command, that end at once and cause a remark,
 and that repeat themselves and cause a remark."""
-REPEATS, LONGEST_LOOP, LEAST_LOOP = 3, 64, 9
-"""A loop is an n-gram of at most LONGEST_LOOP tokens, REPEATS times and over LEAST_LOOP tokens."""
+REPEATED = 0.5
+"""Share of an answer's 8-grams that came before in it, from which on it repeats itself."""
 
 
 class NothingToDraft(ValueError):
     """Nearly all answers end at once."""
-
-
-def repeats_itself(tokens: Sequence[int]) -> bool:
-    """Whether one n-gram, repeated to the end, is half of the answer or more."""
-    n = len(tokens)
-    for size in range(1, min(LONGEST_LOOP, n // REPEATS) + 1):
-        start = n - size
-        while start > 0 and tokens[start - 1] == tokens[start - 1 + size]:
-            start -= 1
-        if n - start >= max(REPEATS * size, n / 2, LEAST_LOOP):
-            return True
-    return False
 
 
 def answer_faults(rows: Sequence[Row], raw: bool = False) -> dict[str, str]:
@@ -51,24 +40,10 @@ def answer_faults(rows: Sequence[Row], raw: bool = False) -> dict[str, str]:
         found["raw"] = (
             "prompts go without the model's chat template: leave --raw out, unless your users' do"
         )
-    loops = sum(map(repeats_itself, answers))
+    loops = sum(repeated_ngrams([np.array(tokens)]) >= REPEATED for tokens in answers)
     if loops >= MANY * len(answers) and loops:
         found["loops"] = (
-            f"{loops} of {len(answers)} answers repeat themselves to their end, which is easier to "
-            "draft than what users read: lower --budget, or give prompts that the model can answer"
+            f"{loops} of {len(answers)} answers repeat themselves, which is easier to draft than "
+            "what users read: lower --budget, or give prompts that the model can answer"
         )
     return found
-
-
-class AnswerWatch:
-    """Tells each fault once, as soon as FEW answers are there: called with all of them so far."""
-
-    def __init__(self, tell: Callable[[str], None], raw: bool = False):
-        self.tell, self.raw = tell, raw
-        self.told: set[str] = set()
-
-    def __call__(self, rows: Sequence[Row]) -> None:
-        faults = answer_faults(rows, self.raw) if len(rows) >= FEW else {}
-        for name in faults.keys() - self.told:
-            self.tell(faults[name])
-        self.told |= faults.keys()

@@ -13,7 +13,7 @@ import numpy as np
 from real.engines.convention import (
     CONVENTIONS,
     Convention,
-    Passes,
+    Sequenced,
     clipped,
     engine_passes,
     scheduled_passes,
@@ -149,7 +149,7 @@ def compare_rows(
         left_out += len(own) - len(kept)
         for s, row in enumerate(kept):
             length = len(row.finished.tokens)
-            engine, expected = clipped(row.finished.passes, length), predicted.sequence(s)
+            engine, expected = clipped(row.finished.passes, length), predicted[s]
             compared, passes = compared + 1, passes + len(engine)
             differences += _pass_difference(row, engine, expected)
             for name, both in held.items():
@@ -159,7 +159,7 @@ def compare_rows(
     return RunCheck(compared, passes, counters, tuple(differences), left_out, exact)
 
 
-def _count(passes: Sequence[tuple[int, int, int]], counter: str) -> int:
+def _count(passes: Sequenced, counter: str) -> int:
     return {
         "passes": len(passes),
         "num_drafts": sum(drafted > 0 for _, drafted, _ in passes),
@@ -239,7 +239,7 @@ def lengths_of(about: Mapping[str, Any]) -> list[int]:
 
 def predicted_passes(
     about: Mapping[str, Any], rows: Sequence[Row], arm: Arm, recording: Trace | None
-) -> tuple[list[Row], Passes]:
+) -> tuple[list[Row], list[Sequenced]]:
     """(the rows that can be predicted, their passes under this arm), along the rows' own texts.
 
     Without a rule of n-grams or suffixes the rows' texts must be those of the recording. Under a
@@ -261,7 +261,7 @@ def predicted_passes(
         missing = {row.block for row in rows if row.request.id not in place}
         kept = [row for row in kept if row.block not in missing]
     if not kept:
-        return [], Passes(np.zeros(1, np.int64), *(np.zeros(0, np.int64) for _ in range(4)))
+        return [], []
     budgets = {row.request.max_tokens for row in kept}
     if len(budgets) > 1:
         raise ValueError(f"requests have {len(budgets)} budgets, expected one with a recording")
@@ -269,24 +269,28 @@ def predicted_passes(
     return kept, _passes(about, trace, kept, arm)
 
 
-def _passes(about: Mapping[str, Any], trace: Trace, rows: Sequence[Row], arm: Arm) -> Passes:
+def _passes(
+    about: Mapping[str, Any], trace: Trace, rows: Sequence[Row], arm: Arm
+) -> list[Sequenced]:
     """The replay's passes; sequence s of the recording is the text of row s."""
     (k, policy), rules, lengths = arm, convention_of(about), lengths_of(about)
     if policy:
         addresses = [draw_address(row.request.prompt) for row in rows]
         trace = replace(trace, sequence=np.array(addresses, np.int64))
         return _policy_passes(about, trace, rows, policy)
-    if not (k and lengths):
-        return engine_passes(trace, fixed(k), rules)
-    waves = defaultdict(list)
-    for s, row in enumerate(rows):
-        waves[row.block].append(s)
-    return scheduled_passes(trace, list(waves.values()), lengths, rules)
+    if k and lengths:
+        waves = defaultdict(list)
+        for s, row in enumerate(rows):
+            waves[row.block].append(s)
+        passes = scheduled_passes(trace, list(waves.values()), lengths, rules)
+    else:
+        passes = engine_passes(trace, fixed(k), rules)
+    return [passes.sequence(s) for s in range(len(rows))]
 
 
 def _policy_passes(
     about: Mapping[str, Any], trace: Trace, rows: Sequence[Row], text: str
-) -> Passes:
+) -> list[Sequenced]:
     """A state that passes on does so from row to row of one block and session alone, and never
     between requests that are in flight together."""
     given, plan = about["draft"]["cost"], about["plan"]
@@ -304,16 +308,14 @@ def _policy_passes(
     parts = defaultdict(list)
     for s, row in enumerate(rows):
         parts[(row.block, row.session) if policy.scope == "stream" else None].append(s)
-    rules, seed = convention_of(about), about["seed"]
-    passes = [
-        engine_passes(trace.select(part), policy, rules, seed, cost) for part in parts.values()
-    ]
-    return Passes.join(passes, [s for part in parts.values() for s in part])
+    rules, seed, found = convention_of(about), about["seed"], dict[int, Sequenced]()
+    for part in parts.values():
+        passes = engine_passes(trace.select(part), policy, rules, seed, cost)
+        found |= {s: passes.sequence(i) for i, s in enumerate(part)}
+    return [found[s] for s in range(len(rows))]
 
 
-def _pass_difference(
-    row: Row, engine: list[tuple[int, int, int]], expected: list[tuple[int, int, int]]
-) -> list[Difference]:
+def _pass_difference(row: Row, engine: Sequenced, expected: Sequenced) -> list[Difference]:
     """The first pass that differs."""
     pairs = zip(engine, expected)
     place = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(engine), len(expected)))

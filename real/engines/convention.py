@@ -42,7 +42,6 @@ CONVENTIONS = {
         Convention("vllm", cap="none", past_end=True),
         # of vLLM 0.33's V2 runner too: its `skip_drafts` leaves a drafter out, and changes no pass
         Convention("vllm_model", cap="none", past_end=True, fill="drafts"),
-        Convention("vllm_v2_ngram", cap="none", past_end=True, fill="drafts"),
         Convention("llamacpp", end_token="last_only"),
         Convention("llamacpp_model", end_token="last_only", fill="drafts"),
         Convention("transformers", first_draft=0, end_token="bonus"),
@@ -52,9 +51,13 @@ CONVENTIONS = {
         ),
     )
 }  # fmt: skip
-"""Read in vLLM 0.32 (V1 runner; draft model; n-gram of the V2 runner), 0.33 (draft model and heads
-of the V2 runner), llama.cpp of October 2026 (n-gram; draft model) and transformers 5.23 (draft
-model; prompt lookup)."""
+"""Read in vLLM 0.32 (V1 runner; draft model), 0.33 (draft model and heads of the V2 runner),
+llama.cpp of October 2026 (n-gram; draft model) and transformers 5.23 (draft model; prompt
+lookup)."""
+
+
+Sequenced = list[tuple[int, int, int]]
+"""Tokens that each pass of a sequence emits, drafts and accepts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,19 +70,7 @@ class Passes:
     drafted: np.ndarray  # int64[P]: draft tokens submitted; 0: a plain pass
     accepted: np.ndarray  # int64[P]: of these, accepted as the engine counts them, within the text
 
-    @classmethod
-    def join(cls, parts: "Sequence[Passes]", order: Sequence[int]) -> "Passes":
-        """The passes of all parts, whose sequences, one part after another, are those of order."""
-        counts = np.concatenate([np.diff(part.offset) for part in parts])
-        back = np.argsort(order)
-        start = (np.cumsum(counts) - counts)[back]
-        offset = np.concatenate(([0], np.cumsum(counts[back]))).astype(np.int64)
-        place = np.arange(offset[-1]) + np.repeat(start - offset[:-1], counts[back])
-        names = "row", "emitted", "drafted", "accepted"
-        columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-        return cls(offset, *(column[place] for column in columns))
-
-    def sequence(self, s: int) -> list[tuple[int, int, int]]:
+    def sequence(self, s: int) -> Sequenced:
         """[(emitted, drafted, accepted), ..] of one sequence, in order."""
         part = slice(self.offset[s], self.offset[s + 1])
         columns = (column[part].tolist() for column in (self.emitted, self.drafted, self.accepted))
@@ -200,7 +191,7 @@ def _counted(rounds: Rounds, trace: Trace, rules: Convention) -> Passes:
     return Passes(rounds.offset, rounds.row - start, emitted, rounds.drafted, accepted)
 
 
-def clipped(passes: Sequence[Sequence[int]], length: int) -> list[tuple[int, int, int]]:
+def clipped(passes: Sequence[Sequence[int]], length: int) -> Sequenced:
     """An engine's passes of one request with emitted and accepted cut at a text of `length` tokens.
 
     Engines count what a last pass emits or accepts after the end; a replay knows the text alone.

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 import numpy as np
+from scipy.interpolate import RegularGridInterpolator
 
 from real.engines.adapter import RUNNER
 from real.engines.compare import batch_size, lock_step, predicted_passes, whole_waves
@@ -311,28 +312,12 @@ class StepPrices:
         if not len(active):
             return np.zeros(self.plain.shape[1])
         self.check(int(active.min()), int(active.max()))
-        at_size = self.plain[:, :, None]
+        axes, values, at = (self.sizes,), self.plain, (active,)
         if drafted is not None:
-            each = drafted / active
-            low = np.minimum(each.astype(np.int64), max(self.verify.shape[2] - 2, 0))
-            high = np.minimum(low + 1, self.verify.shape[2] - 1)
-            first, second = self.verify[:, :, low], self.verify[:, :, high]
-            at_size = first + (second - first) * (each - low)
-        return _between(
-            self.sizes, np.broadcast_to(at_size, (*self.plain.shape, len(active))), active
-        )
-
-
-def _between(sizes: np.ndarray, values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """float64[1 + R]: sum over steps of values[nb, 1 + R, T], linear between sizes."""
-    high = np.searchsorted(sizes, at)
-    low = np.maximum(high - 1, 0)
-    low = np.where(sizes[high] == at, high, low)
-    share = (at - sizes[low]) / np.maximum(sizes[high] - sizes[low], 1)
-    step = np.arange(len(at))
-    first, second = values[low, :, step], values[high, :, step]  # [T, 1 + R]
-    seconds: np.ndarray = (first + (second - first) * share[:, None]).sum(axis=0)
-    return seconds
+            axes, at = (self.sizes, np.arange(self.longest + 1)), (active, drafted / active)
+            values = np.moveaxis(self.verify, 1, -1)
+        seconds: np.ndarray = RegularGridInterpolator(axes, values)(at).sum(axis=0)
+        return seconds
 
 
 @dataclass(frozen=True)
@@ -646,7 +631,7 @@ def _replayed(
     kept, passes = predicted_passes(about, rows, arm, recording)
     if len(kept) < len(rows):
         raise ValueError(f"the recording covers {len(kept)} of {len(rows)} prompts: name its own")
-    drafted = [[d for _, d, _ in passes.sequence(s)] for s in range(len(rows))]
+    drafted = [[d for _, d, _ in passes_of_row] for passes_of_row in passes]
     ends = np.cumsum([len(wave) for wave in waves]).tolist()
     of_wave = [drafted[end - len(wave) : end] for wave, end in zip(waves, ends)]
     return Replayed.of(of_wave, prices)

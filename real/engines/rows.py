@@ -4,6 +4,7 @@ A killed run leaves at most half a line, which the next opening removes. So a re
 once it was kept, and never kept twice.
 """
 
+import fcntl
 import json
 import lzma
 import os
@@ -20,11 +21,6 @@ from real.engines.worker import Finished, Request, decoded
 from simspec.cost.provenance import converted
 from simspec.engines.vllm_proposer import suffix_rule
 from simspec.output.files import check_output, naming, parse_json, reraised
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks
-    fcntl = None  # type: ignore[assignment]
 
 FORMAT, ROWS = 1, ".rows.jsonl"
 MOST_BYTES, MOST_LINE = 1 << 30, 16 << 20
@@ -156,8 +152,6 @@ class RowFile:
 
 def lock(file: IO[bytes], refusal: str) -> None:
     """Locks the file until it is closed; ValueError with the refusal where another process has."""
-    if fcntl is None:
-        return
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -172,12 +172,8 @@ def run_blocks(
     plan: Plan,
     rows: RowFile,
     progress: Progress = quiet,
-    watch: Callable[[Sequence[Row]], None] = lambda rows: None,
 ) -> None:
-    """Runs what the file does not hold yet, and keeps every request when it has finished.
-
-    watch: sees all rows before the first block and after each; the run ends where it raises.
-    """
+    """Runs what the file does not hold yet, and keeps every request when it has finished."""
 
     def keep(
         block: int, arm: Arm, force: int | None, asked: dict[str, Request], finished: Finished
@@ -190,7 +186,6 @@ def run_blocks(
     total, done = len(requests) * plan.repeats * len(plan.arms), len(rows.rows)
     progress("requests", done, total)
     for number, of_block, arms in blocks(requests, plan):
-        watch(rows.rows)
         for arm in arms:
             force = arm[0] if plan.force else None
             todo = [r for r in of_block if (number, arm, force, r.id) not in rows.done]
@@ -204,7 +199,6 @@ def run_blocks(
             workers.run(list(asked.values()), arm, partial(keep, number, arm, force, asked))
             done += len(todo)
             progress("requests", done, total)
-    watch(rows.rows)
 
 
 def _warm_up(requests: Sequence[Request], plan: Plan) -> list[Request]:
@@ -222,7 +216,6 @@ def run_on_engine(
     out: str | Path,
     force: bool | None = None,
     progress: Progress = quiet,
-    watch: Callable[[Sequence[Row]], None] = lambda rows: None,
 ) -> Ready:
     """Runs the plan, or what the file `out` lacks of it, and ends the workers.
 
@@ -243,7 +236,7 @@ def run_on_engine(
         forced = workers.ready.forces_drafts and not own if force is None else force
         workers.plan = plan = replace(plan, force=forced)
         with open_rows(out, about_run(workers.ready, settings, requests, plan)) as rows:
-            run_blocks(workers, requests, plan, rows, progress, watch)
+            run_blocks(workers, requests, plan, rows, progress)
     finally:
         workers.close()
     return workers.ready

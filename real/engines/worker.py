@@ -1,4 +1,4 @@
-"""An engine's worker process, and the conversation with it: one JSON object a line over pipes.
+"""An engine's worker process, and the conversation with it: one JSON object a line each way.
 
 | line | direction |
 | --- | --- |
@@ -17,11 +17,10 @@ numbers and lists are bounded.
 
 import json
 import os
-import select
 import signal
+import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -163,7 +162,6 @@ class Worker:
     ) -> None:
         self.engine, self.environment, self.patience = engine, environment, patience
         self._process: subprocess.Popen[bytes] | None = None
-        self._received = bytearray()
         self._last_words = bytearray()
         self._runs = 0
 
@@ -184,24 +182,28 @@ class Worker:
         """Starts the process, which loads its models until `ready` has an answer."""
         options = self.engine.start(settings)
         self.close()
-        self._received, self._last_words = bytearray(), bytearray()
+        self._last_words = bytearray()
         own = "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV"
         variables = {key: value for key, value in os.environ.items() if key not in own}
-        try:
-            self._process = subprocess.Popen(
-                [str(self.environment.python), "-u", str(self.engine.script)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=variables | dict(self.engine.variables(self.environment.python)),
-                start_new_session=True, bufsize=0,
-            )  # fmt: skip
-        except OSError as error:
-            raise EngineError(f"{self.engine.name} cannot be started: {error}") from None
-        pipes = self._process.stdin, self._process.stdout, self._process.stderr
-        self._input, self._output, errors = (pipe.fileno() for pipe in pipes if pipe is not None)
-        os.set_blocking(self._input, False)
-        self._stderr = threading.Thread(
-            target=_keep_tail, args=(errors, self._last_words), daemon=True
-        )
+        # sockets, which have timeouts as pipes have none
+        self._input, its_input = socket.socketpair()
+        self._output, its_output = socket.socketpair()
+        self._lines = self._output.makefile("rb")
+        with its_input, its_output:
+            try:
+                self._process = subprocess.Popen(
+                    [str(self.environment.python), "-u", str(self.engine.script)],
+                    stdin=its_input, stdout=its_output, stderr=subprocess.PIPE,
+                    env=variables | dict(self.engine.variables(self.environment.python)),
+                    start_new_session=True, bufsize=0,
+                )  # fmt: skip
+            except OSError as error:
+                for end in (self._input, self._lines, self._output):
+                    end.close()
+                raise EngineError(f"{self.engine.name} cannot be started: {error}") from None
+        assert self._process.stderr is not None
+        errors = self._process.stderr.fileno(), self._last_words
+        self._stderr = threading.Thread(target=_keep_tail, args=errors, daemon=True)
         self._stderr.start()
         self._send({"start": options}, self.patience.start)
 
@@ -274,17 +276,16 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(OSError):
-            os.write(self._input, b'{"stop": true}\n')
-        if process.stdin is not None:
-            process.stdin.close()
+        self._input.setblocking(False)
+        with self._input, suppress(OSError):
+            self._input.send(b'{"stop": true}\n')
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience)
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self._stderr.join(1.0)
-        for pipe in (process.stdout, process.stderr):
+        for pipe in (self._lines, self._output, process.stderr):
             if pipe is not None:
                 pipe.close()
 
@@ -300,17 +301,13 @@ class Worker:
         return line
 
     def _send(self, message: Mapping[str, Any], patience: float) -> None:
-        left = memoryview(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-        deadline = time.monotonic() + patience
-        while left:
-            if not _ready(self._input, select.POLLOUT, deadline):
-                raise self._failure(f"does not read its input for {patience:g} s")
-            try:
-                left = left[os.write(self._input, left[: 1 << 16]) :]
-            except BlockingIOError:
-                time.sleep(0.001)
-            except OSError:
-                raise self._failure(self._ending()) from None
+        self._input.settimeout(patience)
+        try:
+            self._input.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except TimeoutError:
+            raise self._failure(f"does not read its input for {patience:g} s") from None
+        except OSError:
+            raise self._failure(self._ending()) from None
 
     def _receive(self, patience: float) -> dict[str, Any]:
         """The next line's object; EngineError for an error line too."""
@@ -331,24 +328,16 @@ class Worker:
         )
 
     def _line(self, patience: float) -> bytes:
-        deadline, searched = time.monotonic() + patience, 0
-        while (end := self._received.find(b"\n", searched)) < 0:
-            searched = len(self._received)
-            self._check_length(searched)
-            if not _ready(self._output, select.POLLIN, deadline):
-                raise self._failure(f"is silent for {patience:g} s")
-            part = os.read(self._output, 1 << 20)
-            if not part:
-                raise self._failure(self._ending(half=bool(self._received)))
-            self._received += part
-        self._check_length(end)
-        line = bytes(self._received[:end])
-        del self._received[: end + 1]
-        return line
-
-    def _check_length(self, length: int) -> None:
-        if length > LONGEST_LINE:
+        self._output.settimeout(patience)
+        try:
+            line = self._lines.readline(LONGEST_LINE + 1)
+        except TimeoutError:
+            raise self._failure(f"is silent for {patience:g} s") from None
+        if len(line) > LONGEST_LINE:
             raise self._failure(f"writes a line of over {LONGEST_LINE:,} bytes")
+        if not line.endswith(b"\n"):
+            raise self._failure(self._ending(half=bool(line)))
+        return line[:-1]
 
     def _ending(self, half: bool = False) -> str:
         """How the process has ended, as part of a sentence."""
@@ -380,14 +369,6 @@ class Worker:
             f"{self.engine.name} {self.environment.version} {what}{words}; give the same command "
             "again, what ran is kept"
         )
-
-
-def _ready(pipe: int, event: int, deadline: float) -> bool:
-    """Whether the pipe can be read or written, or has an end, before the deadline."""
-    poll = select.poll()
-    poll.register(pipe, event)
-    left = deadline - time.monotonic()
-    return left > 0 and bool(poll.poll(left * 1000))
 
 
 def _keep_tail(pipe: int, tail: bytearray) -> None:

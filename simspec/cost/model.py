@@ -66,8 +66,6 @@ class CostModel:
     predictor None: not measured, `feature` is charged in its place; PREDICTED are its names.
     All times are finite and >= 0, baseline > 0. The lists hold the last four fields' terms already:
     `at` moves them to another context, `simspec.cost.batch` to a batch. ValueError otherwise.
-
-    A file without `origin` may hold an object "engines", {model: engine}; it becomes the origin's.
     """
 
     draft: np.ndarray

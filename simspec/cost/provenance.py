@@ -116,18 +116,12 @@ class CostOrigin(Part):
 
 
 def read_origin(data: Any) -> tuple[Any, CostOrigin | None]:
-    """(the JSON value of a cost file without its origin, the origin or None).
-
-    Older files hold "engines" alone. ValueError for an invalid origin.
-    """
-    if not isinstance(data, dict) or not {"origin", "engines"} & set(data):
+    """(the JSON value of a cost file without its origin, the origin or None); ValueError for an
+    invalid one."""
+    if not isinstance(data, dict) or "origin" not in data:
         return data, None
-    if {"origin", "engines"} <= set(data):
-        raise ValueError("holds engines outside its origin, expected them inside it")
-    rest = {key: value for key, value in data.items() if key not in ("engines", "origin")}
-    if "origin" in data:
-        return rest, CostOrigin.from_dict(data["origin"])
-    return rest, CostOrigin(engines=data["engines"])
+    rest = {key: value for key, value in data.items() if key != "origin"}
+    return rest, CostOrigin.from_dict(data["origin"])
 
 
 PARTS = ("draft", "verify", "catch_up", "overhead", "baseline", "feature", "node")

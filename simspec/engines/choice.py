@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simspec.cost.gate import no_interval
 from simspec.cost.model import CostModel
-from simspec.cost.table import CostTable, check_comparable, warning_notes
+from simspec.cost.table import CostTable
 from simspec.engines import LONGEST_DRAFT
 from simspec.numerics.stats import Estimate, estimate, joined, quotient, stacked
 from simspec.policies import parse
@@ -20,7 +20,7 @@ from simspec.policy_kind import DeferredPolicy
 from simspec.replay.evaluation import DRAWS, evaluate
 from simspec.replay.replay import replay
 from simspec.replay.sweep import cost_model
-from simspec.trace.recordings import check_priced, cost_beside, whole_costs
+from simspec.trace.recordings import check_priced, comparable_costs, cost_beside, whole_costs
 from simspec.trace.trace import Rounds, Trace, load_trace
 
 PAIR = ("target", "drafter", "rule", "temperature", "top_k", "top_p")
@@ -80,7 +80,6 @@ def gather(
     traces = {name: load_trace(path) for name, path in paths.items()}
     held = whole_costs(paths, cost)
     check_priced(held)
-    sources = {name: str(cost or cost_beside(path)) for name, path in paths.items()}
     measured = {of.batch if isinstance(of, CostTable) else (1,) for of in held.values()}
     if not batch and len(measured) > 1:
         raise ValueError(
@@ -94,21 +93,19 @@ def gather(
         elif sizes == (1,) and context is None:
             costs[name] = (cost_model(of, traces[name]),)
         else:
+            file = Path(cost or cost_beside(paths[name]) or name).name
             raise ValueError(
                 f"batch sizes {', '.join(map(str, sizes))} and context {context} were asked for, "
-                f"but the cost {Path(sources[name]).name} prices one of each: measure a cost "
-                "table, or leave out --batch-sizes and --context"
+                f"but the cost {file} prices one of each: measure a cost table, or leave out "
+                "--batch-sizes and --context"
             )
-    files = {s: costs[name][0] for name, s in sources.items() if not isinstance(held[name], float)}
-    labels = [Path(file).name for file in files]
-    unique = len(set(labels)) == len(labels)
-    labeled = dict(zip(labels if unique else files, files.values()))
     try:
-        notes = check_comparable(labeled)
+        one = sizes[0] if any(isinstance(of, CostTable) for of in held.values()) else None
+        _, notes = comparable_costs(paths, cost, one, context)
     except ValueError as error:
         reason = str(error).partition(", or compare")[0]
         raise ValueError(f"{reason}, or export each recording alone") from None
-    return Evidence(traces, sizes, costs), [*notes, *warning_notes(labeled)]
+    return Evidence(traces, sizes, costs), notes
 
 
 class Schedule(NamedTuple):

@@ -157,7 +157,7 @@ def drafted_text(
     budget: int,
     end_tokens: Sequence[int] = (),
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`drafts` at every position of an output of n tokens, in one pass over the text: (depth, run).
+    """`drafts` at every position of an output of n tokens: (depth, run).
 
     uint8[n] draft tokens, uint8[n] leading ones that equal the text, at most what is left of it.
     K 1..255; budget: new tokens allowed, at least len(output).
@@ -172,72 +172,31 @@ def drafted_text(
 
 
 @cached_njit
-def _slot(keys, key):
-    """Slot of a key in an open hash table of a power of two; a free one where it is not held."""
-    mask = keys.shape[0] - 1
-    # no product overflows: interpreted, that would be a warning
-    slot = ((((key >> 31) * 40507 + (key & 0x7FFFFFFF)) * 2654435) >> 12) & mask
-    while keys[slot] != -1 and keys[slot] != key:
-        slot = (slot + 1) & mask
-    return slot
-
-
-@cached_njit
 def _draft_text(tokens, first, K, search, record, ends, depth, run):
-    """Fills depth and run: exact tables of n-grams grow with the text.
-
-    The key of an n-gram is the slot of its first n - 1 tokens and its last token, so two n-grams
-    never share one. `follows` holds where its first or last occurrence continues.
-    """
+    """Fills depth and run: a search at every position, and what a recording keeps of its draft."""
     least, most, match_first, llama, pads = search
     draft_end, at_budget, budget = record
     total = tokens.shape[0]
-    size = 4
-    while size < 2 * total:
-        size *= 2
-    keys = np.full((most, size), -1, np.int64)
-    follows = np.full((most, size), -1, np.int64)
-    now, before = np.full(most, -1, np.int64), np.full(most, -1, np.int64)
-    for position in range(total):
-        if position > 0:
-            for n in range(min(most, position), 0, -1):
-                # before[n - 2] is the slot of the n - 1 tokens that end one token earlier
-                prefix = np.int64(0) if n == 1 else before[n - 2]
-                key = (prefix << 31) | np.int64(tokens[position - 1])
-                now[n - 1] = _slot(keys[n - 1], key)
-                keys[n - 1, now[n - 1]] = key
-        if position >= first:
-            source = np.int64(-1)
-            for n in range(min(most, position), least - 1, -1):
-                source = follows[n - 1, now[n - 1]]
-                if source >= 0:
-                    break
-            offered = _offered(position, source, K, most, llama)
-            drafted = K if pads and position > 0 else offered
-            row = position - first
-            reach = min(K, budget - row) if at_budget else K
-            recorded = K if drafted >= reach else drafted
-            agreed, equal = 0, True
-            for i in range(min(drafted, reach)):
-                token = tokens[source + i] if i < offered else tokens[position - 1]
-                is_end = draft_end > 0 and _holds(ends, token)
-                if is_end and draft_end == 2:
-                    recorded = i
-                    break
-                equal = equal and position + i < total and token == tokens[position + i]
-                agreed += equal
-                if is_end:
-                    recorded = i + 1
-                    break
-            depth[row], run[row] = recorded, agreed
-        # what the n-grams continue with; llama.cpp does not search the context's last token
-        slots, at = (before, position - 1) if llama else (now, position)
-        for n in range(1, min(most, at) + 1):
-            if llama and at <= n:
-                continue
-            if not match_first or follows[n - 1, slots[n - 1]] < 0:
-                follows[n - 1, slots[n - 1]] = at
-        now, before = before, now
+    for position in range(first, total):
+        row, context = position - first, tokens[:position]
+        source = _search(context, least, most, match_first, llama)
+        offered = _offered(position, source, K, most, llama)
+        drafted = K if pads and position > 0 else offered
+        reach = min(K, budget - row) if at_budget else K
+        recorded = K if drafted >= reach else drafted
+        agreed, equal = 0, True
+        for i in range(min(drafted, reach)):
+            token = context[source + i] if i < offered else context[position - 1]
+            is_end = draft_end > 0 and _holds(ends, token)
+            if is_end and draft_end == 2:
+                recorded = i
+                break
+            equal = equal and position + i < total and token == tokens[position + i]
+            agreed += equal
+            if is_end:
+                recorded = i + 1
+                break
+        depth[row], run[row] = recorded, agreed
 
 
 @cached_njit

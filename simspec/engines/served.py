@@ -19,7 +19,7 @@ from simspec.engines.exports import BY_BATCH, LENGTH
 from simspec.engines.import_report import NOTHING, counts_of
 from simspec.engines.imports import READERS
 from simspec.engines.server import ACCEPTED, BY_POSITION, DRAFTED, DRAFTS, Wave, counted
-from simspec.engines.steps import further_passes
+from simspec.engines.steps import further_passes, in_flight
 from simspec.numerics.stats import Estimate, estimate, quotient, stacked
 from simspec.output.files import reraised
 from simspec.output.frames import DataFrame, frame
@@ -235,7 +235,7 @@ def served_advice(
         "accepted: share of drafts whose K-th token is; speedups are over plain decoding, from the "
         "first token of an answer to the last; a draft of K is the first K tokens of those served; "
         "intervals are over waves of requests",
-        *(f"{_at(each.requests)}: {each.differ} answers differ between the servers"
+        *(f"{in_flight(each.requests)}: {each.differ} answers differ between the servers"
           for each in served if each.differ),
     ]  # fmt: skip
     table = frame(
@@ -253,14 +253,10 @@ def served_advice(
     return table, [text for _, text in decided], setting
 
 
-def _at(requests: int) -> str:
-    return f"{requests} request{'s' * (requests > 1)} in flight"
-
-
 def _decide(rows: Sequence[Length]) -> tuple[int | None, str]:
     """(the draft length, None where none is settled; the sentence) of a number of requests."""
     last, unsettled = rows[-1], "not settled, "
-    said = f"{_at(last.requests)}: K = {last.K} commits {last.tokens.text()} tokens a pass"
+    said = f"{in_flight(last.requests)}: K = {last.K} commits {last.tokens.text()} tokens a pass"
     if last.measured is not None:
         said += f" and measured {last.measured.text()} times the plain server"
     predicted = [row.predicted for row in rows if row.predicted is not None]

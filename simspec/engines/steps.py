@@ -379,9 +379,14 @@ def advice(path: Path) -> tuple[DataFrame, list[str]]:
     return table, sentences
 
 
+def in_flight(requests: int) -> str:
+    """'4 requests in flight'."""
+    return f"{requests} request{'s' * (requests > 1)} in flight"
+
+
 def _sentence(steps: Steps, rows: list[LengthAtBatch]) -> str:
     size, K = rows[0].requests, steps.about.K
-    at = f"{size} request{'s' if size > 1 else ''} in flight: "
+    at = f"{in_flight(size)}: "
     other = f"K = {K // 2}" if K > 1 else "no drafts"
     serve = f"serve {other} for an hour, with the same file"
     if len(np.unique(steps.drafted.sum(axis=1))) == 1:

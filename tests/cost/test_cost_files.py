@@ -75,13 +75,6 @@ def test_files_keep_the_origin(tmp_path):
     assert mixed.origin is mixed.at(1, 12).origin is None
 
 
-def test_older_files_are_read():
-    old = UNIT.to_dict()
-    assert "origin" not in old
-    engines = {"target": "fast", "drafter": "eager"}
-    assert CostModel.from_dict(old | {"engines": engines}).origin == CostOrigin(engines=engines)
-
-
 # Bundled costs are fit to publish.
 
 
@@ -211,7 +204,6 @@ REFUSED = [
         (put("step", 1.5), "the kernel step, cost more"),
         (lambda d: d.update(kv_verify=0.01, context=200), "200 cached tokens"),
         (lambda d: d.update(kv_draft=0.01, context=50), "state smaller terms"),
-        (put("engines", {"target": 3}), "engines"),
         *((put(key, value), "expected one object")
           for key, value in product(("precision", "origin"), (5, None, "x", [1]))),
     ]),

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from test_engine_workers import before_the_end, clipped, expected, last_of_two
+from test_engine_workers import by_rule
 
 from real.engines import RELEASED, EngineSettings, NgramDraft, Request, Worker, find_environment
+from real.engines.convention import clipped
 from simspec import load_trace
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Case:
-    """An engine's n-gram drafts, and their rule: draft, first row, cap by the tokens left."""
+    """An engine's n-gram drafts, and their convention and rule."""
 
     name: str
     draft: NgramDraft
@@ -33,8 +34,8 @@ class Case:
 
 
 CASES = [
-    Case("llamacpp", NgramDraft(K, 2, 2), "float32", (last_of_two, 1, lambda left: left - 1)),
-    Case("transformers", NgramDraft(K, 1, 3), "", (before_the_end, 0, lambda left: (left > 1) * K)),
+    Case("llamacpp", NgramDraft(K, 2, 2), "float32", ("llamacpp", "llamacpp:2")),
+    Case("transformers", NgramDraft(K, 1, 3), "", ("transformers_ngram", "transformers:1,3")),
 ]
 
 
@@ -76,7 +77,7 @@ def test_texts_and_rounds_are_those_of_the_recording(case):
         record = {"prompt": prompt, "tokens": tokens}
         drafted, plain = results[K][id], results[0][id]
         assert list(drafted.tokens) == list(plain.tokens) == tokens
-        assert clipped(drafted.passes, len(tokens)) == expected(record, *case.rule)
+        assert clipped(drafted.passes, len(tokens)) == by_rule(record, *case.rule)
         assert plain.passes == ((1, 0, 0),) * len(tokens)
         for done in (drafted, plain):
             assert sum(done.pass_seconds) == pytest.approx(done.seconds, rel=0.1, abs=0.2)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from own_vllm import needs_vllm, reason_to_skip
+from test_engine_workers import by_rule
 
 from real.engines import (
     RELEASED,
@@ -22,6 +23,7 @@ from real.engines import (
     find_environment,
 )
 from real.engines.compare import compare_rows
+from real.engines.convention import clipped
 from real.engines.rows import Row
 from real.engines.run import Plan, about_run
 from simspec import load_trace
@@ -74,40 +76,15 @@ def finished(worker, requests=None, **settings):
     return out
 
 
-def draft(sequence, most, first=True):
-    """Tokens behind the earliest occurrence of the longest suffix of 3, 2 or 1 tokens."""
-    for n in (3, 2, 1):
-        starts = [i for i in range(len(sequence) - n) if sequence[i : i + n] == sequence[-n:]]
-        if starts:
-            at = (starts[0] if first else starts[-1]) + n
-            return sequence[at : at + most]
-    return ()
+def rounds(most, rule="vllm:1,3", **changes):
+    """{id: passes of the slow twin, within the text} of every text."""
+    records = {i: {"prompt": list(p), "tokens": list(t)} for i, (p, t) in TEXTS.items()}
+    return {i: by_rule(r, "vllm", rule, most, BUDGET, **changes) for i, r in records.items()}
 
 
-def rounds(prompt, tokens, most, start=1, first=True):
-    """[(emitted, drafted)] by the definition; the first `start` passes have no draft."""
-    out, row = [(1, 0)] * start, start
-    while row < len(tokens):
-        proposed, right = draft(prompt + tokens[:row], most, first), 0
-        while right < len(proposed) and proposed[right : right + 1] == tokens[row + right :][:1]:
-            right += 1
-        out.append((right + 1, len(proposed)))
-        row += right + 1
-    return out
-
-
-def clipped(passes, length):
-    """(emitted, drafted), emitted up to the end of the text: vLLM goes on behind it."""
-    out, row = [], 0
-    for emitted, drafted, *_ in passes:
-        out.append((min(emitted, length - row), drafted))
-        row += emitted
-    return out
-
-
-def by_rule(**rule):
-    """{id: rounds of the rule, clipped} of every text."""
-    return {i: clipped(rounds(p, t, **rule), len(t)) for i, (p, t) in TEXTS.items()}
+def within(finished):
+    """{id: passes within the text}: vLLM goes on behind it."""
+    return {i: clipped(f.passes, len(f.tokens)) for i, f in finished.items()}
 
 
 @pytest.mark.parametrize("k", [0, 1, 3, 5, 8])
@@ -115,8 +92,7 @@ def by_rule(**rule):
 def test_texts_and_rounds_are_the_rules(ngram, k, concurrent):
     got = finished(ngram, k=k, concurrent=concurrent)
     assert {i: f.tokens for i, f in got.items()} == {i: t for i, (_, t) in TEXTS.items()}
-    passes = {i: clipped(f.passes, len(f.tokens)) for i, f in got.items()}
-    assert passes == by_rule(most=k)
+    assert within(got) == rounds(k)
     for one in got.values():
         assert all(emitted == accepted + 1 for emitted, _, accepted in one.passes)
         assert sum(one.pass_seconds) <= one.seconds * (1 + 1e-9)
@@ -125,10 +101,9 @@ def test_texts_and_rounds_are_the_rules(ngram, k, concurrent):
 
 def test_control_other_rules_have_other_rounds(ngram):
     got = finished(ngram, k=3, concurrent=4)
-    passes = {i: clipped(f.passes, len(f.tokens)) for i, f in got.items()}
-    assert passes == by_rule(most=3)
-    for wrong in ({"first": False}, {"start": 0}, {"start": 2}):
-        assert passes != by_rule(most=3, **wrong)
+    assert within(got) == rounds(3)
+    for wrong in ({"rule": "vllm:1,2"}, {"first_draft": 0}, {"cap": "tokens_left"}):
+        assert within(got) != rounds(3, **wrong)
 
 
 @pytest.mark.parametrize("force", [0, 2, 7])
@@ -138,8 +113,8 @@ def test_forced_drafts_have_that_length_and_leave_the_text(ngram, force):
         assert one.tokens == TEXTS[one.id][1]
         assert [drafted for _, drafted, _ in one.passes] == [0] + [force] * (len(one.passes) - 1)
     after = finished(ngram, REQUESTS[:1], k=3)
-    for one in after.values():  # the drafter is back
-        assert clipped(one.passes, len(one.tokens)) == by_rule(most=3)[one.id]
+    for id, passes in within(after).items():  # the drafter is back
+        assert passes == rounds(3)[id]
 
 
 def test_one_thread_stays_one_after_n_gram_drafts(ngram):

@@ -22,7 +22,7 @@ from simspec.policies.fixed import fixed
 K, END = 6, 3
 SMOLLM2 = "traces/smollm2/greedy/prompt_lookup.parquet"
 OWN_RULE = {
-    "simspec": "prompt_lookup:1,2", "vllm": "vllm:1,3", "vllm_v2_ngram": "vllm_v2:1,2",
+    "simspec": "prompt_lookup:1,2", "vllm": "vllm:1,3", "vllm_model": "vllm_v2:1,2",
     "llamacpp": "llamacpp:1", "transformers": "vllm:1,2",
     "transformers_ngram": "transformers:1,2",
 }  # fmt: skip
@@ -31,15 +31,11 @@ POLICIES = ("fixed:6", "fixed:2", "fixed:0", "beta_ts", "hf_heuristic:3", "cali_
 
 def twin_passes(made, rules, rule, policy, seed, cost):
     """[(text, passes)] of the engine's loop on tokens."""
-
-    def offer(context):
-        found = naive_engine.draft(context, K, rule)
-        return naive_engine.ended_draft(found, [END], rule.draft_end)
-
     results, state = [], policy.state0
     for s, (prompt, future, budget) in enumerate(made):
         chooser = naive_engine.Chooser(policy, K, seed, s, cost, state)
-        results.append(naive_engine.run(prompt, future, budget, [END], offer, rules, chooser))
+        given = prompt, future, budget, [END], rules, chooser
+        results.append(naive_engine.run_by(rule, *given))
         state = chooser.state if policy.scope == "stream" else policy.state0
     return results
 
@@ -82,17 +78,6 @@ def test_control_a_wrong_convention_is_noticed(name, change):
     rules = CONVENTIONS[name]
     wrong = replace(rules, **change)
     assert any(disagreements(seed, rules, predicted=wrong) for seed in range(60))
-
-
-def test_control_a_phantom_round_is_noticed():
-    """vLLM with a prefix cache verifies -1 drafts before the first token."""
-    made, cost, rules = world(1), CostModel.from_ratio(0.1, K), CONVENTIONS["vllm"]
-    rule, policy = ngram_rule(OWN_RULE["vllm"]), fixed(K)
-    trace = record_texts(written(made), rule, K, (END,))
-    passes = engine_passes(trace, policy, rules)
-    for s, (text, run) in enumerate(twin_passes(made, rules, rule, policy, 0, cost)):
-        assert clipped(run, len(text)) == passes.sequence(s)
-        assert clipped([(1, K, 0), *run[1:]], len(text)) != passes.sequence(s)
 
 
 @given(

@@ -145,15 +145,18 @@ def with_undrafted(table):
     return replace(table, cells=cells)
 
 
-WRONG = [
-    lambda sizes, values, at: values[np.searchsorted(sizes, at), :, np.arange(len(at))].sum(axis=0),
-    lambda sizes, values, at: values[-1].sum(axis=1),
-]
+WRONG = [lambda n: np.array(SIZES)[np.searchsorted(SIZES, n)], lambda n: np.full_like(n, BATCH)]
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=["padded", "always full"])
-def test_control_a_wrong_interpolation_does_not_predict(table, held, monkeypatch, wrong):
-    monkeypatch.setattr(prices_of, "_between", wrong)
+@pytest.mark.parametrize("size", WRONG, ids=["padded", "always full"])
+def test_control_a_wrong_interpolation_does_not_predict(table, held, monkeypatch, size):
+    right = prices_of.StepPrices.seconds
+
+    def wrong(prices, active, drafted=None):
+        each = None if drafted is None else drafted * size(active) / active
+        return right(prices, size(active), each)
+
+    monkeypatch.setattr(prices_of.StepPrices, "seconds", wrong)
     assert speedup_table(*held, table).to_dict()["worst_error"] > 0.01
 
 

@@ -174,8 +174,7 @@ def test_several_runs_are_a_line_each_with_the_costs_beside_them(folder):
     assert one["passes"] == whole["passes"]["passes"]
     best = max((row for row in one["table"]["rows"] if row["k"]), key=lambda row: row["predicted"])
     assert one["drafting"]["k"] == best["k"]
-    page, _ = simspec(*both, "--markdown", "--plot", "runs.png", cwd=folder)
-    assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
+    page, _ = simspec(*both, "--markdown", cwd=folder)
     head, line, *rest = page.splitlines()
     assert head.startswith("| engine | drafter | prompts | plain pass | K | predicted [95%] |")
     assert len(rest) == 2
@@ -197,8 +196,6 @@ def test_several_runs_without_costs_are_compared_in_passes_alone(folder):
     wrong = ("engine", "compare", "a.rows.jsonl", "b.rows.jsonl")
     page, _ = simspec(*wrong, "--markdown", cwd=folder, code=1)
     assert page.splitlines()[-2 if page.endswith("\n\n") else -1].endswith("| 1 | 0 | 0 |")
-    _, error = simspec(*right, "--plot", "p.png", cwd=folder, code=2)
-    assert "no NAME.cost.json next to them" in error
 
 
 def with_a_wrong_pass(text):
@@ -261,8 +258,6 @@ REFUSED = [
     (("compare", "none.jsonl"), "none.jsonl cannot be read"),
     (("compare", "t.parquet"), "is no row of a run"),
     (("compare", "a.jsonl", "b.jsonl"), "a.jsonl cannot be read"),
-    (("compare", "t.parquet", "--plot", "p.png"), "--plot draws several runs"),
-    (("compare", "a.jsonl", "b.jsonl", "--plot", "no/p.png"), "there is no folder no"),
     (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs next to them"),
 ]
 

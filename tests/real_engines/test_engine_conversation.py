@@ -126,7 +126,6 @@ def test_a_line_beyond_the_limit_is_not_kept():
     assert HUGE > LONGEST_LINE
     with worker("huge", 1) as started, pytest.raises(EngineError, match="line of over 16,777,216"):
         converse(started, [])
-    assert len(started._received) <= LONGEST_LINE + (1 << 20)
 
 
 @pytest.mark.parametrize(

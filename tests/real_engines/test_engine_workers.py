@@ -7,17 +7,23 @@ import json
 import os
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import naive_engine
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from real.engines import RELEASED, EngineSettings, ModelDraft, NgramDraft
 from real.engines.adapter import WORKERS
+from real.engines.convention import CONVENTIONS, clipped
+from simspec import CostModel
+from simspec.engines.ngram import ngram_rule
+from simspec.policies.fixed import fixed
 
 HERE = Path(__file__).parents[1]
 RECORDS = json.loads((HERE / "engine_fixtures" / "worker_records.json").read_text())
@@ -35,78 +41,35 @@ def worker(name):
 llamacpp, transformers = map(worker, ("llamacpp", "transformers"))
 
 
-def last_of_two(sequence):
-    """ngram-simple of llama.cpp with n = 2 (ENGINES: the copy needs n tokens behind the match)."""
-    last = len(sequence) - 1
-    if last <= 2 + K + 1:
-        return []
-    for start in range(last - 3, 0, -1):
-        if sequence[start : start + 2] == sequence[-2:]:
-            count = min(K, last - start - 2)
-            return sequence[start + 2 : start + 2 + count] if count >= 2 else []
-    return []
-
-
-def first_of_three(sequence):
-    """The first occurrence of the longest suffix of 3, 2 or 1 tokens, by sorting all of them."""
-    found = [
-        (-n, start)
-        for n in (1, 2, 3)
-        for start in range(len(sequence) - n)
-        if sequence[start : start + n] == sequence[-n:]
-    ]
-    if not found:
-        return []
-    n, start = min(found)
-    return sequence[start - n : start - n + K]
-
-
-def expected(record, draft, first_row, cap):
-    """(emitted, drafted) of each pass by the definition; the last one within the text."""
-    tokens, out, row = record["tokens"], [], 0
-    while row < len(tokens):
-        sequence = record["prompt"] + tokens[:row]
-        proposed = draft(sequence)[: cap(BUDGET - row)] if row >= first_row else []
-        right = 0
-        while right < len(proposed) and proposed[right : right + 1] == tokens[row + right :][:1]:
-            right += 1
-        out.append((min(right + 1, len(tokens) - row), len(proposed)))
-        row += right + 1
-    return out
-
-
-def clipped(passes, length):
-    out, row = [], 0
-    for emitted, drafted, _ in passes:
-        out.append((min(emitted, length - row), drafted))
-        row += emitted
-    return out
-
-
-def before_the_end(sequence):
-    draft = first_of_three(sequence)
-    return draft[: draft.index(END)] if END in draft else draft
+def by_rule(record, convention, rule, K=K, budget=BUDGET, **changes):
+    """(emitted, drafted, accepted) of each pass of the slow twin, within the text."""
+    policy, tokens = fixed(K), record["tokens"]
+    rules = replace(CONVENTIONS[convention], **changes)
+    chooser = naive_engine.Chooser(policy, K, 0, 0, CostModel.from_ratio(0.1, K), policy.state0)
+    given = record["prompt"], [*tokens, *[-1] * (K + 1)], budget, [END], rules, chooser
+    text, passes = naive_engine.run_by(ngram_rule(rule), *given)
+    assert text == tokens
+    return clipped(passes, len(text))
 
 
 @pytest.mark.parametrize("record", RECORDS["llamacpp"])
 def test_passes_of_llamacpp_are_those_of_its_rule(record):
     passes, seconds = llamacpp.passes_of(list(map(tuple, record["chunks"])))
-    rule = expected(record, last_of_two, 1, lambda left: left - 1)
-    assert clipped(passes, len(record["tokens"])) == rule
+    found = clipped(passes, len(record["tokens"]))
+    assert found == by_rule(record, "llamacpp", "llamacpp:2")
     assert sum(drafted > 0 for _, drafted, _ in passes) > 3
     assert sum(seconds) == pytest.approx(record["chunks"][-1][3] / 1000)
     # control: another rule has other passes
-    assert rule != expected(record, first_of_three, 1, lambda left: left - 1)
+    assert found != by_rule(record, "llamacpp", "vllm:1,3")
 
 
 @pytest.mark.parametrize("record", RECORDS["transformers"])
 def test_passes_of_transformers_are_those_of_its_rule(record):
     passes = transformers.passes_of(record["emitted"], record["drafted"])
-    rule = expected(record, before_the_end, 0, lambda left: left if left > 1 else 0)
-    assert clipped(passes, len(record["tokens"])) == rule
-    assert all(accepted == emitted - 1 for emitted, _, accepted in passes)
+    found = clipped(passes, len(record["tokens"]))
+    assert found == by_rule(record, "transformers_ngram", "transformers:1,3")
     # control: other engines do not draft in the pass over the prompt
-    assert rule != expected(record, before_the_end, 1, lambda left: left if left > 1 else 0)
+    assert found != by_rule(record, "transformers_ngram", "transformers:1,3", first_draft=1)
 
 
 def test_transformers_passes_without_drafts():

@@ -165,12 +165,6 @@ def test_planners_are_told_accepted_drafts_by_length(tmp_path):
     assert flags((tmp_path / "f").read_text())["--nextn"] == "2"
 
 
-def test_acceptance_is_of_all_tokens_before_too():
-    accepted = replay(TRACE, policies.fixed(4)).accepted
-    expected = [np.mean(accepted > i) for i in range(4)]
-    assert acceptance_by_depth([TRACE], 4) == pytest.approx(expected)
-
-
 @settings(max_examples=40)
 @given(traces(max_K=5, max_sequences=3), st.data())
 def test_acceptance_is_counted_in_rounds_with_a_draft(trace, data):

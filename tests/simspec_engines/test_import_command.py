@@ -6,13 +6,10 @@ import re
 import pytest
 from console_pages import printed, steps
 from documents import ROOT, blocks
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from import_files import FIXTURES, FORMAT_OF, positions, read, rows_of, written
+from import_files import FIXTURES, FORMAT_OF, positions, rows_of, written
 from shell import refused, simspec
 
 from simspec.engines import EXPORT_FORMATS, EXTRA_IMPORTS, IMPORT_FORMATS
-from simspec.engines.import_report import import_report
 from simspec.engines.imports import READERS
 
 PAGE = ROOT / "docs" / "exchange.md"
@@ -108,32 +105,6 @@ def test_drafters_names_do_not_leave_the_folder(tmp_path):
     path = written(tmp_path / "f", rows)
     arguments = ("import", "specdecode-bench", path, "--out", "r.parquet")
     refused(tmp_path, *arguments, words="expected letters")
-
-
-@settings(
-    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.data())
-def test_values_of_other_types_are_read_or_refused(tmp_path, data):
-    name = data.draw(st.sampled_from(sorted(n for n in FORMAT_OF if ".json" in n)))
-    odd = st.sampled_from([None, True, -1, 0, 1.5, "x", [], {}, [[]], 1 << 60, [None], {"1": -2}])
-    rows = rows_of(name)
-    spot = data.draw(st.sampled_from(rows))
-    while True:
-        key = data.draw(
-            st.sampled_from(sorted(spot) if isinstance(spot, dict) else range(len(spot)))
-        )
-        if not (isinstance(spot[key], dict | list) and spot[key] and data.draw(st.booleans())):
-            break
-        spot = spot[key]
-    spot[key] = data.draw(odd)
-    path = written(tmp_path / "odd", rows)
-    try:
-        result = read(FORMAT_OF[name], path)
-    except ValueError as error:
-        assert "\n" not in str(error)
-        return
-    json.dumps(import_report(result), allow_nan=False)
 
 
 def test_an_extra_adds_a_format(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Matching rules of n-gram drafting: compiled search, one pass over a text, and the slow twin."""
+"""Matching rules of n-gram drafting: compiled search, whole texts, and the slow twin."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def test_draft_equals_the_twin_at_every_position(text, rule, k):
 
 @given(TEXT, TEXT, rules(), st.integers(0, 9))
 @settings(max_examples=300)
-def test_one_pass_equals_a_search_at_every_position(prompt, output, rule, more):
+def test_a_text_equals_the_twin_at_every_position(prompt, output, rule, more):
     output = output[: output.index(END) + 1] if END in output else output
     budget = len(output) + more
     depths, runs = drafted_text(prompt, output, rule, K, budget, [END])

@@ -1,4 +1,4 @@
-"""The loop of every worker: reads lines, runs an engine, writes lines (real/engines/messages.py).
+"""The loop of every worker: reads lines, runs an engine, writes lines (real/engines/worker.py).
 
 It imports the standard library alone, since it runs in the environment of an engine.
 """
