@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How traces/coder was made: BIN=.venv/bin tools/coder.sh STEP, or `make coder-STEP`: recordings, costs, compare of smollm2.sh, engines.
+# How traces/coder was made: BIN=.venv/bin tools/coder.sh STEP, or `make coder-STEP`: recordings, costs, run, compare of smollm2.sh, engines.
 #
 # Recordings are float32: in bfloat16 a token depends on how many are written together. Costs and runs are bfloat16, the
 # dtype that pays on a CPU. Recordings take two hours of two cores, alone.
@@ -7,6 +7,7 @@ set -euo pipefail
 export MODELS=models/coder TRACES=traces/coder DRAFTERS="model prompt_lookup suffix" RULES="${RULES:-greedy coupled}"
 export PER_TASK=22 BUDGET=192 DEPTH=12 DTYPE="${DTYPE:-bfloat16}" NAMES="${NAMES:-greedy/model}" PROMPTS=24
 export POLICIES="${POLICIES:-fixed:1 fixed:2 fixed:3 fixed:4 confidence:0.6 adaedl beta_ts cost_ts}"
+export RUN="--policy entropy --teacher-force --prompts 12 --budget 32" # minutes, alone: the recorded tokens, in bfloat16
 if [ "$1" = engines ]; then # the 0.5B in vLLM, as its own draft model and with simspec's policies; half an hour, alone
   export TARGET=$MODELS/target DRAFT=$MODELS/model RECORDING=$TRACES/greedy/model.parquet
   SEEING="-k 0 -k 2 --policy entropy --policy confidence:0.8" "$(dirname "$0")/engines.sh" \

@@ -4,7 +4,7 @@
 # Steps: run (README's figures); eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines;
 # rejection. Killed, each command goes on where it was. DATA holds the public prompts that traces/README.md names.
 # Steps from recordings on serve another pair too, as coder.sh does: MODELS TRACES (folders), DRAFTERS RULES PER_TASK BUDGET
-# DEPTH (recordings), DTYPE THREADS SECONDS_EACH (costs and compare), NAMES POLICIES PROMPTS TOKENS (compare).
+# DEPTH (recordings), DTYPE THREADS SECONDS_EACH (costs, run, compare), NAMES POLICIES PROMPTS TOKENS RUN (run, compare).
 set -euo pipefail
 S=$BIN/simspec M=${MODELS:-models/smollm2} T=${TRACES:-traces/smollm2} THREADS=${THREADS:-2}
 shopt -s nullglob
@@ -20,7 +20,8 @@ learn() { # fixed chats, code and prose
   fixed=($M/learn/text.jsonl --learn-text)
 }
 case $1 in
-  run) "$S" run $T/greedy/eagle.parquet --cost $T/greedy/eagle.cost.json --models $M --policy fixed:2 --prompts 20 --threads 2 ;;
+  run) name=${NAMES:-greedy/eagle}
+    "$S" run $T/$name.parquet --cost $T/$name.cost.json "${ran[@]}" ${RUN:---policy fixed:2 --prompts 20} ;;
   eagle) # without a GPU, in the form that vLLM loads, then with unrolled draft steps; four hours of two cores
     learn
     eagle=("${text[@]}" "${chat[@]}" "${small[@]}" --set bias=false)
