@@ -175,8 +175,8 @@ def input_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server():
-    """Runs commands in children of one loaded process (`interrupted_jobs`)."""
-    from interrupted_jobs import Server
+    """Runs commands in forks of one loaded process (`forked_jobs`)."""
+    from forked_jobs import Server
 
     started = Server()
     yield started

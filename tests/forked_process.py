@@ -1,6 +1,6 @@
-"""Processes forked from the one that has collected the tests, and so has imported torch and numba.
+"""A process forked from the one that has collected the tests, and so has imported torch and numba.
 
-They are forked before the first test, since tests patch modules, and wait for a program to run.
+It is forked before the first test, since tests patch modules, and waits for a program to run.
 A new process would import for 4 seconds.
 """
 
@@ -9,8 +9,8 @@ import os
 import sys
 import traceback
 
-# Fixtures of the session that are such a process.
-FIXTURES = "server", "forked"
+FIXTURE = "server"
+"""The fixture of the session that is such a process."""
 _waiting = []
 
 
@@ -33,19 +33,19 @@ class ForkedProcess:
 
 
 def fork_waiting(items):
-    """Forks a process for each fixture of FIXTURES that the collected tests use."""
-    used = {name for item in items for name in item.fixturenames}
-    for _ in used.intersection(FIXTURES):
-        requests, stdin = os.pipe()
-        stdout, answers = os.pipe()
-        pid = os.fork()
-        if not pid:
-            for file in (stdin, stdout, *(f.fileno() for _, *files in _waiting for f in files)):
-                os.close(file)  # else the end of a test process would not end these inputs
-            os._exit(_run(requests, answers))
-        os.close(requests)
-        os.close(answers)
-        _waiting.append((pid, os.fdopen(stdin, "w"), os.fdopen(stdout)))
+    """Forks the process where a collected test uses FIXTURE."""
+    if not any(FIXTURE in item.fixturenames for item in items):
+        return
+    requests, stdin = os.pipe()
+    stdout, answers = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(stdin)  # else the end of the tests' process would not end this input
+        os.close(stdout)
+        os._exit(_run(requests, answers))
+    os.close(requests)
+    os.close(answers)
+    _waiting.append((pid, os.fdopen(stdin, "w"), os.fdopen(stdout)))
 
 
 def _run(requests, answers):

@@ -169,7 +169,7 @@ def texts(**contents: str) -> Callable[[Path], None]:
 def use_cost(path: Path) -> None:
     """What `simspec sweep --cost` does."""
     cost = load_cost(path)
-    json.dumps(cost.to_dict())
+    assert type(cost).from_dict(json.loads(json.dumps(cost.to_dict()))) == cost
     model = cost.at() if isinstance(cost, CostTable) and len(cost.batch) == 1 else cost
     if not isinstance(model, CostTable):
         rounds = replay(known_trace(), fixed(1))

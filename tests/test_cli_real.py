@@ -5,8 +5,6 @@ import json
 import pytest
 from shell import simspec
 
-from simspec.trace.recordings import CHECKOUT as TRACES
-
 pytestmark = pytest.mark.usefixtures("few_replicates", "any_seconds")
 
 
@@ -95,40 +93,3 @@ def test_help_teaches_with_an_example(command, tmp_path):
     assert f"simspec {command}" in " ".join(out.split())
     assert "Example:" in out
     assert "--json" in out or command == "measure"  # whose file is JSON
-
-
-@pytest.mark.parametrize(
-    "arguments, hint",
-    [
-        (["record", "missing.jsonl", "--out", "x.parquet"], "missing.jsonl cannot be read"),
-        (["record", "text.txt", "--out", "x.parquet"], "expected a JSON object"),
-        (["record", "prompts.jsonl", "--out", "x.parquet", "--tree", "4y6"], "--tree is '4y6'"),
-        (
-            ["record", "prompts.jsonl", "--out", "x.parquet", "-k", "4", "--tree", "4x6"],
-            "levels from 1 to K, here 4",
-        ),
-        (
-            [
-                "record", "prompts.jsonl", "--out", "x.parquet", "--drafter", "prompt_lookup",
-                "--tree", "4x6",
-            ],
-            "it grows no trees",
-        ),
-        (
-            ["run", str(TRACES / "tiny-glide-greedy.parquet"), "--policy", "dynamic_tree:8"],
-            "records no order of dynamic trees",
-        ),
-        (["run", "text.txt"], "text.txt"),
-        (
-            ["run", str(TRACES / "tiny-model-greedy.parquet"), "--models", "models"],
-            "was recorded with target",
-        ),
-    ],
-)  # fmt: skip
-def test_invalid_commands_are_refused_in_one_line(model_folder, arguments, hint):
-    out, error = simspec(*arguments, cwd=model_folder, code=2)
-    assert out == ""
-    assert hint in error
-    assert "Traceback" not in error
-    assert len(error.strip().splitlines()) == 1, error
-    assert not (model_folder / "x.parquet").exists()

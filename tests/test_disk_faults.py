@@ -3,8 +3,8 @@
 import os
 
 import pytest
+from forked_jobs import prompts, rows
 from inputs import RECORD_COMMAND
-from interrupted_jobs import prompts, rows
 from safetensors import SafetensorError
 from shell import refused
 from toy_models import TRAIN, begin_training

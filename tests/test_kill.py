@@ -9,7 +9,7 @@ import signal
 import time
 
 import pytest
-from interrupted_jobs import RECORD, prompts, rows
+from forked_jobs import RECORD, prompts, rows
 from toy_models import TRAIN, begin_training
 
 SLOW = bool(os.environ.get("SIMSPEC_SLOW"))

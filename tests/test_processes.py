@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
-from launched_jobs import Forked, finished, launched
+from forked_jobs import prompts
 
 from real.processes import ALONE, Processes, launched_processes
 from simspec import load_trace
@@ -15,27 +17,35 @@ RECORD = ["record", "p.jsonl", "--out", "x.parquet", "--rule", "coupled"]
 RECORD += ["-k", 3, "--budget", 8, "--batch", 2]
 
 
-def prompts(folder, count=35):
-    folder.mkdir(parents=True)
-    lines = [
-        {"id": f"p{i}", "task": TASKS[i % 3], "text": f"Number {i} of the list is"}
-        for i in range(count)
-    ]
-    (folder / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def launched(folder, processes, *arguments):
+    """(exit code, stdout, stderr) of torchrun of the command with this number of processes."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    launcher += ["--nproc-per-node", str(processes), "-m", "simspec.cli"]
+    done = subprocess.run(
+        [*launcher, *map(str, arguments)], cwd=folder, text=True, env=ENVIRONMENT,
+        capture_output=True, timeout=180,
+    )  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="session")
-def forked():
-    started = Forked()
-    yield started
-    assert started.process.close() == 0
+def forked(server):
+    """The same in forks of a loaded process; (exit code, stderr)."""
+
+    def run(folder, processes, *arguments, **job):
+        code, _ = server(folder, arguments, processes=processes, **job)
+        return code, server.error
+
+    return run
 
 
 @pytest.fixture(scope="module")
 def whole(forked, tmp_path_factory):
     """The folder of a recording by one process."""
-    folder = prompts(tmp_path_factory.mktemp("one") / "whole")
+    folder = prompts(tmp_path_factory.mktemp("one") / "whole", 35, TASKS)
     code, error = forked(folder, 1, *RECORD)
     assert code == 0, error
     return folder
@@ -46,8 +56,8 @@ def same_bytes(folder, whole):
 
 
 def test_two_processes_make_the_file_of_one(tmp_path, whole):
-    folder = prompts(tmp_path / "f")
-    code, out, error = finished(launched(folder, 2, *RECORD))
+    folder = prompts(tmp_path / "f", 35, TASKS)
+    code, out, error = launched(folder, 2, *RECORD)
     assert code == 0, error
     assert out.count("wrote x.parquet: 35 sequences") == 1
     assert same_bytes(folder, whole)
@@ -57,19 +67,20 @@ def test_two_processes_make_the_file_of_one(tmp_path, whole):
 
 
 def test_killed_process_ends_the_job_and_its_command_goes_on_with_what_is_whole(
-    tmp_path, forked, whole
+    tmp_path, server, forked, whole
 ):
     """SIGKILL for the second of two once a shard is there; then three processes go on."""
-    folder = prompts(tmp_path / "f")
-    forked.start(folder, 2, *RECORD)
+    folder = prompts(tmp_path / "f", 35, TASKS)
+    server.start(folder, RECORD, processes=2)
     parts = folder / "x.parquet.parts"
-    while not any(parts.glob("0*.parquet")) and not forked.ended(0.002):
+    while not any(parts.glob("0*.parquet")) and not server.ended(0.002):
         pass
-    os.kill(forked.running()[1], signal.SIGKILL)
-    code, error = forked.finish(folder, 2)
+    os.kill(server.running()[1], signal.SIGKILL)
+    code, _ = server.finish()
     assert code == -signal.SIGKILL
     # the other one
-    assert "simspec: stopped by SIGTERM" in error or "another one has ended early" in error
+    told = "simspec: stopped by SIGTERM", "another one has ended early"
+    assert any(words in server.error for words in told)
     assert not (folder / "x.parquet").exists()
     kept = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in parts.glob("0*.parquet")}
     assert 1 <= len(kept) < 5
@@ -86,7 +97,7 @@ def test_several_drafters_share_sequences_of_one_file(tmp_path, forked):
     ]  # fmt: skip
     files = {}
     for processes in (1, 2):
-        folder = prompts(tmp_path / str(processes), 20)
+        folder = prompts(tmp_path / str(processes), 20, TASKS)
         code, error = forked(folder, processes, *several, "-k", 2, "--budget", 4)
         assert code == 0, error
         files[processes] = {p.name: p.read_bytes() for p in (folder / "all").iterdir()}

@@ -250,14 +250,14 @@ def advise(settings: Advise) -> None:
         _tell(found, candidates, given.as_json)
 
 
-def _remarks(rows: Any, raw: bool = False, file: Path | None = None) -> tuple[str, ...]:
+def _remarks(rows: Any, raw: bool = False, file: Path | None = None) -> list[str]:
     """Faults of the texts, which are told; where they leave nothing to draft, the command ends, and
     their file is removed, since other prompts are needed."""
     from real.engines.answers import NothingToDraft, answer_faults
     from simspec.output.terminal import print_note
 
     try:
-        remarks = tuple(answer_faults(rows, raw).values())
+        remarks = answer_faults(rows, raw)
     except NothingToDraft as error:
         if file is not None:
             file.unlink()

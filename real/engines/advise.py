@@ -41,7 +41,7 @@ from simspec.numerics.stats import Estimate
 from simspec.output.files import replacing, write_json
 from simspec.output.frames import DataFrame, frame, json_data
 from simspec.policy.policy import PolicyError
-from simspec.reports.comparison import DEFAULTS, compare
+from simspec.reports.comparison import DEFAULTS
 from simspec.reports.page import all_figures, page_of
 from simspec.trace.recordings import measured_on
 from simspec.trace.trace import Trace, TraceError
@@ -447,19 +447,8 @@ class Found:
         """Whether any batch size drafts."""
         return any(advice.k for advice in self.best)
 
-    @property
-    def prompts_needed(self) -> int | None:
-        """Prompts of a live test that would tell the choice from plain decoding; None: unknown."""
-        advice, name = self.best[0], self.winner.name
-        policies, cost = [f"fixed:{advice.drafting}"], self.winner.cost_at(advice.batch)
-        try:
-            (found,) = compare({name: self.winner.recording}, policies, cost, "fixed:0")
-        except ValueError:  # under 8 prompts
-            return None
-        return found.prompts_needed
-
     def sentences(self) -> list[str]:
-        """The advice, a sentence a batch size, and how many prompts a live test needs."""
+        """The advice, a sentence a batch size, and what it rests on."""
         drafter, told = drafter_text(draft_description(self.winner.draft)), []
         for i, advice in enumerate(self.best):
             choice = f"K = {advice.k}" if advice.k else f"do not draft; K = {advice.drafting}"
@@ -485,10 +474,7 @@ class Found:
             if advice.why is not None and advice.why.disappoints and not self.doubts
         ]  # fmt: skip
         told += [f"Not settled: {why}" for why in self.doubts]
-        told += [self._policy_sentence(*policy) for policy in self.policies]
-        if (needed := self.prompts_needed) is not None:
-            told.append(f"A live test against plain decoding would need {needed} prompts")
-        return told
+        return told + [self._policy_sentence(*policy) for policy in self.policies]
 
     def _policy_sentence(self, advice: Advice, checked: Verified) -> str:
         row = checked.table.row(advice.policy)
@@ -515,7 +501,6 @@ class Found:
                 asdict(advice) | {"verified": checked.to_dict()}
                 for advice, checked in self.policies
             ],
-            "prompts_needed": self.prompts_needed,
             "remarks": list(self.remarks),
         }
         return dict(json_data(found))  # NaN is no JSON
@@ -620,11 +605,7 @@ def choose(
     cost_of: Callable[[Draft], CostModel | CostTable],
     tell: Callable[[str], None],
 ) -> tuple[Found, list[Candidate]]:
-    """(the best drafter with its lengths, unverified, all candidates); their files are written.
-
-    ValueError before anything is timed where most answers end with their first token.
-    """
-    measure.texts_to_draft(rows, plan.batches[-1], least=(len(rows) + 1) // 2)
+    """(the best drafter with its lengths, unverified, all candidates); their files are written."""
     candidates, costs = [], dict[str, CostModel | CostTable]()
     for draft in drafts:
         name = draft_name(draft)

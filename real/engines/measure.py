@@ -492,18 +492,18 @@ def doubt_of(cost: CostModel | CostTable) -> str:
     return f"the costs have {whys[0]}" if whys else ""
 
 
-def texts_to_draft(rows: Sequence[Row], size: int, least: int = 1) -> list[list[Row]]:
+def texts_to_draft(rows: Sequence[Row], size: int) -> list[list[Row]]:
     """The texts in batches of that size, those without a token after their first left out.
 
-    ValueError where no batch is left, or fewer than the least.
+    ValueError where no batch is left.
     """
-    long, least = [row for row in rows if len(row.finished.tokens) > 1], max(size, least)
-    if len(long) < least:
+    long = [row for row in rows if len(row.finished.tokens) > 1]
+    if len(long) < size:
         ended = [row.request.id for row in rows if len(row.finished.tokens) < 2]
         raise ValueError(
             f"{len(ended)} of {len(rows)} answers end with their first token "
             f"({', '.join(ended):.60}) and have no pass after their prompt, which leaves "
-            f"{len(long)}, expected at least {least}: give prompts with longer answers, in the "
+            f"{len(long)}, expected at least {size}: give prompts with longer answers, in the "
             "model's chat template where it has one"
         )
     return [long[i : i + size] for i in range(0, len(long) - size + 1, size)]

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from interrupted_jobs import prompts
+from forked_jobs import prompts
 
 from simspec.output import interrupts
 
@@ -92,15 +92,18 @@ def test_ignored_hangup_stays_ignored(tmp_path):
     assert job.returncode == 143
 
 
-def test_recording_stopped_by_sigterm_leaves_its_shards(server, tmp_path):
-    """In a fork of a loaded process; test_interrupts has a process of its own."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_recording_that_is_stopped_leaves_its_shards(server, tmp_path, number):
+    """In a fork of a loaded process, once the first of three is on the disk."""
     arguments = ["record", "p.jsonl", "--out", "x.parquet", "-k", 2, "--budget", 24, "--batch", 1]
     folder = prompts(tmp_path, 17)
     shard = folder / "x.parquet.parts" / "000000.parquet"
-    code, _ = server(folder, arguments, once=str(shard), sent=signal.SIGTERM)
-    assert code == 143, server.error
-    line = server.error.splitlines()[-1]
-    assert line.startswith("simspec: stopped by SIGTERM; recording, training")
+    code, _ = server(folder, arguments, once=str(shard), sent=number)
+    assert code == CODES[number], server.error
+    (line,) = (line for line in server.error.splitlines() if "simspec: " in line)
+    told = "interrupted" if number == signal.SIGINT else "stopped by SIGTERM"
+    assert line.startswith(f"simspec: {told}; recording, training")
+    assert "same command" in line
     assert shard.exists()
     assert not (folder / "x.parquet").exists()
     assert not list(folder.rglob(".*.part"))

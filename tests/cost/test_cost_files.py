@@ -18,7 +18,7 @@ from strategies import costs
 from real.engines.measure import DRAWS
 from real.measure.estimate import KEPT, faster_wider, faster_wider_warning
 from simspec import CostModel, synthetic
-from simspec.cost.provenance import IDENTITY, CostOrigin, CostPrecision
+from simspec.cost.provenance import IDENTITY, CostOrigin
 from simspec.cost.table import CostTable, check_comparable, load_cost
 from simspec.trace.file import RULES
 from simspec.trace.recordings import cost_beside, recordings
@@ -284,30 +284,6 @@ def test_files_without_costs_are_refused(tmp_path, text):
         with pytest.raises(ValueError, match="not a cost model") as caught:
             read(path)
         assert "\n" not in str(caught.value)
-
-
-@given(st.data())
-def test_any_json_in_place_of_replicates_is_one_line_or_read(data):
-    """Values anywhere within them are replaced by any JSON."""
-    leaf = st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3)
-    parts = st.sampled_from(["draft", "overhead", "predictor", "x"])
-    several = lambda v: st.lists(v, max_size=3) | st.dictionaries(parts, v, max_size=3)  # noqa: E731
-    json_value = st.recursive(leaf, several, max_leaves=6)
-    precision = replicated(UNIT, R=2).precision.to_dict() | {"disturbed": 1}
-    holder, key = precision, data.draw(st.sampled_from(["replicates", "blocks", "disturbed"]))
-    while isinstance(holder[key], (dict, list)) and holder[key] and data.draw(st.booleans()):
-        holder = holder[key]
-        places = sorted(holder) if isinstance(holder, dict) else range(len(holder))
-        key = data.draw(st.sampled_from(places))
-    holder[key] = data.draw(json_value)
-    try:
-        read = replace(UNIT, precision=CostPrecision.from_dict(precision))
-    except ValueError as error:
-        assert "\n" not in str(error)
-    else:
-        assert len(read.replicates) in (0, 2)
-        assert CostModel.from_dict(read.to_dict()).replicates == read.replicates
-        assert all(len(r.verify) == len(UNIT.verify) for r in read.replicates)
 
 
 # Origins of costs that are compared.

@@ -272,19 +272,6 @@ def test_a_log_at_costs_that_lie_gets_no_setting(engine):
     assert not (engine.folder / "a" / "setting.json").exists()
 
 
-def test_answers_that_end_at_once_are_said_before_anything_is_timed(engine, monkeypatch):
-    short = [
-        (replace(r, max_tokens=1 if i % 5 < 3 else 24), text) for i, (r, text) in enumerate(WORLD)
-    ]
-    requests = [request for request, _ in short]
-    monkeypatch.setattr(real.commands.advise, "_requests", lambda *_: (requests, TASKS))
-    code, out, error = command(engine.folder, *ADVISE, "--out", "a")
-    assert (code, out, len(engine.made)) == (2, "", 1)
-    last = error.splitlines()[-1]
-    assert re.search(r"1\d of 20 answers end with their first token \(p\d.*chat template", last)
-    assert not list((engine.folder / "a").glob("*.cost*"))
-
-
 def test_one_advise_works_in_a_folder(engine):
     with working_in(engine.folder / "a"):
         code, _, error = command(engine.folder, *ADVISE, "--out", "a")

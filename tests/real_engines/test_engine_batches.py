@@ -33,14 +33,6 @@ RANGES = ((1, 1, 4), (2, 3, 2), (4, 4, 0))
 RULES = CONVENTIONS["vllm"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_sync():
-    """Rows are not waited for; test_engine_run.py kills processes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("real.engines.rows.os.fsync", lambda file: None)
-        yield
-
-
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
     """Costs by batch size, those of passes without a draft included."""

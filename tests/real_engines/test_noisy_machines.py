@@ -83,9 +83,8 @@ def advised(folder, seed):
     return machine.kind, "setting", 1 - own / best
 
 
-def test_no_setting_loses(tmp_path, monkeypatch):
+def test_no_setting_loses(tmp_path):
     """And most of the idle machines get an answer."""
-    monkeypatch.setattr(os, "fsync", lambda file: None)
     came = [advised(tmp_path / str(seed), seed) for seed in range(200 if SLOW else 8)]
     assert max(loss for _, _, loss in came) <= advise.MOST_LOSS
     counts = Counter((kind, said) for kind, said, _ in came)
@@ -97,7 +96,6 @@ def test_no_setting_loses(tmp_path, monkeypatch):
 
 def test_control_without_doubts_settings_lose(tmp_path, monkeypatch):
     """Of 200 machines 14 then lose up to 9%; these are three of them."""
-    monkeypatch.setattr(os, "fsync", lambda file: None)
     monkeypatch.setattr(advise.Found, "doubts", [])
     monkeypatch.setattr(advise.Found, "settled", True)
     came = [advised(tmp_path / str(seed), seed) for seed in (30, 69, 75)]

@@ -8,7 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from interrupted_jobs import prompts, rows
+from forked_jobs import prompts, rows
 from shell import command, refused
 
 import real.record.recorder
