@@ -7,22 +7,10 @@ from functools import lru_cache
 import matplotlib
 import torch
 import typer.main
+from loaded_pairs import share_embedded
 from short_training import NO_TICKS, short_predictor
 
-import real.pair
-import real.record.recorder
-import real.rerun
-import real.train.train
-from real.model.passes import EAGER
-from real.pair import TINY, load_pair
 from real.train import predictors
-
-_embedded = lru_cache(load_pair)
-
-
-def _load(folder, *asked):
-    """The embedded models of this process, of which a child has a copy; others are loaded."""
-    return (_embedded if folder == TINY and asked[-1] is EAGER else load_pair)(folder, *asked)
 
 
 def keep_loaded():
@@ -37,7 +25,7 @@ def keep_loaded():
     torch.set_num_threads(1)
     # torch renews its pool at the first use after a fork, and loading uses it from several threads
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
-    real.pair.load_pair = _load
+    share_embedded()
     typer.main.get_command = lru_cache(typer.main.get_command)
 
 

@@ -22,7 +22,7 @@ SERVER = """
 import errno, io, json, os, resource, runpy, signal, socket, sys, tempfile, time, traceback
 from contextlib import chdir, redirect_stderr, redirect_stdout, suppress
 from functools import partial
-import real.rerun, real.record
+import real.record.recorder, real.rerun, real.train.train
 from forked_commands import freeze, keep_loaded
 from simspec.cli import main
 from simspec.output import interrupts

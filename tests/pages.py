@@ -3,13 +3,15 @@
 import re
 from html.parser import HTMLParser
 
+LOADING = "script", "img", "iframe", "source", "video", "audio", "embed", "link"
+
 
 class Document(HTMLParser):
-    """The tags, ids, outer references and text of a page."""
+    """The tags, ids, outer references and text of a page; loaded: what a browser loads with it."""
 
     def __init__(self, text):
         super().__init__()
-        self.ids, self.references, self.tags, self.text = [], [], [], []
+        self.ids, self.references, self.tags, self.text, self.loaded = [], [], [], [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
@@ -19,6 +21,7 @@ class Document(HTMLParser):
                 self.ids.append(value)
             if name in ("src", "href", "xlink:href", "action", "data", "srcset"):
                 self.references.append(value)
+                self.loaded += [value] if tag in LOADING else []
 
     def handle_data(self, data):
         self.text.append(data)

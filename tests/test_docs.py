@@ -6,11 +6,11 @@ import os
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import pytest
 import typer
 from documents import PAGES, ROOT, blocks, broken_links, command_lines, output_of
+from pages import Document
 
 import simspec
 from simspec.cli import app, load_commands
@@ -159,28 +159,12 @@ def test_every_public_name_is_in_the_reference(site):
     assert [name for name in names - {"replay"} if f'id="simspec.{name}"' not in page] == []
 
 
-class _Resources(HTMLParser):
-    """Collects addresses that a browser loads with the page."""
-
-    def __init__(self):
-        super().__init__()
-        self.addresses = []
-
-    def handle_starttag(self, tag, attrs):
-        attributes = dict(attrs)
-        if tag in ("script", "img", "iframe", "source", "video", "audio", "embed"):
-            self.addresses.append(attributes.get("src") or "")
-        if tag == "link":
-            self.addresses.append(attributes.get("href") or "")
-
-
 def test_site_loads_nothing_from_elsewhere(site):
     pages = [*site.rglob("*.html")]
     assert len(pages) > len(MODULES)
     for page in pages:
-        resources = _Resources()
-        resources.feed(page.read_text(encoding="utf-8"))
-        outside = [link for link in resources.addresses if re.match(r"(https?:)?//", link)]
+        loaded = Document(page.read_text(encoding="utf-8")).loaded
+        outside = [link for link in loaded if re.match(r"(https?:)?//", link)]
         assert outside == [], page.name
     for style in site.rglob("*.css"):
         assert not re.search(r"(@import|url\()[^;)]*//", style.read_text(encoding="utf-8"))

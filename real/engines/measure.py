@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from math import isfinite
 from typing import Any
 from uuid import uuid4
@@ -249,13 +250,9 @@ def steps(passes: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
 
     passes: the draft tokens of each request's passes, the prompt's pass first.
     """
-    count = max(map(len, passes)) - 1
-    active, drafted = np.zeros((2, count), np.int64)
-    for of_request in passes:
-        later = of_request[1:]
-        active[: len(later)] += 1
-        drafted[: len(later)] += np.array(later, np.int64)
-    return active, drafted
+    later = np.array([*zip_longest(*(each[1:] for each in passes), fillvalue=-1)], np.int64)
+    later = later.reshape(-1, len(passes))
+    return (later >= 0).sum(axis=1), np.maximum(later, 0).sum(axis=1)
 
 
 def cells_of(cost: CostModel | CostTable) -> list[CostModel]:

@@ -45,8 +45,7 @@ class RunSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        values = asdict(self) | {"table": self.table.to_dict()}
-        return values | {"drafting": asdict(self.drafting), "errors": self.errors}
+        return asdict(self) | {"table": self.table.to_dict(), "errors": self.errors}
 
 
 def length_name(k: int | str, scheduled: bool) -> str:

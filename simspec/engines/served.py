@@ -172,9 +172,8 @@ class Prices(NamedTuple):
         """Of drafts of k in float64[W] more passes; no interval where the costs have none."""
         length = min(k, served.mean_draft)
         tokens = served.passes + served.accepted.sum(axis=1)
-        low = min(int(length), self.rounds.shape[1] - 2)
-        first, second = self.rounds[:, low], self.rounds[:, low + 1]
-        a_draft = first + (second - first) * (length - low) - self.rounds[:, 0]
+        drafts = np.arange(self.rounds.shape[1])
+        a_draft = np.array([np.interp(length, drafts, each) - each[0] for each in self.rounds])
         spent = np.outer(served.passes + more, self.rounds[:, 0])
         spent += np.outer(served.drafts + more, a_draft)
         sure = self.cost is None or not no_interval(self.cost)
