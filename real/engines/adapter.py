@@ -302,7 +302,7 @@ def _first_words(python: Path, arguments: Sequence[str]) -> bytes:
     """
     ours, theirs = socket.socketpair()
     with ours, ours.makefile("rb") as answers, subprocess.Popen(
-        [python, *arguments], stdin=subprocess.DEVNULL, stdout=theirs,
+        [python, *arguments], stdin=subprocess.DEVNULL, stdout=theirs.fileno(),
         stderr=subprocess.DEVNULL, start_new_session=True,
     ) as process:  # fmt: skip
         theirs.close()

@@ -309,11 +309,11 @@ class StepPrices:
         if not len(active):
             return np.zeros(self.plain.shape[1])
         self.check(int(active.min()), int(active.max()))
-        axes, values, at = (self.sizes,), self.plain, (active,)
+        axes, values, at = [self.sizes], self.plain, [active]
         if drafted is not None:
-            axes, at = (self.sizes, np.arange(self.longest + 1)), (active, drafted / active)
+            axes, at = [*axes, np.arange(self.longest + 1)], [active, drafted / active]
             values = np.moveaxis(self.verify, 1, -1)
-        seconds: np.ndarray = RegularGridInterpolator(axes, values)(at).sum(axis=0)
+        seconds: np.ndarray = RegularGridInterpolator(axes, values)(tuple(at)).sum(axis=0)
         return seconds
 
 

@@ -193,7 +193,7 @@ class Worker:
             try:
                 self._process = subprocess.Popen(
                     [str(self.environment.python), "-u", str(self.engine.script)],
-                    stdin=its_input, stdout=its_output, stderr=subprocess.PIPE,
+                    stdin=its_input.fileno(), stdout=its_output.fileno(), stderr=subprocess.PIPE,
                     env=variables | dict(self.engine.variables(self.environment.python)),
                     start_new_session=True, bufsize=0,
                 )  # fmt: skip
