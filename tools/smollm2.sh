@@ -7,8 +7,9 @@
 # DEPTH (recordings), DTYPE THREADS SECONDS_EACH (costs, run, compare), NAMES POLICIES PROMPTS TOKENS RUN (run, compare).
 set -euo pipefail
 S=$BIN/simspec M=${MODELS:-models/smollm2} T=${TRACES:-traces/smollm2} THREADS=${THREADS:-2}
+export OMP_NUM_THREADS=$THREADS
 shopt -s nullglob
-text=(--target $M/target --prompts $M/prompts.jsonl --longest 700 --out $M --dtype "${DTYPE:-bfloat16}" --threads 2)
+text=(--target $M/target --prompts $M/prompts.jsonl --longest 700 --out $M --dtype "${DTYPE:-bfloat16}")
 small=(--draft-vocab 8192)
 record=("$S" record $T/prompts.jsonl --models $M --budget "${BUDGET:-128}" --per-task "${PER_TASK:-20}")
 ran=(--models $M --threads $THREADS --dtype "${DTYPE:-float32}")
@@ -47,7 +48,7 @@ case $1 in
     "$S" train glide "${fixed[@]}" 780000 "${glide[@]}" --distil-tokens 400000 --work $M-glide2-work --from glide-middle --steps 3000 --name glide-long ;;
   exit) # EESD's exit and its predictor of acceptance: three layers, one new, a head of its own
     learn
-    early=(--target $M/target --prompts $M/prompts.jsonl "${chat[@]}" --longest 700 --out $M --work $M-exit-work --distil-tokens 43000 --threads 2)
+    early=(--target $M/target --prompts $M/prompts.jsonl "${chat[@]}" --longest 700 --out $M --work $M-exit-work --distil-tokens 43000)
     "$S" train early_exit "${fixed[@]}" 300000 "${early[@]}" --draft-vocab 4096 --set soft=true --rows 8 --set depth=3 --set own_head=true --steps 1500
     "$S" train predictors "${early[@]}" --set texts=60 ;;
   recordings)

@@ -112,7 +112,6 @@ class Training(Settings):
     ] = None
     rows: Annotated[int, option("Sequences of a step.", ge=1, le=1 << 16)] = 16
     device: Annotated[str, option("cpu, cuda or cuda:1.")] = "cpu"
-    threads: Annotated[int, option("CPU threads for torch; 0: its default.", ge=0, le=256)] = 0
     seed: Annotated[int, option("Of all draws.")] = 0
     as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
 

@@ -45,8 +45,6 @@ def train_drafter(
     Several `processes` share what the target writes; then all but the first end with ShareDone.
     """
     check_drafter(settings.drafter, trainable(), tuple(BUILTIN))
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     if settings.drafter in (SEARCHED, PREDICTORS):
         for option in ("draft_vocab", "rate", "start"):
             if getattr(settings, option):

@@ -54,7 +54,6 @@ def test_every_trainable_drafter_has_default_settings():
         ({"steps": -1}, "--steps is -1"),
         ({"minutes": float("nan")}, "--minutes is nan"),
         ({"distil_tokens": 10**30}, "--distil-tokens is 1000000000000000000000000000000"),
-        ({"threads": -1}, "--threads is -1"),
         ({"seed": -1}, "seed is -1"),
         ({"recipe": "theirs"}, "--recipe is 'theirs', expected one of ours, paper"),
         ({"dtype": "int8"}, "--dtype is 'int8', expected one of float32"),
