@@ -216,6 +216,9 @@ class Compare(Settings):
             "drafts of a model."
         ),
     ] = None
+    plot: Annotated[
+        Path | None, option("Write a PNG of several runs: speedups by draft length.")
+    ] = None
     as_json: Json = False
     markdown: Markdown = False
 
@@ -420,19 +423,28 @@ def compare(settings: Compare) -> None:
     from simspec import load_trace
     from simspec.cost.table import load_cost
     from simspec.engines.exports import runner_notes
+    from simspec.output.files import check_output
     from simspec.output.frames import show
     from simspec.output.terminal import print_note, print_text
+    from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import locate, measured_on
 
-    paths, several = settings.rows, len(settings.rows) > 1
+    paths, plot, several = settings.rows, settings.plot, len(settings.rows) > 1
     if several and settings.cost is not None:
         raise ValueError("--cost is for one file of rows; several have their costs next to them")
+    if plot is not None:
+        if not several or not any(map(summary.has_cost, paths)):
+            raise ValueError("--plot draws two runs or more that have NAME.cost.json next to them")
+        check_plots(plot)
+        check_output(plot)
     trace = None
     if settings.recording is not None:
         (path,) = locate([settings.recording]).values()
         trace = load_trace(path)
     if several and any(map(summary.has_cost, paths)):
         runs = [summary.run_summary(path, trace) for path in paths]
+        if plot is not None:
+            summary.draw_runs(runs, plot)
         show(summary.summary_frame(runs), settings.as_json, settings.markdown, runs=runs)
         raise typer.Exit(1 if any(found.exceptions for found in runs) else 0)
     checks = [

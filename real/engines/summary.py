@@ -1,4 +1,4 @@
-"""Runs on engines as tables: predicted and measured speedups, passes."""
+"""Runs on engines as tables: predicted and measured speedups, passes, and a panel each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +12,9 @@ from real.engines.measure import Speedup, SpeedupTable, StepPrices, arm_text, sp
 from real.engines.rows import ROWS, read_rows
 from simspec import Trace
 from simspec.cost.table import load_cost
+from simspec.numerics.stats import Estimate
 from simspec.output.frames import DataFrame, frame
+from simspec.reports.speedup_curve import Point, plot_curves
 
 PACKED = (ROWS, f"{ROWS}.xz")
 PREDICTED, MEASURED = "predicted [95%]", "measured [95%]"
@@ -202,3 +204,20 @@ def drafter_text(draft: Mapping[str, Any] | None) -> str:
         return "suffix decoding"
     least, most = draft["ngram_min"], draft["ngram_max"]
     return f"n-gram {least}" if least == most else f"n-gram {least} to {most}"
+
+
+def draw_runs(summaries: Sequence[RunSummary], path: Path) -> None:
+    """Writes a PNG with a panel a run: predicted as a curve with its band, measured as points."""
+    predicted, measured = dict[str, list[Point]](), dict[str, list[Point]]()
+    for run in summaries:
+        name = f"{run.engine}, {run.drafter}"
+        name += f" ({len(predicted) + 1})" if name in predicted else ""
+        predicted[name], measured[name] = [], []
+        for row in (row for row in run.table.rows if not row.policy):
+            predicted[name].append(_point(row.k, row.predicted, row.predicted_interval))
+            measured[name].append(_point(row.k, row.measured, row.measured_interval))
+    plot_curves(predicted, path, measured=measured)
+
+
+def _point(k: int, value: float, interval: Estimate | None) -> Point:
+    return Point("", k, interval or Estimate(value, value, value, 0.95, 0))

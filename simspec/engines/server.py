@@ -44,6 +44,9 @@ MOST_BODY = 64 << 20
 """Bytes of a body."""
 LATE, PAUSE = 60, 0.05
 """Scrapes, and seconds between them, in which counters follow an answer."""
+SETTLE = 1.0
+"""Seconds before another server's turn: threads of one that has answered spin for half of it, on
+the cores of the other where both share a machine, whose steps then take twice as long."""
 GENERATED, DRAFTING = "generation_tokens", "spec_decode_num_"
 DRAFTS, DRAFTED, ACCEPTED, BY_POSITION = (DRAFTING + name for name in SUMS)
 COUNTED = re.compile(rf"vllm:({GENERATED}|{DRAFTING}\w+?)_total\b".encode())
@@ -332,11 +335,14 @@ def serve_prompts(
     }  # fmt: skip
     waves = _kept(path, about)
     done = {(wave.requests, wave.place, wave.plain) for wave in waves}
-    names = dict[str, str]()
+    names, last = dict[str, str](), ""
     for i, (n, place) in enumerate(waves_of(batches, len(prompts))):
         for server in servers[:: 1 - 2 * (i % 2)]:  # which is first takes turns
             if (n, place, server.plain) in done:
                 continue
+            if last not in ("", server.address):
+                time.sleep(SETTLE)
+            last = server.address
             if server.address not in names:
                 names[server.address] = server.model(model)
                 send_wave(server, names[server.address], prompts[:1], 0, tokens)

@@ -80,12 +80,16 @@ def check_plots(path: Path | None = None) -> None:
 
 
 def plot_curves(
-    curves: Mapping[str, Sequence[Point]], path: Path | str, notes: Mapping[str, str] | None = None
+    curves: Mapping[str, Sequence[Point]],
+    path: Path | str,
+    notes: Mapping[str, str] | None = None,
+    measured: Mapping[str, Sequence[Point]] | None = None,
 ) -> None:
     """Write a PNG: fixed lengths as a curve with its band, adaptive policies as horizontal lines.
 
     Intervals of adaptive policies are bars beyond the longest K. A policy has one color in all
-    panels; notes {recording: a further line}, see `source_note`.
+    panels; notes {recording: a further line}, see `source_note`; measured: speedups that an engine
+    gave at fixed lengths, as points with bars.
     """
     from matplotlib.figure import Figure
 
@@ -98,12 +102,14 @@ def plot_curves(
     legend: dict[str, Any] = {}
     for axes, (name, points) in zip(panels, curves.items()):
         legend |= _draw_panel(axes, points, colors)
+        if measured is not None:
+            legend["measured"] = _draw_measured(axes, measured[name])
         interval = points[0].speedup
         level = f"{interval.level:.0%} intervals over {interval.prompts} prompts"
         level = "no intervals" if isnan(interval.low) else level
         axes.set(
             xlabel="draft length K",
-            ylabel="modelled speedup over plain decoding",
+            ylabel=f"{'modelled ' if measured is None else ''}speedup over plain decoding",
             title=f"{label_text(Path(name).name)}, {level}",
         )
         axes.title.set_fontsize("medium")
@@ -140,6 +146,13 @@ def _draw_panel(axes: Any, points: Sequence[Point], colors: Mapping[str, str]) -
     axes.axhline(1, color="grey", lw=0.8, ls=":")
     axes.xaxis.get_major_locator().set_params(integer=True)
     return legend
+
+
+def _draw_measured(axes: Any, points: Sequence[Point]) -> Any:
+    found = [p.speedup for p in points]
+    bars = [s.value - s.low for s in found], [s.high - s.value for s in found]
+    lengths, values = [p.K for p in points], [s.value for s in found]
+    return axes.errorbar(lengths, values, bars, fmt="o", ms=4, color="C1", lw=1, capsize=2)
 
 
 def _short(text: str, most: int = 60) -> str:

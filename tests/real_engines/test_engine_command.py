@@ -174,7 +174,8 @@ def test_several_runs_are_a_line_each_with_the_costs_beside_them(folder):
     assert one["passes"] == whole["passes"]["passes"]
     best = max((row for row in one["table"]["rows"] if row["k"]), key=lambda row: row["predicted"])
     assert one["drafting"]["k"] == best["k"]
-    page, _ = simspec(*both, "--markdown", cwd=folder)
+    page, _ = simspec(*both, "--markdown", "--plot", "runs.png", cwd=folder)
+    assert (folder / "runs.png").read_bytes().startswith(b"\x89PNG")
     head, line, *rest = page.splitlines()
     assert head.startswith("| engine | drafter | prompts | plain pass | K | predicted [95%] |")
     assert len(rest) == 2
@@ -258,6 +259,7 @@ REFUSED = [
     (("compare", "none.jsonl"), "none.jsonl cannot be read"),
     (("compare", "t.parquet"), "is no row of a run"),
     (("compare", "a.jsonl", "b.jsonl"), "a.jsonl cannot be read"),
+    (("compare", "t.parquet", "--plot", "p.png"), "--plot draws two runs or more"),
     (("compare", "a.jsonl", "b.jsonl", "--cost", "c.json"), "have their costs next to them"),
 ]
 

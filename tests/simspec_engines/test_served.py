@@ -1,6 +1,7 @@
 """Prompts to a running server: planted acceptance and speed are found, faults are one line."""
 
 import json
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from math import ceil
@@ -23,6 +24,15 @@ PLAIN, ROUND = 0.010, 0.013
 PROMPTS = [Prompt(f"p{i}", {"messages": [{"role": "user", "content": f"q{i}"}]}) for i in range(24)]
 DRAFT, VERIFY = np.array([0, 0.2, 0.4, 0.6]), np.array([9, 9.2, 9.4, 9.6])
 COST = CostModel(DRAFT, VERIFY, np.zeros(1), 0.5, 9.0)
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """Seconds of all pauses; those between servers, 0 here, which tests do not wait for."""
+    slept, sleep = [], time.sleep
+    monkeypatch.setattr(sending, "SETTLE", 0)
+    monkeypatch.setattr(time, "sleep", lambda seconds: (slept.append(seconds), sleep(seconds)))
+    return slept
 
 
 def run(folder, planted, plain=None, batches=(1,), tokens=40, seconds=ROUND):
@@ -61,9 +71,10 @@ def test_planted_acceptance_is_found(tmp_path, figures, matched):
 
 
 @pytest.mark.parametrize("requests", [1, 3])
-def test_planted_speedup_is_found(tmp_path, requests):
+def test_planted_speedup_is_found(tmp_path, requests, pauses):
     planted = Planted(RATES, 0.6)
     waves = run(tmp_path, planted, Planted(), (requests,))
+    assert pauses.count(sending.SETTLE) == 24 / requests  # one server's turns are two waves
     passes = np.array([len(each) for each in planted_passes(planted)]).reshape(-1, requests)
     truth = 39 * PLAIN * len(passes) / (passes.max(axis=1).sum() * ROUND)
     *others, last = lengths_of(served_at(waves, requests), None)
