@@ -4,7 +4,7 @@
 # Steps: run (README's figures); eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines;
 # rejection. Killed, each command goes on where it was. DATA holds the public prompts that traces/README.md names.
 # Steps from recordings on serve another pair too, as coder.sh does: MODELS TRACES (folders), DRAFTERS RULES PER_TASK BUDGET
-# DEPTH (recordings), DTYPE THREADS SECONDS_EACH (costs, run, compare), NAMES POLICIES PROMPTS TOKENS RUN (run, compare).
+# DEPTH (recordings), DTYPE THREADS SECONDS_EACH (costs, run, compare), NAMES POLICIES RIVALS PROMPTS TOKENS RUN (run, compare).
 set -euo pipefail
 S=$BIN/simspec M=${MODELS:-models/smollm2} T=${TRACES:-traces/smollm2} THREADS=${THREADS:-2}
 export OMP_NUM_THREADS=$THREADS
@@ -70,7 +70,7 @@ case $1 in
     for name in ${NAMES:-greedy/eagle coupled/eagle greedy/prompt_lookup}; do
       "$S" run $T/$name.parquet --compare --cost $T/$name.cost.json "${ran[@]}" \
         --prompts "${PROMPTS:-20}" --budget "${TOKENS:-32}" --save $T/measured/compare-${name/\//-}.json \
-        $(printf -- '--policy %s ' ${POLICIES:-fixed:2 beta_ts cost_ts})
+        ${RIVALS:-} $(printf -- '--policy %s ' ${POLICIES:-fixed:2 beta_ts cost_ts})
     done ;;
   engines) # costs and speedups on the released engines, with n-grams and the target without eight of its layers
     [ -e $M/draft/model.safetensors ] || "$BIN/python" tools/untrained.py skip $M/target $M/draft 12 19
