@@ -16,7 +16,7 @@ from real.decode.features import required_predictors
 from real.decode.loop import decode
 from real.decode.plans import make_plan
 from real.draft import Drafter, Silent, check_grows
-from real.files import replace_json
+from real.files import check_same_settings, replace_json
 from real.pair import Pair
 from real.progress import Progress, quiet
 from real.prompts import prompts_of
@@ -114,13 +114,7 @@ class Kept:
             found = msgspec.json.decode(path.read_bytes(), type=_Saved)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"{path} holds no repeats ({error}); name another file") from None
-        for name in sorted(plain.keys() | found.settings.keys()):
-            was, now = found.settings.get(name), plain.get(name)
-            if was != now:
-                raise ValueError(
-                    f"{path} was made with {name:.40} {str(was):.60}, this is {str(now):.60}; "
-                    "name another file to save to"
-                )
+        check_same_settings(found.settings, plain, path, "name another file to save to")
         self.saved.runs = found.runs
         self.saved.revisions = list(dict.fromkeys([*found.revisions, revision]))
 

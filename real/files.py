@@ -75,8 +75,10 @@ def read_card(path: Path) -> dict:
         return dict(output.parse_json(path.read_text(encoding="utf-8")))
 
 
-def check_same_settings(stored: dict, requested: dict, folder: Path) -> None:
-    """ValueError naming the first setting that differs from the stored ones."""
+def check_same_settings(
+    stored: dict, requested: dict, place: Path, remedy: str = "choose another --name, or delete it"
+) -> None:
+    """ValueError naming the first setting that differs from the stored ones of a file or folder."""
     flat = [
         {
             f"{key} {name}".strip(): value
@@ -89,6 +91,6 @@ def check_same_settings(stored: dict, requested: dict, folder: Path) -> None:
         was, now = (settings.get(name) for settings in flat)
         if was != now:
             raise ValueError(
-                f"{folder} was made with {name:.60} {was!r:.60}, now {now!r:.60} is asked for; "
-                "choose another --name, or delete it"
+                f"{place} was made with {name:.60} {was!r:.60}, now {now!r:.60} is asked for; "
+                f"{remedy}"
             )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
+
 from real.files import TINY, check_embedded_models
 from simspec import CostModel, Trace, load_trace
 from simspec.settings import Settings, option
@@ -73,9 +75,7 @@ class ModelSettings(Settings):
 
     def load(self, drafter: str, rows: int = 1, capacity: int = 0) -> "Pair":
         """The target with this drafter, for passes of `rows` rows after `capacity` cached rows."""
-        from real.decode.engine import make_passes
-
-        return self._load(drafter, make_passes(self.engine, rows, capacity))
+        return self.load_all([drafter], rows, capacity)[0]
 
     def load_all(self, drafters: Sequence[str], rows: int = 1, capacity: int = 0) -> list["Pair"]:
         """`load` of several drafters on one copy of the target; `weights` are of one drafter."""
@@ -105,21 +105,14 @@ class ModelSettings(Settings):
         Its caches hold the recording's sequences, and others of `capacity` rows. `drafter` replaces
         the recording's.
         """
-        from real.decode.engine import passes_for_trace
         from real.pair import check_drafter, check_pair
 
-        passes = passes_for_trace(self.engine, trace, submitted, capacity)
-        pair = self._load(drafter or trace.meta.drafter, passes)
+        rows = max(trace.K, submitted) + 1
+        longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
+        pair = self.load(drafter or trace.meta.drafter, rows, max(longest, capacity))
         check_pair(trace, pair, name)
         check_drafter(trace, pair, name)
         return pair
-
-    def _load(self, drafter: str, passes) -> "Pair":
-        from real import pair
-
-        return pair.load_pair(
-            self.folder, drafter, self.device, self.dtype, self.target, self.weights, passes
-        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ policy.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,7 +130,8 @@ def gumbel_noise(seed: int, sequence: int, position: Sequence[int], vocab: int, 
 
 @lru_cache(maxsize=8)
 def _noise_block(seed: int, sequence: int, block: int, vocab: int, device: str) -> Tensor:
-    return gumbel(seed, sequence, NOISE_BLOCK * block, NOISE_BLOCK, vocab, device)
+    first = NOISE_BLOCK * block
+    return gumbel(seed, [sequence] * NOISE_BLOCK, range(first, first + NOISE_BLOCK), vocab, device)
 
 
 @lru_cache(maxsize=128)
@@ -150,30 +154,19 @@ def margin(scores: Tensor) -> Tensor:
     return (best - second)[..., 0]
 
 
-def gumbel(seed: int, sequence: int, first: int, count: int, vocab: int, device) -> Tensor:
-    """Gumbel noise float64 `[count, vocab]` of the positions `first` .. `first + count - 1`, as
+def gumbel(
+    seed: int, sequence: Sequence[int], position: Sequence[int], vocab: int, device
+) -> Tensor:
+    """Gumbel noise float64 `[n, vocab]` of n addresses (`sequence [n]`, `position [n]`), as
     `simspec.numerics.rng.gumbel`.
 
     On a GPU the uniforms are equal bit for bit; logarithms may differ from the host's in the
     last place. ValueError outside the ranges of `rng.gumbel`.
     """
-    if torch.device(device).type == "cpu":  # in one call
-        positions = torch.arange(first, first + count).numpy()
-        return torch.from_numpy(rng.gumbel_rows(seed, sequence, positions, vocab))
-    return gumbel_at(seed, [sequence] * count, range(first, first + count), vocab, device)
-
-
-def gumbel_at(
-    seed: int, sequence: Sequence[int], position: Sequence[int], vocab: int, device
-) -> Tensor:
-    """Gumbel noise float64 `[n, vocab]` of n addresses (`sequence [n]`, `position [n]`), as
-    `gumbel`."""
-    device = torch.device(device)
-    if device.type == "cpu":
-        out = torch.empty(len(sequence), vocab, dtype=torch.float64)
-        for row, s, t in zip(out.numpy(), sequence, position):
-            row[:] = rng.gumbel(seed, s, t, vocab)
-        return out
+    if torch.device(device).type == "cpu":
+        runs = groupby(zip(sequence, position), key=itemgetter(0))
+        rows = [rng.gumbel_rows(seed, s, np.array([t for _, t in run]), vocab) for s, run in runs]
+        return torch.from_numpy(rows[0] if len(rows) == 1 else np.concatenate(rows))
     for s, t in zip(sequence, position):  # validates the ranges
         rng.gumbel(seed, s, t, 1)
     address = torch.tensor((list(sequence), list(position)), device=device)

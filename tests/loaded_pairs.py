@@ -5,27 +5,32 @@ from functools import lru_cache
 
 import real.pair
 from real.model.passes import EAGER
-from real.pair import TINY, load_pair
+from real.pair import TINY, load_pairs
 from real.rerun import Comparison
 
-_embedded = lru_cache(maxsize=8)(load_pair)
+
+@lru_cache(maxsize=8)
+def _embedded(drafter, device, dtype):
+    return load_pairs(TINY, {drafter: TINY / drafter}, device, dtype)[0]
 
 
 def share_embedded():
     """From now on commands of this process copy the embedded models, a tenth of a load's time."""
-    real.pair.load_pair = _load
+    real.pair.load_pairs = _load
 
 
-def embedded(drafter):
+def embedded(drafter, device="cpu", dtype="float32"):
     """The pair of an embedded drafter, as a command loads it: its own copy."""
-    return _load(TINY, drafter, "cpu", "float32", None, None, EAGER)
-
-
-def _load(folder, drafter, device, dtype, target, weights, passes):
-    if folder != TINY or target or weights or passes is not EAGER:
-        return load_pair(folder, drafter, device, dtype, target, weights, passes)
-    pair = _embedded(folder, drafter, device, dtype)
+    pair = _embedded(drafter, device, dtype)
     return deepcopy(pair, {id(one): one for one in (pair.tokenizer, EAGER)})
+
+
+def _load(folder, drafters, device="cpu", dtype="float32", target=None, make_passes=lambda: EAGER):
+    ((drafter, weights), *others) = drafters.items()
+    own = folder == TINY and weights == TINY / drafter and not target
+    if others or not own or make_passes() is not EAGER:
+        return load_pairs(folder, drafters, device, dtype, target, make_passes)
+    return [embedded(drafter, device, dtype)]
 
 
 def together(comparisons):

@@ -20,9 +20,8 @@ from shell import refused, simspec
 from real.audit.runs import load_run
 from real.engines import rows
 from real.files import read_card
-from real.model.checkpoint import WeightsError
 from real.model.decoder import MOST, DecoderConfig
-from real.model.draft_head import block_count, check_settings
+from real.model.draft_head import check_settings
 from real.model.stored_weights import MAX_RATIO as WEIGHTS_RATIO
 from real.model.stored_weights import read_bytes
 from real.prompts import read_rows
@@ -316,11 +315,7 @@ def test_size_beyond_all_decoders_is_refused(name):
         DecoderConfig(**sizes | {name: MOST[name] + 1})
 
 
-@pytest.mark.parametrize("value", [1e400, 1.5, -1, True, "2", None, 10**9])
-def test_sizes_of_no_head_are_refused(value):
-    with pytest.raises(WeightsError, match="as the number of blocks, expected an integer of 0 to"):
-        block_count(value, "config.json")
-    assert block_count(5, "config.json") == 5
+def test_sizes_of_no_head_are_refused():
     for settings in ({"depth": 1.5}, {"depth": 10**6}, {"layers": 65}, {"attention": [0, 1.5]},
                      {"norm_eps": float("nan")}, {"blocks": {}}):  # fmt: skip
         with pytest.raises(ValueError, match="expected an integer of at most"):

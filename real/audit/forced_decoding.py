@@ -118,10 +118,10 @@ class DraftFlip:
 
 
 @dataclass(frozen=True)
-class ForcedComparison:
-    """How teacher-forced runs compare with their recording.
+class ForcedRounds:
+    """Rounds of teacher-forced runs beside their recording.
 
-    equal: rounds that accept min(drafted, run[row]) tokens, as recorded; draft_flips: the others;
+    equal: rounds whose accepted length is the recorded one, or the replay's where it is drawn;
     replayed: rounds of the replay too, with the same row, computed, drafted and accepted.
     """
 
@@ -129,13 +129,19 @@ class ForcedComparison:
     equal: int
     replayed: int
     tokens: int
-    draft_flips: tuple[DraftFlip, ...]
-    divergences: tuple[ForcedDivergence, ...]
 
     @property
     def share(self) -> float:
-        """Share of rounds whose accepted length is the recorded one."""
+        """Share of equal rounds."""
         return self.equal / self.rounds
+
+
+@dataclass(frozen=True)
+class ForcedComparison(ForcedRounds):
+    """How teacher-forced runs compare with their recording; draft_flips: rounds that differ."""
+
+    draft_flips: tuple[DraftFlip, ...]
+    divergences: tuple[ForcedDivergence, ...]
 
     @property
     def failures(self) -> tuple[ForcedDivergence, ...]:
@@ -194,28 +200,18 @@ _STORED = 2.0**-24
 
 
 @dataclass(frozen=True)
-class SampledForcedComparison:
+class SampledForcedComparison(ForcedRounds):
     """How teacher-forced runs under the rejection rule compare with their recording.
 
-    equal: rounds with the accepted length of the replay; replayed: and its row, computed and
-    drafted; tested: drafted tokens; gaps: of abs(chance - recorded) over these; differing: of these
-    with a gap over the tolerance, nats of the coarser dtype over the temperature.
+    tested: drafted tokens; gaps: of abs(chance - recorded) over these; differing: of these with a
+    gap over the tolerance, nats of the coarser dtype over the temperature.
     """
 
-    rounds: int
-    equal: int
-    replayed: int
-    tokens: int
     tested: int
     largest_gap: float
     mean_gap: float
     differing: int
     tolerance: float
-
-    @property
-    def share(self) -> float:
-        """Share of rounds whose accepted length is the replay's."""
-        return self.equal / self.rounds
 
     @property
     def sound(self) -> bool:

@@ -164,32 +164,26 @@ def run(settings: Run) -> None:
         raise typer.Exit(1)
 
 
-def measured_cost(
-    pair: "Pair", trace: Trace, submitted: int, progress: Progress = quiet
-) -> CostModel:
-    """Costs of the pair, measured now in a few seconds, to the depth of the recording."""
+def load_priced(
+    settings: Run, trace: Trace, cost: CostModel | None, submitted: int, progress: Progress
+) -> "tuple[Pair, CostModel]":
+    """The pair for drafts of `submitted` tokens, and its costs: measured now, in a few seconds and
+    to the depth of the recording, where none are given."""
+    from real.measure import MeasureSettings, max_new_tokens
     from real.measure.price import measure
     from real.rerun import recorded_rule
 
-    offered = pair.drafter.longest(trace.K)
-    label = relabel(progress, "measuring costs, which --cost skips")
-    timing = _timing(submitted)
-    cost = measure(pair.target, pair.drafter, recorded_rule(trace), offered, timing, label)
-    # so deep the policy may ask, and nothing is drafted
-    return cost.extend(trace.K) if offered < trace.K else cost
-
-
-def _timing(submitted: int):
-    from real.measure import MeasureSettings
-
-    return MeasureSettings(repeats=8, seconds=0, tree_nodes=submitted)
-
-
-def _measured_rows(trace: Trace, submitted: int) -> int:
-    """Rows of the sequences that costs are measured on."""
-    from real.measure import max_new_tokens
-
-    return _timing(submitted).context[-1] + max_new_tokens(max(trace.K, submitted))
+    timing = MeasureSettings(repeats=8, seconds=0, tree_nodes=submitted)
+    timed = timing.context[-1] + max_new_tokens(max(trace.K, submitted)) if cost is None else 0
+    name, drafter = settings.recording, settings.drafter
+    pair = settings.models.load_for(trace, name, submitted, timed, drafter)
+    if cost is None:
+        offered = pair.drafter.longest(trace.K)
+        label = relabel(progress, "measuring costs, which --cost skips")
+        cost = measure(pair.target, pair.drafter, recorded_rule(trace), offered, timing, label)
+        # so deep the policy may ask, and nothing is drafted
+        cost = cost.extend(trace.K) if offered < trace.K else cost
+    return pair, cost
 
 
 def run_recording(settings: Run, progress: Progress = quiet) -> "Outcome | SampledOutcome":
@@ -214,10 +208,7 @@ def run_recording(settings: Run, progress: Progress = quiet) -> "Outcome | Sampl
     rule, submitted = recorded_rule(trace), policy.submitted(trace.K)
     if rule.sampled:
         chain_policy(trace, policy, CostModel.from_ratio(0.1, trace.K))
-    timed = _measured_rows(trace, submitted) if cost is None else 0
-    pair = settings.models.load_for(trace, settings.recording, submitted, timed, settings.drafter)
-    if cost is None:
-        cost = measured_cost(pair, trace, submitted, progress)
+    pair, cost = load_priced(settings, trace, cost, submitted, progress)
     outcome: Outcome | SampledOutcome
     if rule.sampled:
         chosen = chain_policy(trace, policy, cost)
@@ -258,15 +249,12 @@ def compare_recording(
     known = settings.cost or (kept_cost if kept_cost and kept_cost.is_file() else None)
     cost = None if known is None else CostModel.from_json(known)
     submitted = max(policy.submitted(trace.K) for policy in parsed)
-    timed = _measured_rows(trace, submitted) if cost is None else 0
-    pair = models.load_for(trace, name, submitted, timed, settings.drafter)
+    pair, cost = load_priced(settings, trace, cost, submitted, progress)
+    if known is None and kept_cost:
+        cost.to_json(kept_cost)
     plain = pair
     if models.engine != "strict":  # there a plain pass is as wide as all others
         plain = replace(models, weights=None).load_for(trace, name, 0, 0, "prompt_lookup")
-    if cost is None:
-        cost = measured_cost(pair, trace, submitted, progress)
-        if kept_cost:
-            cost.to_json(kept_cost)
     chosen = [policies.make(policy, trace, cost) for policy in parsed]
     check_predictors(pair.drafter, trace, chosen)
     about = {

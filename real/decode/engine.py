@@ -1,6 +1,5 @@
 """Engines: how a target and its drafter execute their passes."""
 
-import numpy as np
 from torch import nn
 
 from real.draft import Drafter
@@ -8,7 +7,6 @@ from real.model.captured_passes import CapturedPasses
 from real.model.decoder import Decoder, DecoderLayer
 from real.model.passes import EAGER, EagerPasses
 from real.model.target import Target
-from simspec import Trace
 
 ENGINES = ("eager", "fast", "strict")
 """
@@ -35,15 +33,6 @@ def make_passes(engine: str, rows: int, capacity: int) -> EagerPasses:
     if engine == "strict":
         return CapturedPasses((rows,), capacity, smallest=capacity)
     return CapturedPasses({1, min(2, rows), rows}, capacity)
-
-
-def passes_for_trace(
-    engine: str, trace: Trace, submitted: int = 0, capacity: int = 0
-) -> EagerPasses:
-    """The passes of an engine for runs on a recording's prompts, of K or `submitted` drafted tokens
-    a round; for sequences of `capacity` rows where that is more."""
-    longest = int((np.diff(trace.prompt_offset) + trace.budget).max())
-    return make_passes(engine, max(trace.K, submitted) + 1, max(longest, capacity))
 
 
 def attach_engine(passes: EagerPasses, target: Decoder, drafter: Drafter) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from torch import Tensor
@@ -76,7 +75,6 @@ def decode(
         raise ValueError(
             "the prompt is empty; expected at least one token, the first round's input"
         )
-    verify_exact = accept_exact if forced is None else partial(accept_exact, forced=forced)
     draws = draws or AddressedDraws(rule.seed, sequence)
     out: list[int] = []
     drawn: dict[int, Tensor] = {}
@@ -118,8 +116,8 @@ def decode(
             else:
                 verified = accept_recorded(rule, logits, draft, draws, len(out), end_tokens, forced)
         else:
-            verified = verify_exact(
-                rule, logits, draft.token, draft.parent, sequence, len(out), end_tokens
+            verified = accept_exact(
+                rule, logits, draft.token, draft.parent, sequence, len(out), end_tokens, forced
             )
         target.commit(verified.path)
         drafter.rollback(draft.kept(verified.path))

@@ -14,13 +14,7 @@ from real.draft.kind import DraftedLogits, Proposal
 from real.draft.losses import multi_head_loss
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder
-from real.model.draft_head import (
-    DraftVocabularyHead,
-    block_count,
-    head_rows,
-    read_state,
-    write_published,
-)
+from real.model.draft_head import DraftVocabularyHead, head_rows, read_state, write_published
 from real.model.passes import TargetPass, depths
 from simspec.output.files import reraised
 
@@ -68,12 +62,12 @@ def published(folder: Path, target: Decoder) -> MedusaHeads:
     WeightsError for anything else or other sizes.
     """
 
-    source, what = folder / "config.json", f"{folder} is no medusa checkpoint: config.json says no"
-    with reraised(WeightsError, f"{what} number of blocks"):
-        config = dict(json.loads(source.read_text(encoding="utf-8")))
+    what = f"{folder} is no medusa checkpoint: config.json says no number of blocks"
+    with reraised(WeightsError, what):
+        config = dict(json.loads((folder / "config.json").read_text(encoding="utf-8")))
         served = config.get("model_type") == "medusa" and "num_heads" in config
-        stated = config["num_hidden_layers" if served else "medusa_num_layers"]
-    blocks, own, state = block_count(stated, f"{source}"), folder / "model.safetensors", {}
+        blocks = config["num_hidden_layers" if served else "medusa_num_layers"]
+    own, state = folder / "model.safetensors", {}
     file = folder / "medusa_lm_head.safetensors"
     file = own if own.exists() and not file.exists() else file
     for name, value in read_state(file).items():

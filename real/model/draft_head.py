@@ -207,16 +207,6 @@ def check_settings(settings: Mapping[str, object]) -> None:
                 raise ValueError(f"{name} is {item!r:.40}, expected an integer of at most {most}")
 
 
-def block_count(value: object, source: str) -> int:
-    """The number of blocks that a released config gives; WeightsError for anything else."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_PARTS:
-        raise WeightsError(
-            f"{source} gives {value!r} as the number of blocks, expected an integer of 0 to "
-            f"{MOST_PARTS}; fetch it again"
-        )
-    return value
-
-
 def stored_settings(
     folder: Path, name: str, made_for: Mapping[str, str]
 ) -> tuple[dict, int | None]:

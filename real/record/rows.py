@@ -41,57 +41,38 @@ class RecordedRows:
     beam: np.ndarray | None = None
 
 
-@dataclass(frozen=True)
-class FullDrafts:
-    """Drafts from all positions, none stopped early; input of `rows_of`.
+def rows_of(
+    settings: Settings, tokens: np.ndarray, offered: np.ndarray, columns: torch.Tensor
+) -> RecordedRows:
+    """The rows of a sequence of n tokens, of drafts from all positions that nothing stopped early.
 
-    offered int64 `[n]`: tokens that the drafter offers; chain int64, margin float64 `[n, K]`: its
-    free draft, best minus second score of each token; feature float64 `[n, K, F]`: values; rank
-    int64 `[n, K]`: of the recorded token in a draft along the sequence.
+    offered int64 `[n]`: tokens that the drafter offers. columns float64 `[3 + F, n, K]`: its free
+    draft; best minus second score of each token; rank of the recorded token in a draft along the
+    sequence; values of the features. Drafts are cut at the budget, an end token and `offered`.
     """
-
-    offered: np.ndarray
-    chain: np.ndarray
-    margin: np.ndarray
-    feature: np.ndarray
-    rank: np.ndarray
-
-
-def rows_of(settings: Settings, tokens: np.ndarray, drafts: FullDrafts) -> RecordedRows:
-    """The rows of a sequence, drafts cut at the budget, an end token and `drafts.offered`."""
-    (n, K), names = drafts.chain.shape, settings.features
+    chain, margins, rank, *values = columns.cpu().numpy()
+    chain, (n, K), names = chain.astype(np.int64), chain.shape, settings.features
     position, slot = np.arange(n), np.arange(K)
     reach = np.minimum(K, settings.budget - position)
-    longest = np.minimum(reach, drafts.offered)
-    ends = np.isin(drafts.chain, settings.end_tokens) & (slot < longest[:, None])
-    full = np.where(drafts.offered < reach, drafts.offered, K)
+    longest = np.minimum(reach, offered)
+    ends = np.isin(chain, settings.end_tokens) & (slot < longest[:, None])
+    full = np.where(offered < reach, offered, K)
     depth = np.where(ends.any(1), ends.argmax(1) + 1, full).astype(np.uint8)
     drafted = slot < np.minimum(depth, reach)[:, None]
     inside = position[:, None] + slot < n
-    offered = slot < drafts.offered[:, None]
-    rank = np.where(offered, np.minimum(drafts.rank, MAX_CODE), MAX_CODE)
+    rank = np.where(slot < offered[:, None], np.minimum(rank, MAX_CODE), MAX_CODE)
     feature = np.zeros((n, K, len(names)), np.uint8)
     draft_margin, feature_margin = np.zeros((n, K), np.uint8), np.zeros((n, K), np.uint8)
-    draft_margin[drafted] = encode_margin(drafts.margin[drafted])
+    draft_margin[drafted] = encode_margin(margins[drafted])
     if names and drafted.any():
-        feature[drafted], distance = encode_features(names, drafts.feature[drafted])
+        feature[drafted], distance = encode_features(names, np.stack(values, -1)[drafted])
         feature_margin[drafted] = encode_margin(distance.min(-1))
     return RecordedRows(
         token=tokens, depth=depth,
-        run=accepted_lengths(np.where(drafted, drafts.chain, -1), tokens, depth), feature=feature,
+        run=accepted_lengths(np.where(drafted, chain, -1), tokens, depth), feature=feature,
         rank=np.where(inside, rank, 0).astype(np.uint8), margin=np.zeros(n, np.uint8),
         draft_margin=draft_margin, feature_margin=feature_margin
     )  # fmt: skip
-
-
-def _rows(
-    settings: Settings, tokens: np.ndarray, offered: np.ndarray, columns: torch.Tensor
-) -> RecordedRows:
-    """The rows of `columns [3 + F, n, K]`: chain, margin, rank and features."""
-    chain, margins, rank, *feature = columns.cpu().numpy()
-    values = np.stack(feature, -1) if feature else np.zeros((*chain.shape, 0))
-    drafts = FullDrafts(offered, chain.astype(np.int64), margins, values, rank.astype(np.int64))
-    return rows_of(settings, tokens, drafts)
 
 
 def accepted_lengths(chain: np.ndarray, tokens: np.ndarray, depth: np.ndarray) -> np.ndarray:
@@ -244,7 +225,8 @@ class SequenceScores:
             return self.rule.ranking(logits, self.sequence, [])
         if self.noise is None:
             vocab, device = drafted.vocab, logits.device
-            self.noise = gumbel(self.rule.seed, self.sequence, 0, self.positions, vocab, device)
+            places = [self.sequence] * self.positions, range(self.positions)
+            self.noise = gumbel(self.rule.seed, *places, vocab, device)
         scores = self.rule.processed(logits)
         if drafted.token is None:
             scores += self.noise[position]
@@ -393,7 +375,7 @@ def record_parallel(
             if slot + 1 < depth:
                 step = parallel.extend(root, token[:, None])
     offered = np.where(np.arange(n) < first, 0, depth)
-    return _rows(settings, tokens, offered, columns)
+    return rows_of(settings, tokens, offered, columns)
 
 
 @torch.inference_mode()
@@ -485,7 +467,7 @@ def record_prefix_only(
         prefix_rank[reached.clamp(max=n - 1)].double(),
         *(feature[name] for name in names),
     ]
-    return _rows(settings, tokens, np.full(n, K), torch.stack(columns))
+    return rows_of(settings, tokens, np.full(n, K), torch.stack(columns))
 
 
 @torch.inference_mode()

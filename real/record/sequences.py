@@ -23,7 +23,7 @@ from real.processes import ALONE, Processes
 from real.progress import Progress, quiet
 from real.prompts import Conversation, LeftOut, Prompt
 from real.record.settings import MAX_CODE, RecordError, Settings
-from real.sampling import Rule, gumbel_at, inverse_cdf, margin
+from real.sampling import Rule, gumbel, inverse_cdf, margin
 from simspec import CostModel, TraceMeta
 from simspec.numerics.rng import RESIDUAL, uniform_rows
 from simspec.output.files import reraised
@@ -123,7 +123,7 @@ def pick_tokens(
     scores = logits
     if rule.name == "coupled":
         scores = rule.processed(logits)
-        scores += gumbel_at(rule.seed, sequence, position, scores.shape[-1], scores.device)
+        scores += gumbel(rule.seed, sequence, position, scores.shape[-1], scores.device)
     chosen = scores.argmax(-1, keepdim=True)
     if not proven:
         return chosen[:, 0], torch.zeros_like(chosen[:, 0])

@@ -19,8 +19,6 @@ from real.train.text import read_prompt_set
 
 Continuation = tuple[list[int], np.ndarray]
 """A prompt, and the new tokens that the target wrote after it greedily."""
-TokenPair = tuple[Sequence[int], Sequence[int]]
-"""A prompt, and the new tokens that the target wrote after it."""
 K = 5
 """Draft length of every figure in a card."""
 NEW_TOKENS = 192
@@ -54,11 +52,11 @@ class TrainingData:
         learned = self.learning.sequences.learned()
         return np.bincount(learned, minlength=self.target.config.vocab)
 
-    def greedy_pairs(self, count: int) -> list[TokenPair]:
+    def greedy_pairs(self, count: int) -> list[Continuation]:
         """Up to `count` training prompts with their first 64 greedy tokens."""
         greedy = sequences.is_greedy(np.arange(len(self.written)), len(self.prompts))
         pairs = [self.written.pair(int(i)) for i in np.flatnonzero(greedy)[:count]]
-        return [(prompt, new_tokens[:64].tolist()) for prompt, new_tokens in pairs]
+        return [(prompt, new_tokens[:64]) for prompt, new_tokens in pairs]
 
 
 def load_data(

@@ -64,11 +64,6 @@ class Sequences:
         """Tokens that the target wrote."""
         return len(self.token) - int(self.prompt.sum())
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest sequence."""
-        return int(np.diff(self.offset).max())
-
     def sequence(self, i: int) -> np.ndarray:
         """All tokens of sequence `i`."""
         return self.token[self.offset[i] : self.offset[i + 1]]
@@ -219,11 +214,7 @@ def check_same_work(folder: Path, writing: Writing) -> None:
         replace_json(path, made)
         return
     stored = {"dtype": "float32"} | read_card(path)
-    different = [key for key, value in made.items() if stored.get(key) != value]
-    if different:
-        raise ValueError(
-            f"{folder} holds sequences made with another {different[0]}; choose another --work"
-        )
+    check_same_settings(stored, made, folder, "choose another --work")
 
 
 def joined(shards: list[Sequences]) -> Sequences:

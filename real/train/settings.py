@@ -157,11 +157,6 @@ class Training(Settings):
         return self.target or (own if own.is_dir() else TINY / "target")
 
     @property
-    def trains(self) -> bool:
-        """Whether there is a step to take; without one the weights stay as they start."""
-        return self.steps != 0
-
-    @property
     def chosen(self) -> dict[str, Any]:
         """The key=value settings; a value is JSON if possible (4, true, [8, 9]), else text."""
         chosen: dict[str, Any] = {}

@@ -19,14 +19,16 @@ from real.model.passes import TargetPass
 from real.model.target import Target
 from real.progress import Progress, quiet, relabel
 from real.provenance import environment
-from real.train.data import TokenPair, TrainingData
+from real.train.data import Continuation, TrainingData
 from real.train.evaluation import accepted_lengths, evaluate_drafter, evaluation_size, summary
 from real.train.settings import Training
 from simspec.numerics.formulas import expected_committed
 from simspec.numerics.stats import MIN_PROMPTS, ratio
 
 
-def prepared(decoder: Decoder, sequences: Sequence[TokenPair]) -> list[tuple[TargetPass, Tensor]]:
+def prepared(
+    decoder: Decoder, sequences: Sequence[Continuation]
+) -> list[tuple[TargetPass, Tensor]]:
     """(the target's pass, its new tokens) of each sequence; ValueError for none, or an empty part.
 
     Drafts of a trial overwrite none of the pass, so that it serves all trials.
@@ -115,9 +117,9 @@ class SkipPrice:
         return spent
 
 
-def sublayer_price(K: int, layers: int) -> SkipPrice:
+def sublayer_price(decoder: Decoder, K: int) -> SkipPrice:
     """Costs by the number of sub-layers alone: no head, and verification at the price of a step."""
-    share = 1 / (2 * layers)
+    share = 1 / (2 * len(decoder.layers))
     return SkipPrice(0.0, share, share, (1.0,) * (K + 1))
 
 
@@ -190,45 +192,31 @@ class Trial:
     speedup: float
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """The best trial of a search (ties: the first), all trials in order, and the longest draft."""
-
-    best: Trial
-    trials: tuple[Trial, ...]
-    K: int
-
-
 def find(
     decoder: Decoder,
-    sequences: Sequence[TokenPair],
-    trials: int = 200,
+    sequences: Sequence[Continuation],
+    price: SkipPrice,
+    trials: int,
     seed: int = 0,
-    K: int = LONGEST,
-    cost: Callable[[Decoder, SkipConfig], float] | None = None,
     progress: Progress = quiet,
-    price: SkipPrice | None = None,
-) -> SearchResult:
-    """The skipped sub-layers of the largest expected speedup in `trials` trials of optuna's TPE.
+) -> list[Trial]:
+    """Trials of optuna's TPE for the skipped sub-layers of the largest expected speedup, in order.
 
-    Drafts are priced by `price`, of as many tokens as it prices; without one by the number of
-    sub-layers. `cost` replaces its draft step. The first trial skips nothing. `sequences` are pairs
-    (prompt, the target's new tokens) of a development split. The same seed gives the same trials at
-    the same price. ValueError for no sequences, an empty one, or no trials.
+    Drafts are of as many tokens as `price` prices. The first trial skips nothing. `sequences` are
+    pairs (prompt, the target's new tokens) of a development split. The same seed gives the same
+    trials at the same price. ValueError for no sequences, an empty one, or no trials.
     """
     import optuna
 
-    if trials < 1 or K < 1:
-        raise ValueError(f"trials is {trials} and K {K}; expected at least 1 of each")
-    priced = price or sublayer_price(K, len(decoder.layers))
-    step = cost or priced.step
+    if trials < 1:
+        raise ValueError(f"trials is {trials}; expected at least 1")
     ready = prepared(decoder, sequences)
     evaluated: dict[SkipConfig, Trial] = {}
 
     def evaluate(skips: SkipConfig) -> Trial:
         if skips not in evaluated:
-            alpha, c = acceptance(decoder, skips, ready), float(step(decoder, skips))
-            evaluated[skips] = Trial(skips, alpha, c, *priced.best_length(alpha, c))
+            alpha, c = acceptance(decoder, skips, ready), price.step(decoder, skips)
+            evaluated[skips] = Trial(skips, alpha, c, *price.best_length(alpha, c))
         return evaluated[skips]
 
     verbosity = optuna.logging.get_verbosity()
@@ -249,9 +237,13 @@ def find(
                 skipped[kind].append(i)
         history.append(evaluate(SkipConfig(tuple(skipped["attention"]), tuple(skipped["mlp"]))))
         study.tell(choice, history[-1].speedup)
-        best = max(history, key=lambda t: t.speedup)
-        progress("skips", done, trials, f"speedup {best.speedup:.3f}")
-    return SearchResult(best, tuple(history), priced.K)
+        progress("skips", done, trials, f"speedup {best_trial(history).speedup:.3f}")
+    return history
+
+
+def best_trial(trials: Sequence[Trial]) -> Trial:
+    """The trial of the largest speedup; of equal ones the first."""
+    return max(trials, key=lambda trial: trial.speedup)
 
 
 SEARCH = {"trials": 200, "texts": 24, "price": "measured"}
@@ -284,20 +276,19 @@ def search_skips(settings: Training, data: TrainingData, progress: Progress = qu
         check_same_settings(card.get("asked", {}), requested, folder)
         return card
     if not (folder / "self_skip.json").exists():
-        price = measured_price(data.target, LONGEST) if asked["price"] == "measured" else None
+        measured = asked["price"] == "measured"
+        price = (measured_price if measured else sublayer_price)(data.target, LONGEST)
         pairs, label = data.greedy_pairs(asked["texts"]), relabel(progress, settings.place)
-        given: Any = {"trials": asked["trials"], "seed": asked["seed"], "price": price}
-        result = find(data.target, pairs, progress=label, **given)
-        best = result.best
+        best = best_trial(find(data.target, pairs, price, asked["trials"], asked["seed"], label))
         search = {
             "split": "target-written, for training",
             "texts": len(pairs),
             "tokens": sum(len(new_tokens) for _, new_tokens in pairs),
-            **{name: given[name] for name in ("trials", "seed")},
-            "K": result.K,
+            **{name: asked[name] for name in ("trials", "seed")},
+            "K": price.K,
             "score": best.speedup,
             **{name: getattr(best, name) for name in ("k", "acceptance", "cost")},
-            **({} if price is None else {"price": asdict(price)}),
+            **({"price": asdict(price)} if measured else {}),
         }
         made = {"settings": best.skips.settings, "target": dict(data.made_for), "search": search}
         replace_json(folder / "self_skip.json", made)
@@ -319,7 +310,7 @@ def search_skips(settings: Training, data: TrainingData, progress: Progress = qu
 
 def _replay(search: dict, folder: Path, data: TrainingData) -> dict:
     """The speedup of the promised draft length on held-out sequences, at the search's price."""
-    price = sublayer_price(search["K"], len(data.target.layers))
+    price = sublayer_price(data.target, search["K"])
     if stored := search.get("price"):
         price = SkipPrice(**stored | {"verify": tuple(stored["verify"])})
     drafter = SelfSkipDrafter.load(folder, data.target, data.made_for)

@@ -234,7 +234,7 @@ def train_weights(settings: Training, data: TrainingData, progress: Progress = q
         log = json.loads(curve.read_text()) if curve.exists() else []
     else:
         replace_json(store / "asked.json", requested)
-        if settings.trains:
+        if settings.steps != 0:  # else the weights stay as they start
             drafter = recipe_of(settings.drafter).drafter(data.target, head)
             label = relabel(progress, place)
             log = fit(store, head, loss, schedule, label, _validation(drafter, data))

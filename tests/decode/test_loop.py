@@ -208,10 +208,11 @@ def test_results_report_the_engine_of_each_model(drafter_name, engine):
 def test_measure_prints_the_engine_of_each_model(
     tmp_path, monkeypatch, few_replicates, drafter_name, expected
 ):
-    def load(folder, name, *rest):
-        return SimpleNamespace(**dict(zip(("target", "drafter"), pair_on(rest[-1], name))))
+    def load(folder, names, *rest):
+        pairs = (zip(("target", "drafter"), pair_on(rest[-1](), name)) for name in names)
+        return [SimpleNamespace(**dict(pair)) for pair in pairs]
 
-    monkeypatch.setattr("real.pair.load_pair", load)
+    monkeypatch.setattr("real.pair.load_pairs", load)
     arguments = ["-k", 1, "--seconds", 0, "--context", 8, "--engine", "fast"]
     arguments += ["--drafter", drafter_name, "--out", tmp_path / "c.json"]
     out = StringIO()

@@ -137,7 +137,7 @@ def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
 def test_best_length_follows_formula_1(alpha, c, K):
-    k, speedup = sublayer_price(K, LAYERS).best_length(alpha, c)
+    k, speedup = sublayer_price(DECODER, K).best_length(alpha, c)
     assert 1 <= k <= K
     every = expected_speedup(alpha, np.arange(1, K + 1), c)
     assert speedup == pytest.approx(expected_speedup(alpha, k, c), rel=1e-12)
@@ -145,8 +145,14 @@ def test_best_length_follows_formula_1(alpha, c, K):
     assert speedup <= 1 + 1e-12 or optimal_k(alpha, c, K) == k
 
 
+class WeightPrice(SkipPrice):
+    """A draft step costs the share of the weights that it reads: few settings have one cost."""
+
+    def step(self, decoder, skipped):
+        return weight_share(decoder, skipped)
+
+
 def weight_share(decoder, skipped):
-    """Share of the weights that a draft step reads: neighbours of one cost are rare."""
     layers = decoder.layers
     attention = [sum(p.numel() for m in (x.query, x.key, x.value, x.output) for p in m.parameters())
                  for x in layers]  # fmt: skip
@@ -163,8 +169,9 @@ def test_search_finds_the_enumerated_optimum():
     texts = own_texts(SMALL)
     subsets = [s for n in range(4) for s in itertools.combinations(range(3), n)]
     every = [SkipConfig(a, m) for a in subsets for m in subsets]
+    price = WeightPrice(0.0, 0.0, 0.0, (1.0,) * 9)
     scores = {
-        s: sublayer_price(8, 3).best_length(
+        s: price.best_length(
             skips.acceptance(SMALL, s, skips.prepared(SMALL, texts)), weight_share(SMALL, s)
         )[1]
         for s in every
@@ -173,12 +180,11 @@ def test_search_finds_the_enumerated_optimum():
     assert ranked[0] > 1.05
     assert ranked[0] > ranked[8]
     for seed in range(3):
-        search = skips.find(SMALL, texts, trials=60, seed=seed, K=8, cost=weight_share)
-        assert search.best.speedup >= ranked[2]
-        assert all(t.speedup == scores[t.skips] for t in search.trials)
-        assert search.trials[0].skips == SkipConfig()
-        assert search.trials[0].speedup == 1
-        assert search.best is max(search.trials, key=lambda t: t.speedup)
+        trials = skips.find(SMALL, texts, price, 60, seed)
+        assert skips.best_trial(trials).speedup >= ranked[2]
+        assert all(t.speedup == scores[t.skips] for t in trials)
+        assert trials[0].skips == SkipConfig()
+        assert trials[0].speedup == 1
 
 
 DEAR = SkipPrice(0.3, 0.05, 0.05, (1.0, 1.5, 2.0, 2.5))
@@ -196,16 +202,17 @@ def test_dear_verification_shortens_drafts_and_lowers_the_promise():
 def test_search_takes_the_setting_that_its_price_favours():
     texts, every = own_texts(SMALL), []
     price = SkipPrice(0.4, 0.01, 0.19, (1.0, 1.1, 1.2, 1.3))
-    found = skips.find(SMALL, texts, trials=40, seed=1, price=price)
-    for trial in found.trials:
+    trials = skips.find(SMALL, texts, price, 40, 1)
+    for trial in trials:
         c = price.step(SMALL, trial.skips)
         every.append(price.best_length(trial.acceptance, c)[1])
         assert trial.cost == pytest.approx(c)
-    assert found.best.speedup == pytest.approx(max(every))
-    assert found.K == 3
-    blind = skips.find(SMALL, texts, trials=40, seed=1, K=3)
-    c = price.step(SMALL, blind.best.skips)
-    assert found.best.speedup >= price.best_length(blind.best.acceptance, c)[1]
+    found = skips.best_trial(trials)
+    assert found.speedup == pytest.approx(max(every))
+    assert 1 <= found.k <= 3
+    blind = skips.best_trial(skips.find(SMALL, texts, sublayer_price(SMALL, 3), 40, 1))
+    c = price.step(SMALL, blind.skips)
+    assert found.speedup >= price.best_length(blind.acceptance, c)[1]
 
 
 @settings(deadline=None, max_examples=50)
@@ -262,4 +269,4 @@ def test_card_holds_the_promise_beside_its_replay(tmp_path):
 )
 def test_empty_search_is_refused(texts, trials):
     with pytest.raises(ValueError, match="expected"):
-        skips.find(SMALL, texts, trials=trials)
+        skips.find(SMALL, texts, DEAR, trials)

@@ -275,8 +275,9 @@ def test_prefetched_noise_is_that_of_its_position():
 )  # fmt: skip
 def test_noise_is_equal_on_host_and_device(seed, sequence, first, count, vocab):
     host = rng.gumbel_rows(seed, sequence, np.arange(first, first + count), vocab)
-    np.testing.assert_array_equal(gumbel(seed, sequence, first, count, vocab, "cpu").numpy(), host)
-    address = torch.full((count,), sequence), torch.arange(first, first + count)
+    places = [sequence] * count, range(first, first + count)
+    np.testing.assert_array_equal(gumbel(seed, *places, vocab, "cpu").numpy(), host)
+    address = torch.tensor(places[0]), torch.tensor(places[1])
     drawn = uniforms(seed, *address, vocab).numpy()
     np.testing.assert_array_equal(-np.log(-np.log(drawn)), host)
     assert (uniforms(seed, address[0], address[1] + 1, vocab).numpy() != drawn).any()  # control

@@ -185,7 +185,7 @@ def test_a_killed_contest_continues_with_the_repeat_that_was_not_finished(tmp_pa
     kept = Kept(path, {"seed": 0}, "two")
     assert kept.saved.revisions == ["one", "two"]
     assert calls_of(names, 0, 3, kept=kept) == []
-    with pytest.raises(ValueError, match="s.json was made with seed 0, this is 1"):
+    with pytest.raises(ValueError, match="s.json was made with seed 0, now 1"):
         Kept(path, {"seed": 1})
 
 

@@ -23,7 +23,7 @@ from real.contest import (
     contestants_of,
     requests_of,
 )
-from real.decode.engine import passes_for_trace
+from real.decode.engine import make_passes
 from real.hf_generate import hf_contestant, hf_contestants, load_hf_model, parse_method
 from real.model.checkpoint import WeightsError
 from real.pair import load_pair
@@ -50,7 +50,7 @@ def raced(folder, trace, names, methods, dtype="float64", repeats=2, engine="eag
     cost = CostModel.from_ratio(0.1, trace.K)
     chosen = [policies.make(name, trace, cost) for name in names]
     submitted = max((p.submitted(trace.K) for p in chosen), default=0)
-    passes = passes_for_trace(engine, trace, submitted)
+    passes = make_passes(engine, max(trace.K, submitted) + 1, 128)
     pair = load_pair(folder, "model", "cpu", dtype, passes=passes)
     contestants = contestants_of(trace, pair, pair, chosen, cost, 0)
     rule, ends = rerun_rule(trace), trace.meta.end_tokens

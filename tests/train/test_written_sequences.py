@@ -139,7 +139,7 @@ def test_writing_resumes_and_grows(tmp_path):
 def test_sequences_of_another_making_are_refused(tmp_path, changed, name):
     given = {"tokens": 50, "length": 6, "ends": (3,), "seed": 4}
     write_sequences(writing(**given), tmp_path)
-    with pytest.raises(ValueError, match=f"another {name}; choose another --work"):
+    with pytest.raises(ValueError, match=f"was made with {name} .*; choose another --work"):
         write_sequences(writing(**given | changed), tmp_path)
 
 
@@ -152,7 +152,6 @@ def test_damaged_shards_are_named(tmp_path):
         with pytest.raises(ValueError, match="00000.safetensors is damaged") as caught:
             read_shard(path)
         assert "\n" not in str(caught.value)
-    assert Sequences(np.array([1]), np.array([0, 1]), np.array([1])).longest < VOCAB
 
 
 @pytest.mark.parametrize(
