@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from toy_checkpoint import prompt_file, qwen2_checkpoint, sentences
-from toy_lm import VOCAB, toy_decoder, toy_prompts
+from toy_lm import toy_decoder, toy_prompts
 
 from real.model.checkpoint import load_tokenizer
 from real.model.target import Target
@@ -25,7 +25,6 @@ from real.train.sequences import (
     FIRST_ADDRESS,
     LONGEST,
     LoadedTarget,
-    Sequences,
     Writing,
     conversation,
     is_greedy,
