@@ -39,10 +39,6 @@ LEAST_REPEATS, LEAST_PROMPTS = 5, 20
 """Fewer are no measurement to publish."""
 
 
-class ContestantError(ValueError):
-    """A contestant that cannot be built."""
-
-
 @dataclass(frozen=True)
 class Request:
     """One prompt to continue: its tokens, new tokens allowed, address of its random draws."""

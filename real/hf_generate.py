@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from real.contest import Contestant, ContestantError, Generate, Request
+from real.contest import Contestant, Generate, Request
 from real.model.checkpoint import WeightsError, load_config, pretrained
 from real.pair import DTYPES
 from real.sampling import Rule
@@ -19,7 +19,7 @@ GREEDY = Rule()
 
 
 def parse_method(text: str) -> tuple[str, dict[str, Any]]:
-    """(kind, generation options) of a method; ContestantError for anything else.
+    """(kind, generation options) of a method; ValueError for anything else.
 
     | method | options |
     | --- | --- |
@@ -49,7 +49,7 @@ def parse_method(text: str) -> tuple[str, dict[str, Any]]:
             return kind, options
     except (ValueError, IndexError):
         pass
-    raise ContestantError(
+    raise ValueError(
         f"rival {text!r} is unknown; expected generate, "
         f"assisted:{{{'|'.join(SCHEDULES)}}}[,tokens[,threshold]] or prompt_lookup:tokens[,ngram]"
     )
@@ -95,14 +95,14 @@ def hf_contestants(
 ) -> list[Contestant]:
     """Transformers' contestants on its own copies of the target and of the model in `small`.
 
-    ContestantError for an unknown method, and where `assisted` lacks a small model.
+    ValueError for an unknown method, and where `assisted` lacks a small model.
     """
     methods = list(dict.fromkeys(methods))
     kinds = [parse_method(method)[0] for method in methods]
     if not methods:
         return []
     if "assisted" in kinds and not (small / "config.json").is_file():
-        raise ContestantError(f"{small} holds no small model for assisted generation")
+        raise ValueError(f"{small} holds no small model for assisted generation")
     model = load_hf_model(target, dtype, device)
     assistant = load_hf_model(small, dtype, device) if "assisted" in kinds else None
     return [hf_contestant(method, model, assistant, end_tokens, rule) for method in methods]

@@ -136,27 +136,13 @@ class GlideModel(DraftHead):
             nn.init.normal_(self.embed.weight, std=0.02)
         self.to(target.device, target.dtype)
 
-    def run(
-        self,
-        target: Decoder,
-        token: Tensor,
-        keys: TargetKV,
-        mask: Tensor | None,
-        cache: KVCache | None = None,
-        span: Span | None = None,
-    ) -> Tensor:
-        """Rows `token [b, n]`: `[b, n, width]` before the final norm.
+    def run(self, target: Decoder, token: Tensor, keys: TargetKV, mask: Tensor | None) -> Tensor:
+        """Whole sequences `token [b, n]`: `[b, n, width]` before the final norm.
 
-        `keys` and `mask [n, m]` as for `TargetCrossAttention`. With a cache these are the rows of
-        `span` in it, and the drafter's own rows before them are visible too.
+        `keys` and `mask [n, m]` as for `TargetCrossAttention`.
         """
-        if cache is None or span is None:
-            rotation = target.rotation(torch.arange(token.shape[1], device=token.device))
-            return self.layered(target, token, rotation, (None, mask), keys, None)
-        position, own = span.places(token.device)
-        rotation, start = target.rotation(position), span.start
-        cache.reserve(start + span.rows)
-        return self.layered(target, token, rotation, (own, mask), keys, cache, start)
+        rotation = target.rotation(torch.arange(token.shape[1], device=token.device))
+        return self.layered(target, token, rotation, (None, mask), keys, None)
 
     def layered(
         self, target: Decoder, token: Tensor, rotation, masks, keys: TargetKV, cache, start: int = 0
@@ -281,8 +267,10 @@ class GlideDrafter(CachedDrafter):
         if span.start < committed:
             place = torch.arange(span.start, span.start + span.rows, device=device)
             mask = torch.arange(committed, device=device) < place[:, None]
-        token = torch.tensor([tokens], device=device)
-        x = self.head.run(decoder, token, keys, mask, self.cache, span)[0]
+        token, (position, own) = torch.tensor([tokens], device=device), span.places(device)
+        rotation, masks = decoder.rotation(position), (own, mask)
+        self.cache.reserve(span.start + span.rows)
+        x = self.head.layered(decoder, token, rotation, masks, keys, self.cache, span.start)[0]
         predicts = x[-1:] if head == "last" else x
         return x, *([self.head.logits(decoder, predicts)] if head else ())
 

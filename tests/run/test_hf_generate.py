@@ -14,15 +14,7 @@ from test_run_sampled import recording as rejection_recording
 from toy_lm import END, VOCAB, toy_prompts, toy_recording
 
 import real.sampling
-from real.contest import (
-    PLAIN,
-    ContestantError,
-    Request,
-    compared,
-    contest,
-    contestants_of,
-    requests_of,
-)
+from real.contest import PLAIN, Request, compared, contest, contestants_of, requests_of
 from real.decode.engine import make_passes
 from real.hf_generate import hf_contestant, hf_contestants, load_hf_model, parse_method
 from real.model.checkpoint import WeightsError
@@ -109,7 +101,7 @@ def test_generation_config_of_the_checkpoint_is_ignored(models, greedy):
 
 
 def test_what_transformers_cannot_run_is_refused(models, tmp_path):
-    with pytest.raises(ContestantError, match="holds no small model"):
+    with pytest.raises(ValueError, match="holds no small model"):
         hf_contestants(
             ["assisted:constant"], models / "target", tmp_path, "float64", "cpu", (), LAW
         )
@@ -120,7 +112,7 @@ def test_what_transformers_cannot_run_is_refused(models, tmp_path):
         "prompt_lookup:3,2,1", "early_exit:1", "assisted", "assisted:other",
         "assisted:constant,0", "assisted:constant,2,3", "assisted:constant,1,0.5,2",
     ):  # fmt: skip
-        with pytest.raises(ContestantError, match="is unknown; expected generate, "):
+        with pytest.raises(ValueError, match="is unknown; expected generate, "):
             parse_method(text)
     options = {
         "num_assistant_tokens_schedule": "heuristic",
