@@ -88,7 +88,7 @@ def test_control_unverified_drafts_are_detected(monkeypatch):
     from real.decode import loop as module
     from real.decode.verify import VerifyResult
 
-    def trusting(rule, logits, token, parent, sequence, position, end_tokens):
+    def trusting(rule, logits, token, parent, sequence, position, end_tokens, forced):
         scores = rule.scores(logits, sequence, [position + i for i in range(len(token))])
         return VerifyResult(
             [*token[1:], int(scores[-1].argmax())], list(range(len(token))), len(token) - 1, scores
