@@ -251,6 +251,10 @@ def _check_request(settings: RecordSettings, outs: dict[str, Path], several: boo
     out, names, models = settings.out, settings.drafter or ("model",), settings.models
     if not several and out.suffix != ".parquet":
         raise ValueError(f"{out} is no recording's name; expected one that ends in .parquet")
+    if several and models.weights is not None:
+        raise ValueError(
+            "--weights names the folder of one drafter; expected a folder of all by --models"
+        )
     if several and models.engine != "eager":
         raise ValueError(
             f"several drafters are recorded on engine eager, not {models.engine!r}; "

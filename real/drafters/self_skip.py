@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from real.draft import Drafter, DrafterKind, Pick, Step
-from real.draft.kind import Proposal
 from real.model.checkpoint import WeightsError
 from real.model.decoder import Decoder, KVCache
 from real.model.draft_head import stored_settings
@@ -158,13 +157,13 @@ class ParallelSelfSkip:
         self.skips, self.target, self.sequence = drafter.skips, sequence.target, sequence
         self.cached_layers = len(self.target.layers)
 
-    def start(self, position: Tensor) -> Proposal:
+    def start(self, position: Tensor) -> tuple[Tensor, Tensor]:
         row = position + self.sequence.prompt_length - 1
         self.branches: Any = BranchCache(self.sequence.cache, len(self.sequence.token), row)
         token = self.sequence.token[row][:, None]
         return self.extend(torch.zeros_like(token), token)
 
-    def extend(self, parent: Tensor, token: Tensor) -> Proposal:
+    def extend(self, parent: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         rotation, mask = self.branches.step(parent, self.target)
         x = self.target.embed(token)
         x = _layers(self.target, self.skips, x, rotation, mask, self.branches, 0)

@@ -154,7 +154,7 @@ def test_command_records_drafters_into_a_folder(folder, monkeypatch):
 @pytest.mark.parametrize(
     "options, words",
     [
-        (("--drafter", "model", "--weights", "w"), "names one drafter's folder"),
+        (("--drafter", "model", "--weights", "w"), "--weights names the folder of one drafter"),
         (("--drafter", "model", "--engine", "fast"), "recorded on engine eager"),
         (("--drafter", "eagle"), "expected each once"),
         (("--drafter", "egle"), "did you mean eagle"),
