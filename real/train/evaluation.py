@@ -15,7 +15,7 @@ from real.record import Settings
 from real.record.rows import hidden_states, record_parallel, record_stepwise
 from real.sampling import Rule
 from real.train.data import Continuation, K, TrainingData
-from simspec.numerics.stats import MIN_PROMPTS, ratio, ratio_difference
+from simspec.numerics.stats import MIN_PROMPTS, bootstrap, difference, quotient, stacked
 from simspec.trace.acceptance import repeated_ngrams
 
 
@@ -117,7 +117,7 @@ def _recorded(
 def summary(lengths: AcceptedLengths) -> dict:
     """Mean accepted length with its interval, and acceptance by depth, for a card."""
     return {
-        "accepted_length": _interval(ratio, lengths.mean(), *lengths.sums()),
+        "accepted_length": _interval(quotient, lengths.mean(), *lengths.sums()),
         "by_depth": lengths.by_depth(),
     }
 
@@ -127,9 +127,8 @@ def compare(a: AcceptedLengths, b: AcceptedLengths) -> dict:
 
     "longer" is whether the interval lies above 0.
     """
-    difference = _interval(ratio_difference, a.mean() - b.mean(), *a.sums(), *b.sums())
-    low = difference["low"]
-    return difference | {"longer": None if low is None else low > 0}
+    gain = _interval(difference, a.mean() - b.mean(), *a.sums(), *b.sums())
+    return gain | {"longer": None if gain["low"] is None else gain["low"] > 0}
 
 
 def _interval(statistic, value: float, *columns: np.ndarray) -> dict:
@@ -137,7 +136,7 @@ def _interval(statistic, value: float, *columns: np.ndarray) -> dict:
     rows = [c[columns[1] > 0] for c in columns]
     found = {"value": round(value, 4), "low": None, "high": None, "texts": len(rows[0])}
     if len(rows[0]) >= MIN_PROMPTS:
-        interval = statistic(*rows)
+        interval = bootstrap(stacked(*rows), statistic)
         found |= {"low": round(interval.low, 4), "high": round(interval.high, 4)}
     return found
 

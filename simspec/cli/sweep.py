@@ -18,8 +18,7 @@ DEFAULT_POLICIES = (
 ONLY = {
     "by": ("gains", "drafters"), "keep": ("gains",), "cluster": ("gains",), "plot": ("gains",),
     "against": ("differences",), "nodes": ("trees",), "k": ("trees", "drafters"),
-    "captured": ("batch",), "batch": ("gains", "trees", "batch"),
-    "context": ("gains", "trees", "batch"),
+    "batch": ("gains", "trees", "batch"), "context": ("gains", "trees", "batch"),
 }  # fmt: skip
 """Options that only some reports read, by field."""
 
@@ -65,9 +64,6 @@ class Sweep(Settings):
         Annotated[int, option("", ge=1, le=255)] | None,
         option("drafters: longest draft. trees: chain of CAPE; default: chosen.", "--k", "-k"),
     ] = None
-    captured: Annotated[
-        int, option("batch: pad passes to vLLM's captured sizes up to this.", ge=0, le=MOST_BATCH)
-    ] = 0
     keep: Annotated[
         Path | None, option("gains: keep results in this folder, and go on from those it holds.")
     ] = None
@@ -98,7 +94,7 @@ def sweep(settings: Sweep) -> None:
     """
     from simspec.output.files import check_output, write_csv
     from simspec.output.frames import flat, show
-    from simspec.replay.evaluation import covers
+    from simspec.replay.evaluation import covers, covers_text
     from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import check_priced, comparable_costs, cost_notes, locate
 
@@ -129,6 +125,8 @@ def sweep(settings: Sweep) -> None:
         check_priced(costs)
     print_notes(notes)
     table, rows = REPORTS[settings.report](settings, paths, costs)
+    if settings.report != "gains":  # whose table has no intervals
+        table.attrs["notes"].append(covers_text(costs.values(), on.level))
     table.attrs["notes"] += cost_notes(paths, costs, on.cost)
     about = {"report": settings.report, "seed": on.seed, "level": on.level}
     if settings.out is not None:  # before anything is printed into a pipe that may close
@@ -185,7 +183,6 @@ def _plot(path: Path, groups: Sequence[Any], costs: Mapping[str, Any], on: Repla
 
 
 def _oracle(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
-    from simspec.replay.evaluation import covers_text
     from simspec.reports.oracle_gap import score, score_frame
 
     on = settings.on
@@ -197,11 +194,10 @@ def _oracle(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]
         for served, group in groups
         for of in score(group, costs, served, on.replicates, on.seed, level=on.level)
     ]
-    return score_frame(scores, covers_text(costs.values(), on.level)), None
+    return score_frame(scores), None
 
 
 def _differences(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
-    from simspec.replay.evaluation import covers_text
     from simspec.reports.comparison import Question, comparison_frame, comparisons, corrected
 
     on = settings.on
@@ -215,12 +211,10 @@ def _differences(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str,
             group, served, costs, settings.against, on.replicates, question
         )
     ]
-    covered = covers_text(costs.values(), on.level)
-    return comparison_frame(corrected(found, question), question, covered), None
+    return comparison_frame(corrected(found, question), question), None
 
 
 def _drafters(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
-    from simspec.replay.evaluation import covers_text
     from simspec.reports.drafters import ALL, compare_drafters, drafter_frame, with_learned
 
     on = settings.on
@@ -228,22 +222,20 @@ def _drafters(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, An
         raise ValueError("--policy does not go with --report drafters: it tries fixed lengths")
     rows = compare_drafters(paths, costs, settings.k, on.level, seed=on.seed)
     shown = [row for row in with_learned(rows, paths) if settings.by == "task" or row.task == ALL]
-    return drafter_frame(shown, settings.k or 4, [covers_text(costs.values(), on.level)]), None
+    return drafter_frame(shown, settings.k or 4), None
 
 
 def _routers(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
-    from simspec.replay.evaluation import covers_text
     from simspec.reports.routers import compare_routers, router_frame
 
     on = settings.on
     if len(paths) < 2:
         raise ValueError("--report routers takes recordings of two drafters or more over one text")
     rows = compare_routers(paths, costs, on.policy, on.replicates, on.level, seed=on.seed)
-    return router_frame(rows, [covers_text(costs.values(), on.level)]), None
+    return router_frame(rows), None
 
 
 def _trees(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:
-    from simspec.replay.evaluation import covers_text
     from simspec.reports.trees import BUDGETS, compare_trees, tree_frame
 
     on = settings.on
@@ -251,7 +243,7 @@ def _trees(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any])
         paths, costs, settings.nodes or BUDGETS, settings.k, on.policy, on.level, seed=on.seed
     )
     print_notes(notes)
-    return tree_frame(rows, [covers_text(costs.values(), on.level)]), None
+    return tree_frame(rows), None
 
 
 REPORTS = {
@@ -267,7 +259,6 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
     from simspec.replay.sweep import cost_model
     from simspec.reports.batches import (
         CONVENTIONS,
-        SHARED,
         BatchPlan,
         batch_frame,
         batch_notes,
@@ -282,8 +273,7 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
     costs = whole_costs(paths, on.cost)
     check_priced(costs)
     of_batches = [made for text in on.policy if (made := parse_batch(text)) is not None]
-    shared = [text for text in on.policy if text.startswith(SHARED)]
-    of_requests = [t for t in on.policy if parse_batch(t) is None and t not in shared]
+    of_requests = [text for text in on.policy if parse_batch(text) is None]
     groups: list[Any] = [((), {name: load_trace(path) for name, path in paths.items()})]
     if of_requests:
         # what a recording holds is checked here, what is priced below
@@ -298,8 +288,8 @@ def _batch(settings: Sweep, paths: Mapping[str, Path]) -> list[Any]:
                 raise ValueError(notes[0])
             print_notes(f"{name}: {note}" for note in notes)
             plan = BatchPlan(
-                settings.batch, settings.context, [*served, *shared, *whole],
-                settings.captured, on.replicates, on.seed, on.level,
+                settings.batch, settings.context, [*served, *whole],
+                on.replicates, on.seed, on.level,
             )  # fmt: skip
             rows = batch_rows(trace, model, plan)
             crossed, below = crossings(trace, model, plan, rows), batch_notes(model, plan)

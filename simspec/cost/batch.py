@@ -97,12 +97,8 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
             origin=self.cost.origin,
         )
 
-    def by_rows(
-        self, batch: int, K: int, context: float, reads: Any = (), captured: int = 0
-    ) -> "StepSeconds":
-        """The table of up to `batch` requests with `context` cached tokens each; passes padded up
-        to `captured` rows, see `captured_rows`.
-        """
+    def by_rows(self, batch: int, K: int, context: float, reads: Any = ()) -> "StepSeconds":
+        """The table of up to `batch` requests with `context` cached tokens each."""
         cost, lengths = self.cost.reading(reads), np.arange(K + 1)[:, None]
         requests = np.arange(batch + 1)
         draft = cost.draft[: K + 1, None] + 0.0 * requests
@@ -111,8 +107,8 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
             draft = draft + further * lengths * np.maximum(requests - 1, 0)
         draft = draft + self.cost.kv_draft * lengths * (context * requests - self._held)
         rows = np.maximum(np.arange(batch * (K + 1) + 1), 1)
-        active, padded = np.minimum(rows, batch), captured_rows(rows, captured)
-        verify = self._verify(padded - active, np.minimum(rows - active, 1), active)
+        active = np.minimum(rows, batch)
+        verify = self._verify(rows - active, np.minimum(rows - active, 1), active)
         verify = verify + self._cached(context * active, 0.0, 0 * rows)
         verify = np.maximum.accumulate(verify)
         return StepSeconds(np.maximum(draft, 0.0), np.maximum(verify, 0.0), cost.overhead)
@@ -155,19 +151,6 @@ class StepSeconds:
     def of(self, requests: int, longest: int, rows: int) -> float:
         """Seconds of one step."""
         return float(self.overhead + self.draft[longest, requests] + self.verify[rows])
-
-
-def captured_rows(rows: Any, largest: int) -> Any:
-    """Rows that a pass computes with CUDA graphs of vLLM's sizes, up to `largest`; 0: no graphs.
-
-    Sizes are 1, 2, 4, then by 8 up to 256, then by 16; more rows than `largest` are not padded.
-    Source: vLLM 0.32, config/vllm.py, its default `cudagraph_capture_sizes`.
-    """
-    rows = np.asarray(rows)
-    by_eight, by_sixteen = -(-rows // 8) * 8, -(-rows // 16) * 16
-    padded = np.where(rows <= 2, rows, np.where(rows <= 4, 4, by_eight))
-    padded = np.where(padded > 256, by_sixteen, padded)
-    return np.where(padded <= largest, padded, rows)
 
 
 def batch_cost(cost: CostModel | CostTable, batch: int, context: float | None = None) -> BatchCost:

@@ -193,16 +193,6 @@ def ratio(numerator: Any, denominator: Any, **options: Any) -> Estimate:
     return bootstrap(stacked(numerator, denominator), quotient, **options)
 
 
-def ratio_difference(
-    numerator_a: Any, denominator_a: Any, numerator_b: Any, denominator_b: Any, **options: Any
-) -> Estimate:
-    """Interval of the ratio of a minus that of b, paired: both are resampled by the same
-    prompts.
-    """
-    columns = stacked(numerator_a, denominator_a, numerator_b, denominator_b)
-    return bootstrap(columns, difference, **options)
-
-
 def swap_test(
     a: Any, b: Any, statistic: Callable[..., Any], resamples: int = 9999, seed: int = 0
 ) -> float:

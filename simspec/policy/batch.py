@@ -2,27 +2,24 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simspec.cost.batch import StepSeconds
-from simspec.numerics.rng import POLICY, uniform
-from simspec.policy.policy import Policy, PolicyError
+from simspec.policy.policy import PolicyError
 
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
 
 
 class BatchStart(NamedTuple):
-    """A rule's slots, longest draft, planned seconds and seed."""
+    """A rule's slots, the length of its drafts and planned seconds."""
 
     batch: int
     K: int
     seconds: StepSeconds
-    seed: int
 
 
 class BatchStep(NamedTuple):
@@ -35,18 +32,14 @@ class BatchStep(NamedTuple):
 
 
 class BatchRule:
-    """The state of a batch policy; as it is, it drafts K tokens and submits them all.
+    """The state of a batch policy, which drafts K tokens; as it is, it submits them all.
 
-    `length`, before drafting, answers the tokens to draft, the same number for each request;
-    `submit`, after it, int64[n] tokens of each draft to verify, at most `computed`; `observe`
-    receives the outcome and the modelled seconds.
+    `submit` answers int64[n] tokens of each draft to verify, at most `computed`; `observe` receives
+    the outcome and the modelled seconds.
     """
 
     def __init__(self, start: BatchStart) -> None:
         self.start = start
-
-    def length(self, requests: int) -> int:
-        return self.start.K
 
     def submit(self, step: BatchStep) -> Integers:
         return step.computed
@@ -61,7 +54,7 @@ class BatchRule:
 class BatchPolicy:
     """Decides once a step for all active requests; `simspec.replay.batches` replays it.
 
-    rule makes a fresh BatchRule from BatchStart; K is the longest draft, None: the recording's, as
+    rule makes a fresh BatchRule from BatchStart; K is the draft's length, None: the recording's, as
     far as the costs reach; reads is the feature that the rule sees as confidence, at most one.
     """
 
@@ -69,7 +62,6 @@ class BatchPolicy:
     rule: Callable[[BatchStart], BatchRule]
     K: int | None = None
     reads: tuple[str, ...] = ()
-    random: bool = False
 
     def longest(self, K: int) -> int:
         """Longest draft where recording and costs reach K; PolicyError for a policy of more."""
@@ -79,48 +71,6 @@ class BatchPolicy:
                 "lower it, or record and measure deeper"
             )
         return K if self.K is None else self.K
-
-
-def shared(policy: Policy) -> BatchPolicy:
-    """A policy of a request with one state and one draft length for the whole batch, as engines
-    run it.
-
-    It decides before drafting, so that it reads no features, and observes the outcome of each
-    request in turn, with the step's seconds. PolicyError for a policy that reads features.
-    """
-    if policy.reads:
-        raise PolicyError(
-            f"shared:{policy.name} reads {policy.reads[0]!r}, expected a policy that decides "
-            "before drafting: give it without shared:"
-        )
-    return BatchPolicy(
-        f"shared:{policy.name}", partial(_Shared, policy), policy.K, (), policy.random
-    )
-
-
-class _Shared(BatchRule):
-    def __init__(self, policy: Policy, start: BatchStart) -> None:
-        super().__init__(start)
-        self.draft_more, self.told = policy.compiled(checked=not policy.built_in)
-        self.params, self.state = policy.start()
-        self.random, self.steps = policy.random, 0
-        self.features = np.empty((start.K, 0))
-
-    def length(self, requests: int) -> int:
-        self.steps += 1
-        for slot in range(self.start.K + 1):
-            address = self.start.seed, 0, self.steps, slot, POLICY
-            u = uniform(*address) if self.random else np.nan
-            go, keep = self.draft_more(self.params, self.state, slot, self.features, u)
-            if not go:
-                return slot if keep or slot == 0 else slot - 1
-        return self.start.K
-
-    def observe(
-        self, step: BatchStep, drafted: Integers, accepted: Integers, seconds: float
-    ) -> None:
-        for d, a in zip(drafted.tolist(), accepted.tolist()):
-            self.told(self.params, self.state, d, d, a, self.features, seconds)
 
 
 class Lagged:

@@ -304,14 +304,14 @@ def check_option(policy: str, name: str, value: Any, options: Sequence[str]) -> 
         raise PolicyError(f"{policy}: {name} is {value!r}, expected one of {', '.join(options)}")
 
 
-def check_lengths(policy: str, name: str, value: Any, low: int = 0) -> tuple[int, ...]:
-    """Draft lengths from a string such as 1/3/5/7; PolicyError unless they ascend in low..255."""
+def check_lengths(policy: str, name: str, value: Any) -> tuple[int, ...]:
+    """Draft lengths from a string such as 1/3/5/7; PolicyError unless they ascend in 0..255."""
     parts = str(value).split("/")
     lengths = tuple(int(part) for part in parts if part.isascii() and part.isdigit())
     ascending = all(a < b for a, b in zip(lengths, lengths[1:]))
-    if len(lengths) < len(parts) or not ascending or lengths[0] < low or lengths[-1] > 255:
+    if len(lengths) < len(parts) or not ascending or lengths[-1] > 255:
         raise PolicyError(
-            f"{policy}: {name} is {value!r}, expected ascending lengths in {low}..255 such as 1/3/5"
+            f"{policy}: {name} is {value!r}, expected ascending lengths in 0..255 such as 1/3/5"
         )
     return lengths
 

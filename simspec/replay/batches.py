@@ -1,18 +1,17 @@
 """Batches: sequences decoded together, one round of each a step, priced; and batch policies."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simspec.cost.batch import BatchCost, StepLoad, StepSeconds, batch_cost, captured_rows
+from simspec.cost.batch import BatchCost, StepLoad, StepSeconds, batch_cost
 from simspec.cost.model import CostModel
 from simspec.cost.rounds import backlogs
 from simspec.cost.table import CostTable
 from simspec.numerics.compile import cached_njit
-from simspec.numerics.rng import check_seed
 from simspec.policy.batch import BatchPolicy, BatchStart, BatchStep, check_rule
 from simspec.policy.policy import PolicyError
 from simspec.trace.acceptance import drawn_run
@@ -46,7 +45,6 @@ def policy_steps(
     cost: CostModel | CostTable,
     batch: int,
     context: float | None = None,
-    captured: int = 0,
     reads: Sequence[str] = (),
 ) -> Steps:
     """The rounds of a policy on this trace, decoded `batch` sequences at a time.
@@ -55,36 +53,30 @@ def policy_steps(
     state of scope stream passes through the sequences in file order. Slot i of B starts at sequence
     i S // B of the S and takes the next one at once, once around the file: the batch is always
     full, every slot meets every sequence, and all end in the same step. context: cached tokens of
-    every sequence; None: its prompt and what it has committed. captured: passes are padded up to
-    vLLM's captured sizes as far as this one; 0: none. reads: the features that the policy reads.
-    ValueError for a batch below 1 or above 4096, or one that the costs lack.
+    every sequence; None: its prompt and what it has committed. reads: the features that the policy
+    reads. ValueError for a batch below 1 or above 4096, or one that the costs lack.
     """
-    return _lock_steps(trace, rounds, StepPrices(cost, batch, captured, context, tuple(reads)))
+    return _lock_steps(trace, rounds, StepPrices(cost, batch, context, tuple(reads)))
 
 
 def plain_steps(
-    trace: Trace,
-    cost: CostModel | CostTable,
-    batch: int,
-    context: float | None = None,
-    captured: int = 0,
+    trace: Trace, cost: CostModel | CostTable, batch: int, context: float | None = None
 ) -> Steps:
     """Plain decoding of the same sequences in the same slots; arguments as of `policy_steps`."""
     none = np.zeros(trace.rows, np.int64)
     rounds = Rounds(trace.offset, np.arange(trace.rows), none, none, none)
-    return _lock_steps(trace, rounds, StepPrices(cost, batch, captured, context, None))
+    return _lock_steps(trace, rounds, StepPrices(cost, batch, context, None))
 
 
 @dataclass(frozen=True)
 class StepPrices:
     """Prices of the steps of a batch; reads None: plain decoding.
 
-    ValueError for a batch below 1 or above 4096, and for captured below 0.
+    ValueError for a batch below 1 or above 4096.
     """
 
     cost: CostModel | CostTable
     batch: int
-    captured: int
     context: float | None
     reads: tuple[str, ...] | None
 
@@ -93,8 +85,6 @@ class StepPrices:
             raise ValueError(f"batch is {self.batch!r}, expected a whole number")
         if not 1 <= self.batch <= LARGEST:
             raise ValueError(f"batch is {self.batch}, expected 1 to {LARGEST} sequences")
-        if self.captured < 0:
-            raise ValueError(f"captured is {self.captured}, expected rows >= 0")
 
     @property
     def of_batch(self) -> BatchCost:
@@ -103,11 +93,10 @@ class StepPrices:
 
     def seconds(self, load: StepLoad) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(seconds of each step, seconds of a plain step of the same sequences) float64[T]."""
-        cost, rows = self.of_batch, captured_rows(load.active + load.drafted, self.captured)
-        plain = cost.plain_seconds(captured_rows(load.active, self.captured), load.cached)
+        plain = self.of_batch.plain_seconds(load.active, load.cached)
         if self.reads is None:
             return plain, plain
-        return cost.seconds(replace(load, drafted=rows - load.active), self.reads), plain
+        return self.of_batch.seconds(load, self.reads), plain
 
 
 def _lock_steps(trace: Trace, rounds: Rounds, prices: StepPrices) -> Steps:
@@ -213,7 +202,6 @@ def batch_replay(
     cost: CostModel | CostTable,
     batch: int,
     context: float | None = None,
-    captured: int = 0,
     seed: int = 0,
 ) -> BatchRun:
     """The rounds of a batch policy, which depend on the other requests, and their steps, priced.
@@ -223,7 +211,7 @@ def batch_replay(
     features under the rejection rule and for answers of a rule that cannot be, TraceError for a
     feature that the trace lacks, ValueError for what cannot be priced.
     """
-    prices = StepPrices(cost, batch, captured, context, policy.reads)
+    prices = StepPrices(cost, batch, context, policy.reads)
     K = check_batch_policy(trace, cost, policy)
     if batch * trace.rows > MOST_ROUNDS:
         raise ValueError(
@@ -231,15 +219,12 @@ def batch_replay(
             "take a smaller batch, or fewer prompts"
         )
     seconds = step_seconds(trace, prices, K)
-    rule = policy.rule(BatchStart(batch, K, seconds, int(check_seed(seed))))
+    rule = policy.rule(BatchStart(batch, K, seconds))
     slots, steps = _Slots(trace, batch), []
     run, codes, grid = drawn_run(trace, seed), *_features(trace, policy, K)
     while slots.waiting:
         row, sequence, new = slots.row, slots.sequence.copy(), slots.new
-        length = rule.length(batch)
-        if not 0 <= length <= K:
-            raise PolicyError(f"policy {policy.name!r} drafts {length}, expected 0 to {K} tokens")
-        computed = np.minimum(np.minimum(length, slots.left), trace.depth[row])
+        computed = np.minimum(np.minimum(K, slots.left), trace.depth[row])
         shown = np.where(np.arange(K) < computed[:, None], grid[codes[row]], np.nan)
         step = BatchStep(slots.every, new, computed, shown)
         drafted = check_rule(policy.name, rule.submit(step), step)
@@ -281,9 +266,7 @@ def step_seconds(trace: Trace, prices: StepPrices, K: int) -> StepSeconds:
     """The seconds that a batch policy plans with: of the whole batch at its mean context."""
     sequence = np.repeat(np.arange(trace.sequences), np.diff(trace.offset))
     mean = contexts(trace, sequence, np.arange(trace.rows), prices.context).mean()
-    return prices.of_batch.by_rows(
-        prices.batch, K, float(mean), prices.reads or (), prices.captured
-    )
+    return prices.of_batch.by_rows(prices.batch, K, float(mean), prices.reads or ())
 
 
 def _features(trace: Trace, policy: BatchPolicy, K: int) -> tuple[Any, Any]:

@@ -172,12 +172,10 @@ def replays(
     policy: Policy,
     seeds: Iterable[int],
     cost: CostModel | None = None,
-    state: np.ndarray | None = None,
     adapt: Callable[[Recording], Recording] | None = None,
 ) -> Iterator[Rounds]:
     """`replay` with each of these seeds: under the rejection rule each draws acceptance anew.
 
-    state: of a policy whose scope is 'stream', before the trace; it then holds that after it.
     adapt: changes what the compiled loop reads, such as the rows where an engine drafts.
     """
     if not isinstance(policy, Policy):
@@ -191,8 +189,6 @@ def replays(
     loop = kernel(policy)
     for seed in seeds:
         arrays = policy_arrays(policy, K)
-        if state is not None:
-            arrays = arrays._replace(state=state)
         output = Output(
             np.zeros(trace.sequences + 1, np.int64),
             *(np.empty(trace.rows, np.int64) for _ in range(4)),

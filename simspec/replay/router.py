@@ -294,12 +294,12 @@ def leader() -> Router:
     return Router("leader", lambda seen: _first_best(seen.rewards), full=True)
 
 
-def bandit(exploration: float = 2.0) -> Router:
+def bandit() -> Router:
     """UCB1 on the experts used: each once, then the largest upper bound, as the policy `ucb`."""
 
     def chances(seen: Seen) -> list[float]:
-        wide = [math.sqrt(exploration * math.log(sum(seen.used)) / n) if n else math.inf
-                for n in seen.used]  # fmt: skip
+        more = 2 * math.log(max(sum(seen.used), 1))
+        wide = [math.sqrt(more / n) if n else math.inf for n in seen.used]
         return _first_best(
             [of / seen.most / max(n, 1) + w for of, n, w in zip(seen.gained, seen.used, wide)]
         )

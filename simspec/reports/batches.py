@@ -15,16 +15,14 @@ from simspec.cost.table import CostTable
 from simspec.numerics.stats import MIN_PROMPTS, Estimate, estimate, quotient, stacked
 from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
-from simspec.policy.batch import BatchPolicy, shared
+from simspec.policy.batch import BatchPolicy
 from simspec.policy.policy import Policy, PolicyError
-from simspec.replay.batches import Steps, batch_replay, plain_steps, policy_steps
+from simspec.replay.batches import Steps, batch_replay, contexts, plain_steps, policy_steps
 from simspec.replay.evaluation import unsettled
 from simspec.replay.replay import replays
 from simspec.trace.trace import Rounds, Trace
 
 Array = NDArray[np.float64]
-SHARED = "shared:"
-"""Start of the text of a policy of requests that decides once a step for the whole batch."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -37,10 +35,8 @@ class BatchPlan:
     # cached tokens of every sequence; default those of a table that has several, else each
     # sequence's own prompt and output
     context: Sequence[float] = ()
-    # as `simspec.policies.parse` takes them; chains alone; BatchPolicy, or shared:TEXT of a policy
-    # with one state and length for all requests
+    # as `simspec.policies.parse` takes them, chains alone; or a BatchPolicy
     policies: Sequence[Any] = ()
-    captured: int = 0  # as of `policy_steps`
     # replicates, seed, level: of policies that draw, of all draws, of the intervals
     replicates: int = 4
     seed: int = 0
@@ -93,9 +89,9 @@ def batch_rows(trace: Trace, cost: CostModel | CostTable, plan: BatchPlan) -> li
     (`BatchCost.alike`), and is priced in the batch that it makes. Intervals resample prompts, each
     with its share of the seconds, plain and drafted. ValueError for what cannot be priced.
     """
-    sizes, contexts = _axes(cost, plan)
+    sizes, held = _axes(cost, plan)
     replays = _Replays(trace, cost, plan)
-    return [replays.row(batch, context) for context in contexts for batch in sizes]
+    return [replays.row((batch, context)) for context in held for batch in sizes]
 
 
 def crossings(
@@ -121,7 +117,7 @@ def crossings(
         first = after[0] if after else None
         extrapolated = isinstance(cost, CostModel) or cost.batch == (1,)
         while extrapolated and last and first and first.batch - last.batch > 1:
-            middle = replays.drafting((last.batch + first.batch) // 2, context)
+            middle = replays.drafting(((last.batch + first.batch) // 2, context))
             last, first = (middle, first) if middle.speedup >= 1 else (last, middle)
         found.append(Crossing(context, last, first))
     return found
@@ -181,39 +177,25 @@ def batch_frame(
 
 def speed_frame(name: str, rows: Sequence[BatchRow]) -> Any:
     """Tokens a second of the whole batch, and what the batch policies verify."""
-    lengths = [policy for policy in rows[0].speedup if policy.startswith("fixed:")]
-    others = [policy for policy in rows[0].speedup if policy not in lengths]
+    longest = [policy for policy in rows[0].speedup if policy.startswith("fixed:")][-1]
+    others = [policy for policy in rows[0].speedup if not policy.startswith("fixed:")]
     cells = []
     for row in rows:
         unit = row.plain_tokens_per_second
-        scaled = {
-            policy: replace(e, value=unit * e.value, low=unit * e.low, high=unit * e.high)
-            for policy, e in row.speedup.items()
-        }
-        shown = {"plain": unit} | {
-            heading: scaled[policy]
-            for heading, policy in (
-                ("best fixed", f"fixed:{row.best}"), (lengths[-1], lengths[-1]),
-                *zip(others, others),
-            )
-        }  # fmt: skip
-        verified = {
-            f"{policy}, verified": f"{committed:.2f} of {drafted:.2f}"
-            for policy, (committed, drafted) in row.verified.items()
-        }
-        cells.append(
-            {"batch": row.batch, "context": "own" if row.context is None else row.context}
-            | shown
-            | verified
-        )
+        context = "own" if row.context is None else row.context
+        cell: dict[str, Any] = {"batch": row.batch, "context": context, "plain": unit}
+        policies = ("best fixed", f"fixed:{row.best}"), (longest, longest), *zip(others, others)
+        for heading, policy in policies:
+            e = row.speedup[policy]
+            cell[heading] = replace(e, value=unit * e.value, low=unit * e.low, high=unit * e.high)
+        for policy, (committed, drafted) in row.verified.items():
+            cell[f"{policy}, verified"] = f"{committed:.2f} of {drafted:.2f}"
+        cells.append(cell)
     notes = (
         "tokens a second of the whole batch: plain decoding's times the speedup; "
         "verified: tokens committed of drafted tokens verified, a round",
     )
-    formats = {
-        "context": "g",
-        **dict.fromkeys(("plain", "best fixed", lengths[-1], *others), ".0f"),
-    }
+    formats = {"context": "g"} | dict.fromkeys(("plain", "best fixed", longest, *others), ".0f")
     title = f"{name}: tokens a second"
     return frame(cells, names=2, title=title, notes=notes, formats=formats)
 
@@ -254,18 +236,22 @@ def _policy_notes(plan: BatchPlan) -> list[str]:
 def _axes(
     cost: CostModel | CostTable, plan: BatchPlan
 ) -> tuple[Sequence[int], Sequence[float | None]]:
-    sizes, contexts = list(dict.fromkeys(plan.batch)), list(dict.fromkeys(plan.context))
+    sizes, held = list(dict.fromkeys(plan.batch)), list(dict.fromkeys(plan.context))
     table = cost if isinstance(cost, CostTable) else None
     if not sizes:
         sizes = list(table.batch if table is not None and len(table.batch) > 1 else SIZES)
-    if not contexts and table is not None and len(table.context) > 1:
-        contexts = list(map(float, table.context))
-    if contexts and isinstance(cost, CostModel) and not (cost.kv_verify or cost.kv_draft):
+    if not held and table is not None and len(table.context) > 1:
+        held = list(map(float, table.context))
+    if held and isinstance(cost, CostModel) and not (cost.kv_verify or cost.kv_draft):
         raise ValueError(
             f"cost {cost.name!r} has no seconds for cached tokens, the same at every context: "
             "drop --context, or set `kv_verify` in the cost file"
         )
-    return sizes, contexts or [None]
+    return sizes, held or [None]
+
+
+Cell = tuple[int, float | None]
+"""Batch size and context, as in BatchRow."""
 
 
 class _Replays:
@@ -277,108 +263,84 @@ class _Replays:
         if self.longest < 1:
             raise ValueError(f"cost {cost.name!r} prices no draft: measure at least one token")
         self._fixed: dict[int, list[Rounds]] = {}
-        prompt = np.diff(trace.prompt_offset)
-        emitted = np.arange(trace.rows) - np.repeat(trace.offset[:-1], np.diff(trace.offset))
-        self._mean = float((np.repeat(prompt, np.diff(trace.offset)) + emitted).mean())
+        sequence = np.repeat(np.arange(trace.sequences), np.diff(trace.offset))
+        self._mean = float(contexts(trace, sequence, np.arange(trace.rows)).mean())
 
-    def row(self, batch: int, context: float | None) -> BatchRow:
-        plain = plain_steps(self.trace, self.cost, batch, context, self.plan.captured)
-        lengths = {K: self._length(K, batch, context) for K in range(self.longest + 1)}
+    def row(self, cell: Cell) -> BatchRow:
+        plain = plain_steps(self.trace, self.cost, *cell)
+        lengths = {K: self._length(K, cell) for K in range(self.longest + 1)}
         drafting = min(range(1, self.longest + 1), key=lambda K: lengths[K].sum())
         best = min((0, drafting), key=lambda K: lengths[K].sum())
         seconds = {f"fixed:{K}": share for K, share in lengths.items()}
         verified = {}
         for policy in self.plan.policies:
-            if isinstance(policy, str) and policy.startswith(SHARED):
-                policy = shared(self._made(policy.removeprefix(SHARED), batch, context)[0])
             if isinstance(policy, BatchPolicy):
-                name = policy.name
-                seconds[name], verified[name] = self._batch_policy(policy, batch, context)
+                seconds[policy.name], verified[policy.name] = self._batch_policy(policy, cell)
             else:
-                name, share = self._policy(policy, batch, context)
-                seconds[name] = share
+                seconds |= self._policy(policy, cell)
         tokens = float(plain.load.active.sum() / plain.seconds.sum())
-        priced = batch_cost(self.cost, batch, context).cost
         options: dict[str, Any] = {"level": self.plan.level, "seed": self.plan.seed}
-        options["limits"] = not no_interval(priced)
+        options["limits"] = not no_interval(batch_cost(self.cost, *cell).cost)
         speedup = {
             name: estimate(stacked(plain.share, share), quotient, **options)
             for name, share in seconds.items()
         }
-        return BatchRow(batch, context, best, drafting, speedup, tokens, verified)
+        return BatchRow(*cell, best, drafting, speedup, tokens, verified)
 
-    def drafting(self, batch: int, context: float | None) -> BatchSpeedup:
+    def drafting(self, cell: Cell) -> BatchSpeedup:
         """The best fixed length from 1 on."""
-        plain = float(
-            plain_steps(self.trace, self.cost, batch, context, self.plan.captured).share.sum()
-        )
-        times = {K: self._length(K, batch, context).sum() for K in range(1, self.longest + 1)}
+        plain = float(plain_steps(self.trace, self.cost, *cell).share.sum())
+        times = {K: self._length(K, cell).sum() for K in range(1, self.longest + 1)}
         K = min(times, key=lambda K: times[K])
-        return BatchSpeedup(batch, K, plain / float(times[K]))
+        return BatchSpeedup(cell[0], K, plain / float(times[K]))
 
-    def _length(self, K: int, batch: int, context: float | None) -> Array:
+    def _length(self, K: int, cell: Cell) -> Array:
         policy = fixed(K)
         if K not in self._fixed:
             unit = CostModel.from_ratio(0.1, self.longest)
-            self._fixed[K] = list(replays(self.trace, policy, self._seeds(policy), unit))
-        return self._share(self._fixed[K], policy, batch, context)
+            self._fixed[K] = list(replays(self.trace, policy, self._seeds(), unit))
+        return self._share(self._fixed[K], policy, cell)
 
-    def _made(self, policy: Any, batch: int, context: float | None) -> tuple[Policy, CostModel]:
-        """The policy, and the costs that it plans with."""
+    def _policy(self, policy: Any, cell: Cell) -> dict[str, Array]:
+        """{name: seconds of each sequence} of a policy of requests."""
+        batch, context = cell
         tokens = self._mean if context is None else context
-        planned = batch_cost(self.cost, batch, context).alike(batch, tokens)
+        planned = batch_cost(self.cost, *cell).alike(batch, tokens)
         made = policy_names.make(policy, self.trace, planned)
         if not isinstance(made, Policy):
             raise PolicyError(
                 f"{getattr(made, 'name', made)!r} drafts trees, expected a policy of chains: "
                 "batches of trees are not priced"
             )
-        return made, planned
+        draws = replays(self.trace, made, self._seeds(made.random), planned)
+        return {made.name: self._share(draws, made, cell)}
 
-    def _policy(self, policy: Any, batch: int, context: float | None) -> tuple[str, Array]:
-        made, planned = self._made(policy, batch, context)
-        draws = replays(self.trace, made, self._seeds(made), planned)
-        return made.name, self._share(draws, made, batch, context)
-
-    def _batch_policy(
-        self, policy: BatchPolicy, batch: int, context: float | None
-    ) -> tuple[Array, tuple[float, float]]:
+    def _batch_policy(self, policy: BatchPolicy, cell: Cell) -> tuple[Array, tuple[float, float]]:
         """(seconds of each sequence, (tokens committed, drafted tokens verified) a round)."""
-        cell = batch, context, self.plan.captured
-        seeds = self._seeds(policy)
-        runs = [batch_replay(self.trace, policy, self.cost, *cell, seed) for seed in seeds]
-        rounds = [run.rounds for run in runs]
-        tokens = self.trace.select(runs[0].sequence).rows
-        counts = np.mean([(tokens / len(each), each.drafted.mean()) for each in rounds], axis=0)
-        for run in runs:
-            self._check(policy.name, float(counts[0]), run.steps, batch, context)
-        share: Array = np.mean([run.steps.share for run in runs], axis=0)
-        return share, (float(counts[0]), float(counts[1]))
+        runs = [batch_replay(self.trace, policy, self.cost, *cell, s) for s in self._seeds()]
+        tokens = cell[0] * self.trace.rows  # every slot plays every sequence
+        counts = [(tokens / len(run.rounds), run.rounds.drafted.mean()) for run in runs]
+        committed, verified = np.mean(counts, axis=0).tolist()
+        shares = [self._checked(policy.name, committed, run.steps, cell) for run in runs]
+        return np.mean(shares, axis=0), (committed, verified)
 
-    def _share(
-        self, draws: Iterable[Rounds], policy: Policy, batch: int, context: float | None
-    ) -> Array:
+    def _share(self, draws: Iterable[Rounds], policy: Policy, cell: Cell) -> Array:
         """float64[S]: seconds of each sequence, mean of the draws."""
-        captured, shares = self.plan.captured, []
+        shares = []
         for rounds in draws:
-            steps = policy_steps(
-                self.trace, rounds, self.cost, batch, context, captured, policy.reads
-            )
-            self._check(policy.name, self.trace.rows / len(rounds), steps, batch, context)
-            shares.append(steps.share)
+            steps = policy_steps(self.trace, rounds, self.cost, *cell, policy.reads)
+            tokens = self.trace.rows / len(rounds)
+            shares.append(self._checked(policy.name, tokens, steps, cell))
         return np.mean(shares, axis=0)
 
-    def _check(
-        self, name: str, tokens: float, steps: Steps, batch: int, context: float | None
-    ) -> None:
-        """PriceError where a mean step costs less than one of plain decoding."""
+    def _checked(self, name: str, tokens: float, steps: Steps, cell: Cell) -> Array:
+        """The steps' shares; PriceError where a mean step costs less than one of plain decoding."""
         spent = float(steps.seconds.sum() / steps.plain.sum())
-        claim = Claim(f"{name} at batch {batch}", tokens / spent, tokens)
-        check_claims(
-            [claim], batch_cost(self.cost, batch, context).cost, f"costs {self.cost.name!r}"
-        )
+        claim = Claim(f"{name} at batch {cell[0]}", tokens / spent, tokens)
+        check_claims([claim], batch_cost(self.cost, *cell).cost, f"costs {self.cost.name!r}")
+        return steps.share
 
-    def _seeds(self, policy: Policy | BatchPolicy) -> range:
-        """The seeds of the policy's draws; one where nothing is drawn."""
-        draws = policy.random or self.trace.ratio is not None
+    def _seeds(self, random: bool = False) -> range:
+        """The seeds of draws; one where neither a policy nor the recording draws."""
+        draws = random or self.trace.ratio is not None
         return range(self.plan.seed, self.plan.seed + (self.plan.replicates if draws else 1))

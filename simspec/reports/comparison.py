@@ -75,18 +75,6 @@ class Comparison:
     prompts_needed: int | None  # to show the difference that was seen; None: it is 0
 
 
-def compare(
-    traces: Mapping[str, Trace | Path | str],
-    policies: Sequence[Any],
-    costs: Any,
-    against: str = BEST_FIXED,
-    replicates: int = 4,
-    question: Question = DEFAULTS,
-) -> list[Comparison]:
-    """Each policy against the baseline on each recording; all of them are one family."""
-    return corrected(comparisons(traces, policies, costs, against, replicates, question), question)
-
-
 def comparisons(
     traces: Mapping[str, Trace | Path | str],
     policies: Sequence[Any],
@@ -95,7 +83,8 @@ def comparisons(
     replicates: int = 4,
     question: Question = DEFAULTS,
 ) -> list[Comparison]:
-    """The comparisons before `corrected` knows the whole family: p of each alone, no verdict.
+    """Each policy against the baseline on each recording: p of each alone, and no verdict until
+    `corrected` knows the whole family.
 
     `against` names a policy, or is 'best_fixed': the fixed length of least modelled time on the
     same prompts, which favors the baseline. Policies that draw are averaged over replicates. costs
@@ -204,13 +193,12 @@ def verdict(comparison: Comparison, p: float, question: Question) -> str:
     return "undecided"
 
 
-def comparison_frame(rows: Sequence[Comparison], question: Question, covered: str) -> Any:
-    """The comparisons, with a sentence on what their intervals cover."""
+def comparison_frame(rows: Sequence[Comparison], question: Question) -> Any:
+    """The comparisons as a table."""
     notes = (
         f"{len(rows)} comparisons, paired by prompt; p by Holm over all of them. tie: the interval "
         f"lies within {question.margin:.1%} of the baseline. detectable: found with a chance of "
         f"{question.power:.0%}.",
-        covered,
     )
     return frame(
         map(vars, rows), [field.name for field in fields(Comparison)], names=3, notes=notes,

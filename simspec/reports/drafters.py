@@ -113,7 +113,7 @@ def _figures(
     }
 
 
-def drafter_frame(rows: Sequence[DrafterRow], depth: int = 4, notes: Sequence[str] = ()) -> Any:
+def drafter_frame(rows: Sequence[DrafterRow], depth: int = 4) -> Any:
     """The rows, acceptance by depth as a1, a2 .. to `depth`; `learned` where a card tells it."""
     alphas = [f"a{j}" for j in range(1, depth + 1)]
     names = ("recording", "drafter", "rule", "task")
@@ -129,7 +129,7 @@ def drafter_frame(rows: Sequence[DrafterRow], depth: int = 4, notes: Sequence[st
         "expected: by GLIDE's formula from a1, a2 ..",
     )
     return frame(
-        cells, (*names, *figures), names=4, notes=(*legend, *notes, *few),
+        cells, (*names, *figures), names=4, notes=(*legend, *few),
         formats=dict.fromkeys(("c", "marginal", *alphas), ".2f") | {"learned": ","},
         optional=("expected", "marginal", *alphas[:0:-1], "c", "prompts"),
     )  # fmt: skip

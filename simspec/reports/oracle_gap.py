@@ -150,7 +150,7 @@ def share(seconds: Array) -> Array:
         return (seconds[..., 0] - seconds[..., 1]) / (seconds[..., 0] - seconds[..., 2])
 
 
-def score_frame(scores: Sequence[dict[str, Any]], covered: str) -> Any:
+def score_frame(scores: Sequence[dict[str, Any]]) -> Any:
     """A row a policy, after the best fixed length and the oracle."""
     nothing = {"regret_fixed": None, "regret_oracle": None, "share": None}
     rows = []
@@ -171,9 +171,8 @@ def score_frame(scores: Sequence[dict[str, Any]], covered: str) -> Any:
             found.append(kept | {"share": share})
         rows += [{"recording": of["recording"], **row} for row in found]
     notes = [
-        covered,
         "share: of the gap from the best fixed length, held at its choice on all prompts, to the "
-        "oracle. regret: time over theirs.",
+        "oracle. regret: time over theirs."
     ]
     return frame(
         rows, ("recording", "policy", "speedup", *nothing), names=2, notes=notes,

@@ -437,12 +437,10 @@ COLORS = {
     "#030303": "var(--band)",
     "#040404": "var(--accent)",
     "#050505": "var(--second)",
-    "#060606": "var(--third)",
-    "#070707": "var(--fourth)",
 }
 """Colors that matplotlib draws with, and the variable that replaces each on the page."""
 
-INK, QUIET, BAND, ACCENT, SECOND, THIRD, FOURTH = COLORS
+INK, QUIET, BAND, ACCENT, SECOND = COLORS
 WIDTH = 4.4
 """Inches of a chart: its text keeps its size on a phone."""
 

@@ -106,7 +106,7 @@ def compare_routers(
     return rows
 
 
-def router_frame(rows: Sequence[RouterRow], notes: Sequence[str] = ()) -> Any:
+def router_frame(rows: Sequence[RouterRow]) -> Any:
     """The rows as a table with its legend."""
     legend = (
         "First each drafter alone, then routers, which choose one each round. gain: over the best "
@@ -115,7 +115,7 @@ def router_frame(rows: Sequence[RouterRow], notes: Sequence[str] = ()) -> Any:
         "the best drafter has more in the router's rounds, and Hedge's bound of these.",
     )
     return frame(
-        map(vars, rows), [*RouterRow.__dataclass_fields__], names=2, notes=(*legend, *notes),
+        map(vars, rows), [*RouterRow.__dataclass_fields__], names=2, notes=legend,
         formats={"gain": "+.2f", "tokens": ".2f", "regret_steps": ".1f", "regret_tokens": ".1f",
                  "bound": ".1f"},
         optional=("share", "bound", "regret_tokens", "regret_steps", "tokens"),

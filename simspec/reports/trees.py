@@ -299,7 +299,7 @@ def _rows(
     return rows, failed
 
 
-def tree_frame(rows: Sequence[TreeRow], notes: Sequence[str] = ()) -> Any:
+def tree_frame(rows: Sequence[TreeRow]) -> Any:
     """The rows as a DataFrame."""
     names = ("recording", "policy", "chosen")
     figures = ("tau", "depth_gain", "nodes", "passes", "speedup", "gain")
@@ -315,7 +315,7 @@ def tree_frame(rows: Sequence[TreeRow], notes: Sequence[str] = ()) -> Any:
         f"No intervals for fewer than {MIN_PROMPTS} prompts.",
     )
     return frame(
-        cells, (*names, *figures), names=3, notes=(*legend, *notes),
+        cells, (*names, *figures), names=3, notes=legend,
         formats={"nodes": ".1f", "passes": ".2f", "speedup": ".3f", "gain": "+.3f",
                  "tau": ".2f", "depth_gain": "+.2f"},
         optional=("passes", "nodes", "depth_gain"),

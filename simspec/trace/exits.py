@@ -118,10 +118,8 @@ def cascade(
 COLUMNS = tuple(f.name for f in fields(ExitDrafts)[1:])
 
 
-def write_exits(
-    drafts: ExitDrafts, trace: Trace, path: str | PathLike[str], small: bool = False
-) -> None:
-    """Writes the exits of `trace`, completely or not at all; `small` as for recordings."""
+def write_exits(drafts: ExitDrafts, trace: Trace, path: str | PathLike[str]) -> None:
+    """Writes the exits of `trace`, completely or not at all."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -130,7 +128,7 @@ def write_exits(
     about = {"layers": drafts.layers, "features": drafts.feature.shape[2], "trace": digest(trace)}
     table = pa.table(columns).replace_schema_metadata({"simspec.exits": json.dumps(about)})
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, **parquet_options(small))
+        pq.write_table(table, temporary, **parquet_options())
 
 
 def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:

@@ -182,7 +182,7 @@ WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
 """Bytes of a decoded value by its type in the file."""
 
 
-def parquet_options(small: bool) -> dict[str, Any]:
+def parquet_options(small: bool = False) -> dict[str, Any]:
     """Options of a ParquetWriter for columns of packed bytes, which no dictionary shortens."""
     return {
         "compression": "brotli" if small else "zstd",

@@ -30,7 +30,7 @@ def differences(told, text="adaptive_verification", fit=True):
     batch, K = told["scheduled"].shape[1:][0], told["feature"].shape[2]
     draft = np.tile(told["draft"], (K + 1, 1))
     table = StepSeconds(draft, told["verify"], 0.0)
-    rule = parse_batch(text).rule(BatchStart(batch, K, table, 0))
+    rule = parse_batch(text).rule(BatchStart(batch, K, table))
     if not fit:  # confidences were drawn: ours are taken from there
         taken = {}
         rule.estimator.predict = lambda feature: taken["p"]

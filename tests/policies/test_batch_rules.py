@@ -27,7 +27,7 @@ def test_budgets_by_hand():
     """
     p = np.array([[0.9, 0.9], [0.5, 0.5]])
     table = StepSeconds(np.zeros((3, 3)), 10.0 + 3.0 * np.arange(7), 0.0)
-    rule = parse_batch("adaptive_verification").rule(BatchStart(2, 2, table, 0))
+    rule = parse_batch("adaptive_verification").rule(BatchStart(2, 2, table))
     odds = (np.log(p / (1 - p)) + 0.2) / 0.5  # so that the untrained estimator says p
     step = BatchStep(np.arange(2), np.ones(2, bool), np.full(2, 2), 1 / (1 + np.exp(-odds)))
     assert rule.submit(step).tolist() == [2, 2]
@@ -37,7 +37,7 @@ def test_budgets_by_hand():
     # With overhead 20 each row costs less of a step: .0556, .0744, .0883, .0936, .0929.
     dear = StepSeconds(np.zeros((3, 3)), table.verify, 20.0)
     rules = {
-        text: parse_batch(f"adaptive_verification:lag=0{text}").rule(BatchStart(2, 2, dear, 0))
+        text: parse_batch(f"adaptive_verification:lag=0{text}").rule(BatchStart(2, 2, dear))
         for text in ("", ",overhead=true")
     }
     assert [rules[text].submit(step).sum() for text in rules] == [2, 3]
@@ -139,13 +139,13 @@ def test_lagged_confidences_start_anew_with_a_request():
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.integers(1, 6), st.integers(1, 4), st.sampled_from((0, 8)), st.sampled_from((0.0, 9.0)))
-def test_planned_seconds_are_those_of_the_step(batch, K, captured, context):
+@given(st.integers(1, 6), st.integers(1, 4), st.sampled_from((0.0, 9.0)))
+def test_planned_seconds_are_those_of_the_step(batch, K, context):
     cost = replace(TokenCost(8.0, 0.25, 0.01, 1.0, 0.5, draft_kv=0.001, draft_row=0.01,
                              overhead=1.0).cost(6, 3.0), feature=0.125)  # fmt: skip
     reads = ("confidence",)
-    table = BatchCost(cost).by_rows(batch, K, context, reads, captured)
-    prices = StepPrices(cost, batch, captured, None, reads)
+    table = BatchCost(cost).by_rows(batch, K, context, reads)
+    prices = StepPrices(cost, batch, None, reads)
     for drafted in range(1, batch * K + 1):
         one = [batch * K, K, drafted, 1]
         sums = (batch * context, batch * context * K)

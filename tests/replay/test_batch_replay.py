@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import costs, traces
+from strategies import traces
 from token_cost import TokenCost
 
-from simspec import CostModel, PolicyError, TraceError, policies, replay, synthetic
-from simspec.cost.batch import captured_rows
+from simspec import CostModel, PolicyError, TraceError, replay, synthetic
 from simspec.policies import BATCH_KINDS, parse, parse_batch
-from simspec.policy.batch import BatchPolicy, BatchRule, shared
+from simspec.policy.batch import BatchPolicy, BatchRule
 from simspec.replay import batches as loop
 from simspec.replay import metrics
-from simspec.replay.batches import StepPrices, batch_replay, plain_steps, policy_steps, step_seconds
+from simspec.replay.batches import StepPrices, batch_replay, policy_steps, step_seconds
 from simspec.trace.quantization import LOG_ODDS
 
 COST = TokenCost(8.0, 0.25, kv=0.01, step=1.0, draft=0.5, draft_row=0.01, overhead=1.0).cost(6, 3.0)
@@ -59,7 +58,7 @@ def both(trace, batch, text, **options):
     policy = parse_batch(text)
     run = batch_replay(trace, policy, COST, batch)
     K = policy.longest(min(trace.K, COST.K))
-    table = step_seconds(trace, StepPrices(COST, batch, 0, None, policy.reads), K)
+    table = step_seconds(trace, StepPrices(COST, batch, None, policy.reads), K)
     twin = naive_batch.Adaptive(
         K, lambda R, x: table.draft[K, R] + max(table.verify[R + x], 1e-9), **options
     )
@@ -112,30 +111,11 @@ def test_control_another_rule_makes_other_rounds(change):
 def test_one_length_for_all_is_the_lock_step_of_that_length(trace, batch, K):
     K = min(K, trace.K)
     rounds = replay(trace, parse(f"fixed:{K}"))
-    steps = policy_steps(trace, rounds, COST, batch, captured=8)
-    run = batch_replay(trace, shared(parse(f"fixed:{K}")), COST, batch, captured=8)
+    steps = policy_steps(trace, rounds, COST, batch)
+    run = batch_replay(trace, BatchPolicy("all", BatchRule, K), COST, batch)
     assert run.steps.seconds.tolist() == steps.seconds.tolist()
     np.testing.assert_allclose(run.steps.share, steps.share)
     assert run.rounds == rounds.select(run.sequence, trace)
-
-
-@settings(deadline=None, max_examples=25)
-@given(traces(max_rows=30), costs(), st.sampled_from(("hf_heuristic", "ema_tiers:interval=1")))
-def test_a_batch_of_one_is_the_replay_of_a_stream(trace, cost, name):
-    policy = replace(policies.make(name, trace, cost), scope="stream")
-    run = batch_replay(trace, shared(policy), cost, 1)
-    assert run.rounds == replay(trace, policy, cost=cost)
-
-
-def test_passes_are_padded_to_captured_sizes():
-    rows = np.arange(1, 600)
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
-    expected = [min((size for size in sizes if size >= n), default=n) for n in rows]
-    assert captured_rows(rows, 512).tolist() == expected
-    assert captured_rows(rows, 0).tolist() == rows.tolist()
-    trace = many()
-    padded = plain_steps(trace, COST, 3, captured=512)
-    assert (padded.seconds - plain_steps(trace, COST, 3).seconds).round(9).tolist()[0] == 0.25
 
 
 @pytest.mark.parametrize("text", EXAMPLES)
@@ -180,25 +160,16 @@ class _Greedy(BatchRule):
         return step.computed + 1
 
 
-class _Long(BatchRule):
-    def length(self, requests):
-        return self.start.K + 1
-
-
 def test_what_cannot_run_is_one_line(monkeypatch):
     trace, adaptive = many(), parse_batch("adaptive_verification")
     with pytest.raises(PolicyError, match="submits other tokens than it drafted"):
         batch_replay(trace, BatchPolicy("greedy", _Greedy), COST, 2)
-    with pytest.raises(PolicyError, match="drafts 5, expected 0 to 4"):
-        batch_replay(trace, BatchPolicy("long", _Long), COST, 2)
     with pytest.raises(ValueError, match="batch is 0"):
         batch_replay(trace, adaptive, COST, 0)
     with pytest.raises(TraceError, match="'confidence' is not in this trace"):
         batch_replay(synthetic.iid(0.5, 2, 9, 2), adaptive, COST, 2)
-    with pytest.raises(PolicyError, match="shared:confidence:0.5 reads 'confidence'"):
-        shared(parse("confidence:0.5"))
-    with pytest.raises(PolicyError, match="prices|reach"):
-        batch_replay(trace, shared(parse("fixed:4")), CostModel.from_ratio(0.1, 3), 2)
+    with pytest.raises(PolicyError, match="reach 3"):
+        batch_replay(trace, BatchPolicy("four", BatchRule, 4), CostModel.from_ratio(0.1, 3), 2)
     monkeypatch.setattr(loop, "MOST_ROUNDS", 100)
     with pytest.raises(ValueError, match="take a smaller batch"):
         batch_replay(trace, adaptive, COST, 2)
@@ -210,5 +181,6 @@ def test_what_cannot_run_is_one_line(monkeypatch):
     )  # fmt: skip
     with pytest.raises(PolicyError, match="in distribution only"):
         batch_replay(drawn, adaptive, COST, 2)
-    runs = [batch_replay(drawn, shared(parse("fixed:3")), COST, 2, seed=s) for s in (1, 2)]
+    three = BatchPolicy("three", BatchRule, 3)
+    runs = [batch_replay(drawn, three, COST, 2, seed=s) for s in (1, 2)]
     assert runs[0].rounds != runs[1].rounds

@@ -173,8 +173,6 @@ def test_what_cannot_be_priced_is_one_line(change, words):
     arguments = {"cost": CostModel.from_ratio(0.1, 2), "batch": 2, "context": None} | change
     with pytest.raises(ValueError, match=words):
         policy_steps(trace, rounds, **arguments)
-    with pytest.raises(ValueError, match="captured is -1, expected rows >= 0"):
-        policy_steps(trace, rounds, CostModel.from_ratio(0.1, 2), 2, captured=-1)
     one = synthetic.iid(0.5, 4, 20, 1)
     with pytest.raises(ValueError, match="too few to continue"):
         policy_steps(one, replay(one, policies.parse("fixed:1")), CostModel.from_ratio(0.1, 1), 2)

@@ -117,8 +117,8 @@ def test_command_shows_policies_of_a_whole_batch(tmp_path):
     TRACE.save(tmp_path / "t.parquet")
     synthetic.iid(0.7, 12, 60, 4, seed=4).save(tmp_path / "blind.parquet")
     COST.to_json(tmp_path / "c.json")
-    batch = ("sweep", "--report", "batch", "-b", 8, "--cost", "c.json", "--captured", 16)
-    chosen = ("adaptive_verification:k=3", "shared:goodput", "fixed:2")
+    batch = ("sweep", "--report", "batch", "-b", 8, "--cost", "c.json")
+    chosen = ("adaptive_verification:k=3", "goodput", "fixed:2")
     asked = [word for text in chosen for word in ("--policy", text)]
     out, _ = simspec(*batch, "t.parquet", *asked, "--json", cwd=tmp_path)
     gains, speeds = json.loads(out)["tables"]
@@ -126,11 +126,11 @@ def test_command_shows_policies_of_a_whole_batch(tmp_path):
     assert any("Ends: refill" in note for note in gains["notes"])
     (row,), (speed,) = gains["rows"], speeds["rows"]
     policy = policies.parse_batch("adaptive_verification:k=3")
-    run = batch_replay(TRACE, policy, COST, 8, captured=16)
+    run = batch_replay(TRACE, policy, COST, 8)
     committed, verified = map(float, speed["adaptive_verification:k=3, verified"].split(" of "))
     assert verified == pytest.approx(run.rounds.drafted.mean(), abs=0.005)
     assert committed == pytest.approx(1 + run.rounds.accepted.mean(), abs=0.05)
-    plain = plain_steps(TRACE, COST, 8, captured=16)
+    plain = plain_steps(TRACE, COST, 8)
     found = row["adaptive_verification:k=3"]
     assert found["value"] == pytest.approx(plain.share.sum() / run.steps.share.sum())
     assert found["low"] < found["value"] < found["high"]

@@ -18,8 +18,8 @@ from simspec.replay.evaluation import Evaluation
 from simspec.reports.comparison import (
     Comparison,
     Question,
-    compare,
     compare_seconds,
+    comparisons,
     corrected,
     difference_error,
     verdict,
@@ -158,7 +158,7 @@ def test_prompts_needed_bring_the_detectable_difference_to_the_one_seen():
 def test_figures_are_those_of_replays_and_the_baseline_is_the_best_fixed_length():
     trace = synthetic.iid(0.7, 20, 40, 5)
     cost = CostModel.from_ratio(0.2, 5)
-    (row,) = compare({"t": trace}, ["fixed:5"], cost, question=QUICK)
+    (row,) = comparisons({"t": trace}, ["fixed:5"], cost, question=QUICK)
 
     def speedup(k):
         rounds = replay(trace, BUILTIN["fixed"](k), seed=0)
@@ -171,5 +171,5 @@ def test_figures_are_those_of_replays_and_the_baseline_is_the_best_fixed_length(
     assert row.speedup.value == pytest.approx(speedup(5))
     assert row.baseline.value == pytest.approx(speedup(best))
     assert row.difference.value == pytest.approx(speedup(5) - speedup(best))
-    (named,) = compare({"t": trace}, ["fixed:5", "fixed:2"], cost, "fixed:2", question=QUICK)
+    (named,) = comparisons({"t": trace}, ["fixed:5", "fixed:2"], cost, "fixed:2", question=QUICK)
     assert (named.policy, named.against) == ("fixed:5", "fixed:2")

@@ -82,7 +82,7 @@ def test_no_gap_has_no_share_and_a_gap_on_one_prompt_no_interval(trace):
     assert result["speedup_oracle"] == pytest.approx(1)
     assert row["share"] is row["low"] is row["high"] is None
     assert row["regret_fixed"] > 0
-    assert score.score_frame([result], "")["share"].tolist() == [None] * 5
+    assert score.score_frame([result])["share"].tolist() == [None] * 5
     run = trace.run.copy()
     run[trace.offset[1] :] = 0
     one = replace(trace, run=run)
@@ -90,7 +90,7 @@ def test_no_gap_has_no_share_and_a_gap_on_one_prompt_no_interval(trace):
     row = result["policies"][0]
     assert row["share"] < 1
     assert row["low"] is row["high"] is None
-    assert texts(score.score_frame([result], ""))[-1][-1] == f"{row['share']:.2f}"
+    assert texts(score.score_frame([result]))[-1][-1] == f"{row['share']:.2f}"
 
 
 def test_defaults_leave_out_missing_features(trace):
