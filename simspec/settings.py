@@ -56,7 +56,7 @@ class Settings:
             try:
                 object.__setattr__(self, name, msgspec.convert(value, hint))
             except msgspec.ValidationError as error:
-                given, expected = repr(value)[:80], _reason(error, hint)
+                given, expected = repr(value)[:80], reason(error, hint)
                 raise ValueError(f"{_shown(name, hint)} is {given}, {expected}") from None
 
 
@@ -142,7 +142,8 @@ def _shown(name: str, hint: Any) -> str:
     return next(iter(names), f"--{name.replace('_', '-')}")
 
 
-def _reason(error: msgspec.ValidationError, hint: Any) -> str:
+def reason(error: msgspec.ValidationError, hint: Any) -> str:
+    """What is expected in place of a value that is not of this annotation."""
     kind = _parts(hint)[0]
     if get_origin(kind) is Literal:
         return f"expected one of {', '.join(map(str, get_args(kind)))}"

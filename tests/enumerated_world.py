@@ -270,7 +270,7 @@ def case_world(case) -> World:
 @cache
 def policy_of(text: str):
     """The policy of a text, for drafts of up to two tokens."""
-    return policies.parse(text).resolve(SimpleNamespace(K=2), cost_of(2))
+    return policies.make(text, SimpleNamespace(K=2), cost_of(2))
 
 
 @cache

@@ -309,14 +309,41 @@ def same(trace, policy, make_twin, cost, seed=0, features=()):
     assert walked == play(trace, policy, make_twin, cost, seed, columns)
 
 
-def learn(policy, state, accepted, drafted, features=(), cost=1.0, K=16):
+def learn(policy, state, accepted, drafted, cost=1.0, K=16):
     """The state after a round, by the policy's own function."""
     shown = np.full((K, len(policy.reads)), np.nan)
-    for slot, values in enumerate(features):
-        shown[slot] = values
     state = np.array(state, dtype=float)
     policy.compiled()[1](np.array(policy.params), state, drafted, drafted, accepted, shown, cost)
     return state
+
+
+def state_after(policy, state, rounds):
+    """The state after these rounds (k, a)."""
+    for k, a in rounds:
+        state = learn(policy, state, a, k)
+    return np.array(state, dtype=float)
+
+
+def threshold(policy, state, shown=()):
+    """The probability to continue: the u at which the compiled answer changes, by bisection down
+    to neighbouring floats.
+    """
+    features = np.full((16, 2), np.nan)
+    features[0, : len(shown)] = shown
+    params, state = np.array(policy.params), np.array(state, dtype=float)
+    low, high = 0.0, 1.0
+    while low < (middle := (low + high) / 2) < high:
+        go, _ = policy.compiled()[0](params, state, 1, features, middle)
+        low, high = (middle, high) if go else (low, middle)
+    return high
+
+
+def goes_on(policy, shown, slot=1):
+    """(go, keep) behind tokens of which the last shows this feature."""
+    features = np.full((16, 1), np.nan)
+    features[slot - 1, 0] = shown
+    go, keep = policy.compiled()[0](*policy.start(), slot, features, math.nan)
+    return bool(go), bool(keep)
 
 
 def drafts(policy, outcomes, K=16):

@@ -1,5 +1,7 @@
 """Random valid traces, costs and the policies that every exam runs, for hypothesis."""
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -135,6 +137,18 @@ def as_lists(rounds):
     )
     flat = list(columns)
     return [flat[a:b] for a, b in zip(rounds.offset[:-1], rounds.offset[1:])]
+
+
+def joined(*parts):
+    """The sequences of these recordings, one after the other, without margins."""
+    names = ("budget", "token", "depth", "run", "feature")
+    names += ("rank",) if all(part.rank is not None for part in parts) else ()
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    lengths = np.concatenate([np.diff(part.offset) for part in parts])
+    ids = tuple(str(s) for s in range(len(lengths)))
+    tasks = tuple(task for part in parts for task in part.meta.tasks)
+    meta = replace(parts[0].meta, tasks=tasks, ids=ids)
+    return Trace(offset=np.concatenate(([0], np.cumsum(lengths))), meta=meta, **arrays)
 
 
 def grids(trace):

@@ -115,7 +115,6 @@ def test_two_processes_that_write_one_file_leave_one_of_them(tmp_path, monkeypat
 
 READ_ONLY = [
     ("sweep", "t.parquet", "--out", "o.csv"),
-    ("sweep", "t.parquet", "--plot", "o.png"),
     (*RECORD_COMMAND[:2], "--out", "x.parquet"),
     ("measure", "--out", "c.json"),
     ("import", "vllm-requests", "p.jsonl", "--out", "o.json"),

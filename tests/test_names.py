@@ -77,12 +77,6 @@ def test_errors_and_notes_hold_no_escape_sequence(folder):
     assert record.getMessage() == "bad\\x1b[1m%s:\n5%"
 
 
-def test_pictures_of_hostile_names_are_drawn(folder):
-    arguments = ["--policy", "fixed:1", "--policy", "beta_ts", "--by", "task", "--replicates", 1]
-    simspec("sweep", "t.parquet", *arguments, "--cost", 0.1, "--plot", "a.png", cwd=folder)
-    assert (folder / "a.png").stat().st_size > 1000
-
-
 def test_csv_holds_no_formula_nor_control_character_and_json_names_as_they_are(folder):
     asked = "sweep", "t.parquet", "--policy", "fixed:1", "--by", "task", "--out", "o.csv", "--json"
     out, _ = simspec(*asked, cwd=folder)
@@ -127,8 +121,7 @@ def test_labels_are_no_mathematics(text):
 
     shown, is_math = Text(0, 0, label_text(text))._preprocess_math(label_text(text))
     assert not is_math
-    assert shown.strip() == text.strip()
-    assert not label_text(text).startswith("_")
+    assert shown == text
 
 
 def test_control_plain_text_is_mathematics():

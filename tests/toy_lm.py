@@ -277,7 +277,7 @@ def at_random(go: float, keep: float) -> Policy:
 
 def policy_from(text: str, trace, cost):
     """The Policy of a text; the oracle's for this trace and cost."""
-    return policies.parse(text).resolve(trace, cost)
+    return policies.make(text, trace, cost)
 
 
 def run_all(target, drafter, trace, policy, cost, seed: int = 0):

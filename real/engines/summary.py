@@ -14,7 +14,7 @@ from simspec import Trace
 from simspec.cost.table import load_cost
 from simspec.numerics.stats import Estimate
 from simspec.output.frames import DataFrame, frame
-from simspec.reports.speedup_curve import Point, plot_curves
+from simspec.reports.speedup_curve import plot_curves
 
 PACKED = (ROWS, f"{ROWS}.xz")
 PREDICTED, MEASURED = "predicted [95%]", "measured [95%]"
@@ -208,16 +208,15 @@ def drafter_text(draft: Mapping[str, Any] | None) -> str:
 
 def draw_runs(summaries: Sequence[RunSummary], path: Path) -> None:
     """Writes a PNG with a panel a run: predicted as a curve with its band, measured as points."""
-    predicted, measured = dict[str, list[Point]](), dict[str, list[Point]]()
+    predicted, measured = dict[str, dict[int, Estimate]](), dict[str, dict[int, Estimate]]()
     for run in summaries:
         name = f"{run.engine}, {run.drafter}"
         name += f" ({len(predicted) + 1})" if name in predicted else ""
-        predicted[name], measured[name] = [], []
-        for row in (row for row in run.table.rows if not row.policy):
-            predicted[name].append(_point(row.k, row.predicted, row.predicted_interval))
-            measured[name].append(_point(row.k, row.measured, row.measured_interval))
-    plot_curves(predicted, path, measured=measured)
+        rows = [row for row in run.table.rows if not row.policy]
+        predicted[name] = {r.k: _interval(r.predicted, r.predicted_interval) for r in rows}
+        measured[name] = {r.k: _interval(r.measured, r.measured_interval) for r in rows}
+    plot_curves(predicted, measured, path)
 
 
-def _point(k: int, value: float, interval: Estimate | None) -> Point:
-    return Point("", k, interval or Estimate(value, value, value, 0.95, 0))
+def _interval(value: float, interval: Estimate | None) -> Estimate:
+    return interval or Estimate(value, value, value, 0.95, 0)

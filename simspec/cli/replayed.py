@@ -11,7 +11,6 @@ from simspec.settings import Settings, argument, option
 if TYPE_CHECKING:
     from simspec.trace.trace import Trace
 
-MOST_BATCH = 1 << 16
 Traces = Annotated[
     tuple[str, ...],
     argument("Recordings: files, or names of bundled ones; default: all bundled ones."),

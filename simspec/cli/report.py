@@ -59,11 +59,8 @@ def _show(settings: Report, paths: Mapping[str, Path]) -> None:
     if settings.on.as_json:  # a row a recording; people read a line a field
         show(frame([{"recording": n} | trace_summary(t) for n, t in traces.items()]), as_json=True)
     else:
-        show(
-            [contents_frame(name, trace) for name, trace in traces.items()],
-            False,
-            settings.as_markdown,
-        )
+        frames = [contents_frame(name, trace) for name, trace in traces.items()]
+        show(frames, as_markdown=settings.as_markdown)
 
 
 def _papers(settings: Report) -> None:

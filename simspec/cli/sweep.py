@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from simspec.cli.replayed import MOST_BATCH, Markdown, Replayed, print_notes, servable_groups
+from simspec.cli.options import MOST_BATCH, MOST_CONTEXT
+from simspec.cli.replayed import Markdown, Replayed, print_notes, servable_groups
 from simspec.settings import Settings, command, option
 
 PANEL = "Decide"
@@ -16,7 +17,7 @@ DEFAULT_POLICIES = (
     "beta_ts", "cost_ts", "cali_ts", "confidence:0.5", "entropy", "product", "oracle",
 )  # fmt: skip
 ONLY = {
-    "by": ("gains", "drafters"), "keep": ("gains",), "cluster": ("gains",), "plot": ("gains",),
+    "by": ("gains", "drafters"), "keep": ("gains",), "cluster": ("gains",),
     "against": ("differences",), "nodes": ("trees",), "k": ("trees", "drafters"),
     "batch": ("gains", "trees", "batch"), "context": ("gains", "trees", "batch"),
 }  # fmt: skip
@@ -51,7 +52,7 @@ class Sweep(Settings):
         ),
     ] = ()  # fmt: skip
     context: Annotated[
-        tuple[Annotated[int, option("", ge=0, le=1 << 24)], ...],
+        tuple[Annotated[int, option("", ge=0, le=MOST_CONTEXT)], ...],
         option("Cached tokens, as --batch; default of batch: each sequence's own."),
     ] = ()
     against: Annotated[
@@ -74,9 +75,6 @@ class Sweep(Settings):
     out: Annotated[Path | None, option("Write every row to this CSV file.", "--out", "--csv")] = (
         None
     )
-    plot: Annotated[
-        Path | None, option("gains: write a PNG of speedup against K, adaptive policies as lines.")
-    ] = None
 
 
 @command
@@ -95,7 +93,6 @@ def sweep(settings: Sweep) -> None:
     from simspec.output.files import check_output, write_csv
     from simspec.output.frames import flat, show
     from simspec.replay.evaluation import covers, covers_text
-    from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import check_priced, comparable_costs, cost_notes, locate
 
     on, unset = settings.on, Sweep()
@@ -105,11 +102,8 @@ def sweep(settings: Sweep) -> None:
                 f"--{name} goes with --report {' or '.join(reports)}, not with {settings.report}"
             )
     paths = locate(on.traces or None)
-    outputs = [path for path in (settings.out, settings.plot) if path is not None]
-    for i, output in enumerate(outputs):
-        check_output(output, *paths.values(), on.cost or "", *outputs[:i])
-    if settings.plot is not None:
-        check_plots(settings.plot)
+    if settings.out is not None:
+        check_output(settings.out, *paths.values(), on.cost or "")
     if settings.report == "batch":
         frames = _batch(settings, paths)
         if settings.out is not None:
@@ -121,7 +115,7 @@ def sweep(settings: Sweep) -> None:
         return
     batch, context = _one(settings.batch, "batch"), _one(settings.context, "context")
     costs, notes = comparable_costs(paths, on.cost, batch, context, on.mixed_costs)
-    if settings.report != "gains" or settings.plot is not None:
+    if settings.report != "gains":
         check_priced(costs)
     print_notes(notes)
     table, rows = REPORTS[settings.report](settings, paths, costs)
@@ -162,24 +156,11 @@ def _gains(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any])
     ]  # fmt: skip
     listed = [row for result in results for row in result]
     check_rows(listed, {name: of for _, group in groups for name, of in group.items()}, costs)
-    if settings.plot is not None:
-        _plot(settings.plot, groups, costs, on)
     rows = pandas.DataFrame(listed)
     table = gains_frame(rows)
     doubts = dict.fromkeys(filter(None, map(unsettled, costs.values())))
     table.attrs["notes"] += [f"Nothing is settled {doubt}." for doubt in doubts]
     return table, rows
-
-
-def _plot(path: Path, groups: Sequence[Any], costs: Mapping[str, Any], on: Replayed) -> None:
-    from simspec.reports.speedup_curve import plot_curves, source_note, speedup_curve
-
-    curves, notes = {}, {}
-    for served, group in groups:
-        for name, trace in group.items():
-            curves[name] = speedup_curve(trace, served, costs[name], on.replicates, on.seed)
-            notes[name] = source_note(trace, costs[name])
-    plot_curves(curves, path, notes)
 
 
 def _oracle(settings: Sweep, paths: Mapping[str, Path], costs: Mapping[str, Any]) -> Any:

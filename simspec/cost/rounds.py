@@ -3,8 +3,9 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
-from simspec.numerics.compile import cached_njit, inner_njit
+from simspec.numerics.compile import cached_njit
 
 # mypy: disable-error-code="no-untyped-def"
 
@@ -21,7 +22,7 @@ class CostTables(NamedTuple):
     overhead: float
 
 
-@inner_njit
+@njit
 def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog):
     """Seconds of one round: overhead + draft[computed] + verify[drafted] + catch_up[min(backlog,
     B)] if computed >= 1.
@@ -33,7 +34,7 @@ def round_seconds(draft, verify, catch_up, overhead, computed, drafted, backlog)
     return seconds
 
 
-@inner_njit
+@njit
 def next_backlog(backlog, computed, accepted):
     """Rows that the drafter's cache lags by after a round.
 

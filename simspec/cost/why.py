@@ -148,7 +148,7 @@ def why(
         value, *drawn = parts.get(part, np.zeros(1)).tolist()
         spread = limits and drawn and np.ptp(drawn)
         low, high = np.quantile(drawn, (0.025, 0.975)).tolist() if spread else (np.nan, np.nan)
-        made[part] = Estimate(value, low, high, 0.95, 0, ("prices",))
+        made[part] = Estimate(value, low, high, 0.95, 0)
     return Why(name, tokens, made, tuple(unknown))
 
 

@@ -8,7 +8,7 @@ in any file is noticed.
 Processes share the cache. numba numbers the code files of a function by signature: two processes
 that each add one could read each other's code under their own key. So a function with a cache has
 one signature: `specialize` gives each of its functions a name and a signature, and small functions
-that compiled code calls with several types have no cache (`inner_njit`).
+that compiled code calls with several types have no cache (plain `njit`).
 """
 
 import hashlib
@@ -76,11 +76,6 @@ class _Cache(caching.FunctionCache):
         except Exception:  # pickle raises many types
             with suppress(OSError):
                 os.unlink(self._cache_file._index_path)
-
-
-def inner_njit(function: Callable[..., Any]) -> Any:
-    """`numba.njit` without a cache, for what compiled code calls with several types."""
-    return njit(function)
 
 
 def interpreted(function: Any) -> Any:

@@ -89,8 +89,8 @@ def _positive_rate(v_d: Any) -> Any:
     v_d = _fraction("v_d", v_d)
     if not (v_d > 0).all():
         raise ValueError(
-            "v_d is 0, expected > 0: where nothing was accepted the number drafted is unknown, use "
-            "measured_speedup"
+            "v_d is 0, expected > 0: where nothing was accepted the number drafted is unknown, "
+            "divide measured seconds"
         )
     return v_d
 

@@ -8,10 +8,12 @@ random numbers: as easy as 1, 2, 3" (SC 2011); tests hold it to the published Ra
 import math
 from typing import Any
 
+import numba
 import numpy as np
 
-from simspec.numerics.compile import cached_njit, inner_njit
+from simspec.numerics.compile import cached_njit
 
+njit: Any = numba.njit  # whose annotations take a call of what it decorates for a decoration
 POLICY, DRAFT, ACCEPT, RESIDUAL, GUMBEL, ARRIVAL = 0, 1, 2, 3, 4, 5
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -20,7 +22,7 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 
 
-@inner_njit
+@njit
 def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     """Philox-4x32-10 of counter (c0..c3) under key (k0, k1): four 32-bit words held in uint64.
 
@@ -36,7 +38,7 @@ def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     return c0, c1, c2, c3
 
 
-@inner_njit
+@njit
 def block(seed: Any, sequence: Any, round_: Any, quarter: Any, role: Any) -> Any:
     """The four uniforms, float64 in (0, 1), of slots 4*quarter .. 4*quarter + 3: u = (word + 0.5) /
     2**32.
@@ -52,7 +54,7 @@ def block(seed: Any, sequence: Any, round_: Any, quarter: Any, role: Any) -> Any
     return unit(w0), unit(w1), unit(w2), unit(w3)
 
 
-@inner_njit
+@njit
 def unit(word: Any) -> Any:
     """The uniform, float64 in (0, 1), of a 32-bit word: (word + 0.5) / 2**32."""
     return (np.float64(word) + 0.5) * 2.0**-32
@@ -146,7 +148,7 @@ _GAMMA, _BOOST = np.uint64(0), np.uint64(1)
 _TRIALS = 400  # a trial is refused with a probability below 0.1
 
 
-@inner_njit
+@njit
 def accepts(x: float, v: float, d: float, u: float) -> bool:
     """Whether the Gamma variate d v, v = (1 + x / sqrt(9 d))^3, is taken for a normal x and a
     uniform u.
@@ -162,7 +164,7 @@ def accepts(x: float, v: float, d: float, u: float) -> bool:
     return math.log(u) < 0.5 * square + d * (1.0 - v + math.log(v))
 
 
-@inner_njit
+@njit
 def beta_draw(u: float, index: int, a: float, b: float) -> float:
     """The draw of Beta(a, b), a, b > 0, at address (u, index): u = (word + 1/2) / 2^32, index <
     2^32.

@@ -15,16 +15,11 @@ from scipy.special import ndtr, ndtri, stdtrit
 MIN_PROMPTS = 8
 
 
-OVER_PROMPTS: tuple[str, ...] = ("prompts",)
-OVER_PRICES: tuple[str, ...] = ("prompts", "prices")
-"""What intervals cover: the draw of prompts, or that and replicates of the costs."""
-
-
 @dataclass(frozen=True)
 class Estimate:
     """A figure with its confidence interval at `level`, e.g. 0.95, over a number of prompts.
 
-    low and high are NaN where there is no interval; covers: OVER_PROMPTS or OVER_PRICES.
+    low and high are NaN where there is no interval.
     """
 
     value: float
@@ -32,7 +27,6 @@ class Estimate:
     high: float
     level: float
     prompts: int
-    covers: tuple[str, ...] = OVER_PROMPTS
 
     def __contains__(self, value: Any) -> bool:
         return self.low <= value <= self.high
@@ -108,9 +102,7 @@ def bootstrap(
     if method == "bca":
         z = _bca(z, value, measured, np.asarray(statistic(totals - columns)), of_prices)
     low, high = np.quantile(drawn, ndtr(z))
-    return Estimate(
-        value, float(low), float(high), level, prompts, OVER_PRICES if len(priced) else OVER_PROMPTS
-    )
+    return Estimate(value, float(low), float(high), level, prompts)
 
 
 def estimate(

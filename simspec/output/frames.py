@@ -157,10 +157,8 @@ def _print(table: DataFrame) -> None:
             break
         left_out.append(column)
         grid, least = _grid(table.drop(columns=left_out))
-    if width is None:
-        Console(width=1 << 20, highlight=False).print(grid)
-    elif least <= width:
-        Console(width=width, highlight=False).print(grid)
+    if width is None or least <= width:
+        Console(width=width or 1 << 20, highlight=False).print(grid)
     else:
         console, left_out, names = Console(width=width, highlight=False), [], table.attrs["names"]
         for row in texts(table):

@@ -48,14 +48,12 @@ def csv_text(text: str) -> str:
 
 
 def label_text(text: str) -> str:
-    """The text as a label of a picture: no mathematics, never left out of a legend, not too long.
-
-    matplotlib typesets text between two dollar signs, and drops labels that begin with `_`.
-    """
+    """The text as a label of a picture, not too long; matplotlib typesets what stands between two
+    dollar signs."""
     text = printable(text)
     if len(text) > LONGEST_LABEL:
         text = text[: LONGEST_LABEL - 1] + "…"
-    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+    return text.replace("$", r"\$")
 
 
 @contextmanager

@@ -79,15 +79,23 @@ def on_prompts(
     return Effect(what, name, pair, columns=columns, of=of, seed=recorded.seed, **given)
 
 
-def longer(better: str, worse: str, recordings: Recordings) -> list[Effect]:
-    """The accepted length of one ablation less that of another, on sampled outputs."""
+def on_cards(
+    what: str, recordings: Recordings, *names: str, of: Callable[[Array], Any] = difference
+) -> list[Effect]:
+    """An effect on the accepted lengths of ablations, on sampled outputs."""
     return [
         Effect(
-            f"accepted length of {better} less that of {worse}", f"{one.label} / {other.label}",
-            "tiny/coupled", "", (*one.sums[:, :2].T, *other.sums[:, :2].T), difference, "tokens",
+            what, " / ".join(card.label for card in cards), "tiny/coupled", "",
+            tuple(column for card in cards for column in card.sums[:, :2].T), of, "tokens",
         )
-        for one, other in recordings.cards(better, worse)
+        for cards in recordings.cards(*names)
     ]  # fmt: skip
+
+
+def longer(better: str, worse: str, recordings: Recordings) -> list[Effect]:
+    """The accepted length of one ablation less that of another."""
+    what = f"accepted length of {better} less that of {worse}"
+    return on_cards(what, recordings, better, worse)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from simspec.papers.claims import (
     Effect,
     each,
     longer,
+    on_cards,
     on_prompts,
 )  # fmt: skip
 from simspec.papers.eesd import best_chain
@@ -143,14 +144,8 @@ def shifted_tokens(recordings: Recordings) -> list[Effect]:
         second: Array = shifted - 2 * unshifted + feature
         return second
 
-    return [
-        Effect(
-            "accepted length gained by shifting the token less that gained by adding it",
-            " / ".join(card.label for card in cards), "tiny/coupled", "",
-            tuple(column for card in cards for column in card.sums[:, :2].T), gain, "tokens",
-        )
-        for cards in recordings.cards(*INPUTS[:3])
-    ]  # fmt: skip
+    what = "accepted length gained by shifting the token less that gained by adding it"
+    return on_cards(what, recordings, *INPUTS[:3], of=gain)
 
 
 def drafted_features(recorded: Recorded, depths: Sequence[int]) -> list[Array]:

@@ -30,7 +30,6 @@ from simspec.papers.recorded import (
     Price,
     Recorded,
     Recordings,
-    by_prompt,
     crossed,
     excess,
     figure,
@@ -46,7 +45,9 @@ from simspec.policy.policy import Policy
 from simspec.policy.predictor import fit_predictor
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.evaluation import Sequences, halves
-from simspec.reports.trees import fit_tree, priced_seconds
+from simspec.replay.metrics import by_prompt
+from simspec.replay.sweep import priced_seconds
+from simspec.reports.trees import fit_tree
 from simspec.trace.acceptance import by_depth
 from simspec.trace.synthetic import iid
 from simspec.trace.trace import Trace, committed
@@ -118,8 +119,8 @@ def _hm_parts(recorded: Recorded, policy: Policy) -> Array:
     """float64[2, S]: accepted, and computed and output, tokens of each prompt over all draws."""
     parts = np.zeros((2, recorded.trace.sequences))
     for rounds in recorded.all_rounds(policy):
-        parts[0] += by_prompt(rounds.accepted.astype(np.float64), rounds)
-        parts[1] += by_prompt(rounds.computed.astype(np.float64), rounds) + recorded.tokens
+        parts[0] += by_prompt(rounds.accepted, rounds)
+        parts[1] += by_prompt(rounds.computed, rounds) + recorded.tokens
     return parts
 
 

@@ -25,7 +25,7 @@ from simspec.papers.recorded import (
 from simspec.policies.fixed import fixed
 from simspec.policies.trees import cape, dynamic_tree
 from simspec.policy.policy import Policy
-from simspec.reports.trees import ROUNDS, TOKENS, priced_seconds, prompt_figures
+from simspec.replay.sweep import ROUNDS, TOKENS, priced_seconds, prompt_figures
 from simspec.trace.acceptance import by_depth
 from simspec.tree.tree import TreePolicy
 

@@ -17,7 +17,7 @@ from simspec.output.frames import DataFrame, frame
 from simspec.policies.fixed import fixed
 from simspec.policy.policy import Policy
 from simspec.replay.evaluation import halves
-from simspec.replay.metrics import replicate_seconds
+from simspec.replay.metrics import by_prompt, replicate_seconds
 from simspec.replay.replay import replay
 from simspec.trace.acceptance import repeated_ngrams
 from simspec.trace.recordings import CHECKOUT, costs_of
@@ -41,7 +41,7 @@ PRICES: tuple[Price, ...] = (None, H200, 0.05, FLAT)
 """Costs as measured with each recording, those of an H200, then flat ones."""
 MOST_REPEATED = 0.2
 """Share of repeated 8-grams from which outputs are repetitive: they inflate acceptance."""
-TRAINED = ("eagle", "early_exit", "glide", "medusa", "hydra", "model", "self_skip")
+TRAINED = (*ONE_LAYER, "model", "self_skip")
 """Drafters that were trained, or searched for on text of the target."""
 FILES = (
     "*/greedy/{}.parquet", "*/coupled/{}.parquet",
@@ -158,11 +158,6 @@ class Recorded:
         """float64[L, S, 1 + R]: seconds of the fixed lengths from `shortest` on, at most K."""
         lengths = range(shortest, min(longest, self.trace.K) + 1)
         return np.stack([self.seconds(fixed(k)) for k in lengths])
-
-
-def by_prompt(values: Array, rounds: Rounds) -> Array:
-    """float64[S]: sums over the rounds of each sequence."""
-    return np.asarray(np.add.reduceat(values, rounds.offset[:-1]), np.float64)
 
 
 def crossed(seconds: Array, trace: Trace) -> tuple[Array, NDArray[np.int64]]:

@@ -15,13 +15,13 @@ from simspec.papers.recorded import (
     Array,
     Recordings,
     ablations,
-    by_prompt,
     crossed,
     figure,
     layer_and_head,
     learned,
 )  # fmt: skip
 from simspec.policies.fixed import fixed
+from simspec.replay.metrics import by_prompt
 from simspec.replay.replay import replay
 from simspec.trace.exits import ExitDrafts, cascade, exits_path, read_exits
 from simspec.trace.trace import Trace, load_trace

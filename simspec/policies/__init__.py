@@ -115,10 +115,7 @@ def make(policy: Any, trace: Trace, cost: CostModel) -> Policy | TreePolicy:
     policy: a policy, its text, or a function of (trace, cost) that returns one.
     """
     parsed = parse(policy) if isinstance(policy, str) else policy
-    if isinstance(parsed, Policy | TreePolicy | DeferredPolicy):
-        resolved = parsed.resolve(trace, cost)
-    else:
-        resolved = parsed(trace, cost) if callable(parsed) else parsed
+    resolved = parsed(trace, cost) if callable(parsed) else parsed
     if not isinstance(resolved, Policy | TreePolicy):
         raise PolicyError(
             f"{policy!r} is no policy: expected a Policy, text such as 'fixed:3', "

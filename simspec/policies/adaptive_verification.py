@@ -1,9 +1,10 @@
 """vLLM's adaptive verification: which drafted tokens of a whole batch are verified."""
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from simspec.policy.batch import (
@@ -16,12 +17,13 @@ from simspec.policy.batch import (
     best_budget,
     survival,
 )
-from simspec.policy.policy import check_flag, check_integer, check_number, policy_name
+from simspec.policy.policy import Count, Draft, checked, policy_name
 from simspec.policy_kind import PolicyKind
 
 Array = NDArray[np.floating]
 Integers = NDArray[np.int64]
 _MOST_LOG_ODDS = 40.0
+Weight = Annotated[float, Meta(ge=1e-9, le=1e9)]
 
 
 class AcceptanceEstimator:
@@ -118,12 +120,13 @@ def log_odds(confidence: Array) -> Array:
     return np.clip(odds, -_MOST_LOG_ODDS, _MOST_LOG_ODDS).astype(np.float32).astype(np.float64)
 
 
+@checked
 def adaptive_verification(
-    k: int | None = None,
-    lag: int = 1,
-    interval: int = 100,
-    damping: float = 50.0,
-    ridge: float = 1e-3,
+    k: Draft | None = None,
+    lag: Annotated[int, Meta(ge=0, le=16)] = 1,
+    interval: Count = 100,
+    damping: Weight = 50.0,
+    ridge: Weight = 1e-3,
     overhead: bool = False,
 ) -> BatchPolicy:
     """vLLM's adaptive verification: k tokens are drafted always, and fewer verified.
@@ -144,13 +147,6 @@ def adaptive_verification(
     52228, `enable_adaptive_verification`. Compared by execution: tests/engines.
     """
     settings = dict(locals())
-    if k is not None:
-        check_integer("adaptive_verification", "k", k, 0, 255)
-    check_integer("adaptive_verification", "lag", lag, 0, 16)
-    check_integer("adaptive_verification", "interval", interval, 1, 10**6)
-    check_number("adaptive_verification", "damping", damping, 1e-9, 1e9)
-    check_number("adaptive_verification", "ridge", ridge, 1e-9, 1e9)
-    check_flag("adaptive_verification", "overhead", overhead)
     name = policy_name("adaptive_verification", settings, adaptive_verification)
     return BatchPolicy(name, partial(_Adaptive, settings), k, ("confidence",))
 

@@ -2,7 +2,9 @@
 
 import math
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
@@ -11,17 +13,16 @@ from simspec.policy.policy import (
     Go,
     Policy,
     PolicyError,
+    Scope,
     check_lengths,
-    check_number,
-    check_option,
-    check_scope,
+    checked,
     planned_seconds,
     policy_name,
 )  # fmt: skip
 from simspec.policy_kind import LENGTHS, SCOPE, DeferredPolicy, PolicyKind, Real
 from simspec.trace.trace import Trace
 
-VARIANTS = ("ucb1", "released")
+Rate = Annotated[float, Meta(ge=0, le=1000)]
 _UCB_ARMS, _UCB_SUMS = 3, 2
 # params: 1 for released, exploration, seconds per token of the best possible round, then the arms.
 # state: the arm, rounds, then per arm: pulls and the sum of its rewards.
@@ -63,8 +64,12 @@ def _ucb_observe(
     state[at + 1] += most / cost if most < cost else 1.0
 
 
+@checked
 def ucb(
-    variant: str = "ucb1", arms: str = "1/2/3/4", exploration: float = 2.0, scope: str = "sequence"
+    variant: Literal["ucb1", "released"] = "ucb1",
+    arms: str | int = "1/2/3/4",
+    exploration: Rate = 2.0,
+    scope: Scope = "sequence",
 ) -> DeferredPolicy:
     """UCBSpec: the draft length of the largest upper confidence bound of its throughput.
 
@@ -79,10 +84,7 @@ def ucb(
 
     Source: Hou et al., arXiv 2505.15141; sail-sg/BanditSpec, generate_utils.py at a30f56d.
     """
-    check_option("ucb", "variant", variant, VARIANTS)
     lengths = check_lengths("ucb", "arms", arms)
-    check_number("ucb", "exploration", exploration, 0, 1000)
-    check_scope("ucb", scope)
     settings = {"variant": variant, "arms": str(arms), "exploration": exploration, "scope": scope}
     name = policy_name("ucb", settings, ucb)
     return DeferredPolicy(name, partial(_planned_ucb, name, lengths, settings))
@@ -160,7 +162,10 @@ def _exp3_observe(
     state[2] += 1.0
 
 
-def exp3(arms: str = "1/2/3/4", rate: float = 1.0, scope: str = "sequence") -> DeferredPolicy:
+@checked
+def exp3(
+    arms: str | int = "1/2/3/4", rate: Rate = 1.0, scope: Scope = "sequence"
+) -> DeferredPolicy:
     """EXP3Spec: a draft length drawn with weights exponential in its estimated losses.
 
     P(arm i) ~ exp(-eta L_i) in round t, eta = rate sqrt(ln n / (n t)) for n arms. L_i sums (1 -
@@ -172,8 +177,6 @@ def exp3(arms: str = "1/2/3/4", rate: float = 1.0, scope: str = "sequence") -> D
     Source: Hou et al., arXiv 2505.15141.
     """
     lengths = check_lengths("exp3", "arms", arms)
-    check_number("exp3", "rate", rate, 0, 1000)
-    check_scope("exp3", scope)
     settings = {"arms": str(arms), "rate": rate, "scope": scope}
     name = policy_name("exp3", settings, exp3)
     return DeferredPolicy(name, partial(_planned_exp3, name, lengths, settings))

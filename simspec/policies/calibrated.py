@@ -1,26 +1,31 @@
 """Thompson sampling of the continuation from a calibrated predictor (EESD, Algorithm 3)."""
 
 import math
-import os
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta
 
 from simspec.numerics.compile import cached_njit
 from simspec.policy.policy import (
     Array,
+    Draft,
     Go,
     Policy,
-    check_number,
-    check_option,
+    Scope,
+    Share,
+    checked,
     observe_nothing,
     policy_name,
-)
-from simspec.policy.predictor import ScalarPredictor, head_arguments, predicted
+)  # fmt: skip
+from simspec.policy.predictor import head_arguments, predicted
 from simspec.policy_kind import SHARE, Option, PolicyKind, Real
 
-READINGS = ("draft_share", "validated", "literal")
+Reading = Literal["draft_share", "validated", "literal"]
+READINGS = get_args(Reading)
+Sigma = Annotated[float, Meta(ge=1e-6, le=1e6)] | None
 _ROOT2, _ROOT2PI = math.sqrt(2.0), math.sqrt(2.0 * math.pi)
 
 # Chosen (docs/papers.md) on one half of the prompts of the bundled recordings.
-_READING = "validated"
 _RECORDED, _SCALAR = (0.25, 0.25, 0.5), (0.00781, 0.0625, 0.5)
 DEFAULTS = {"recorded": _RECORDED, "scalar": _SCALAR}
 """{kind of predictor: (sigma_m, sigma_s, theta0)} of `cali_ts`."""
@@ -100,15 +105,16 @@ def _observe(
 SIDES = {"both": _draft_more, "model": _draft_more_by_model, "sampling": _draft_more_by_sample}
 
 
+@checked
 def cali_ts(
-    reading: str = _READING,
-    predictor: str | os.PathLike[str] | ScalarPredictor = "theta",
-    sigma_m: float | None = None,
-    sigma_s: float | None = None,
-    theta0: float | None = None,
-    scope: str = "sequence",
-    K: int | None = None,
-    side: str = "both",
+    reading: Reading = "validated",
+    predictor: Any = "theta",
+    sigma_m: Sigma = None,
+    sigma_s: Sigma = None,
+    theta0: Share | None = None,
+    scope: Scope = "sequence",
+    K: Draft | None = None,
+    side: Literal["both", "model", "sampling"] = "both",
 ) -> Policy:
     """Cali-TS (EESD Alg. 3, Eqs. 5-10): continue with probability theta ~ N(mu, sigma^2), clipped
     to [0, 1].
@@ -152,19 +158,12 @@ def cali_ts(
     'entropy'.
     """
     settings = dict(locals())
-    check_option("cali_ts", "side", side, tuple(SIDES))
-    check_option("cali_ts", "reading", reading, READINGS)
     label, reads, weights = head_arguments("cali_ts", predictor)
     defaults = _SCALAR if weights[0] else _RECORDED
-    constants = [
+    m, s, prior = (
         default if value is None else value
         for value, default in zip((sigma_m, sigma_s, theta0), defaults)
-    ]
-    for key, value, low, high in zip(
-        ("sigma_m", "sigma_s", "theta0"), constants, (1e-6, 1e-6, 0), (1e6, 1e6, 1)
-    ):
-        check_number("cali_ts", key, value, low, high)
-    m, s, prior = constants
+    )
     params = (READINGS.index(reading), m * m, s * s, prior, *weights)
     name = policy_name("cali_ts", settings | {"predictor": label}, cali_ts)
     return Policy(

@@ -2,21 +2,24 @@
 
 import math
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta
 
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
 from simspec.policy.policy import (
     Array,
+    Count,
+    Draft,
     Go,
+    Length,
     Policy,
     PolicyError,
-    check_flag,
-    check_integer,
+    Scope,
+    Share,
     check_lengths,
-    check_number,
-    check_option,
-    check_scope,
+    checked,
     planned_seconds,
     policy_name,
 )  # fmt: skip
@@ -45,15 +48,14 @@ def _heuristic_observe(
     state[0] = state[0] + 2.0 if accepted == drafted else max(1.0, state[0] - 1.0)
 
 
-def hf_heuristic(start: int = 5, transient: bool = False) -> Policy:
+@checked
+def hf_heuristic(start: Count = 5, transient: bool = False) -> Policy:
     """The rule of HuggingFace transformers: n += 2 if all were accepted, else n = max(1, n - 1).
 
     As released, 'all' means all submitted tokens, even where something else cut the draft short,
     and an empty draft counts. n has no upper bound. `heuristic` carries n across prompts,
     `heuristic_transient` starts anew. start is 5 in older releases, 20 in newer ones.
     """
-    check_integer("hf_heuristic", "start", start, 1, 10**6)
-    check_flag("hf_heuristic", "transient", transient)
     name = f"hf_heuristic:{start}" + (",transient=true" if transient else "")
     scope = "sequence" if transient else "stream"
     return Policy(name, _draft_more, _heuristic_observe, state0=(start,), scope=scope)
@@ -82,14 +84,15 @@ def _threshold_observe(
     state[1:] = 0.0
 
 
+@checked
 def two_thresholds(
-    low: float = 0.4,
-    high: float = 0.8,
-    attempts: int = 128,
-    start: int = 3,
-    shortest: int = 1,
-    longest: int = 255,
-    scope: str = "stream",
+    low: Share = 0.4,
+    high: Share = 0.8,
+    attempts: Count = 128,
+    start: Length = 3,
+    shortest: Length = 1,
+    longest: Length = 255,
+    scope: Scope = "stream",
 ) -> Policy:
     """One token more where most drafted tokens are accepted, one less where few are.
 
@@ -101,12 +104,6 @@ def two_thresholds(
     are that tokens are counted, that counts start anew at each decision, and `start`.
     """
     settings = dict(locals())
-    check_number("two_thresholds", "low", low, 0, 1)
-    check_number("two_thresholds", "high", high, 0, 1)
-    check_integer("two_thresholds", "attempts", attempts, 1, 10**6)
-    for key, value in (("start", start), ("shortest", shortest), ("longest", longest)):
-        check_integer("two_thresholds", key, value, 1, 255)
-    check_scope("two_thresholds", scope)
     if low > high or not shortest <= start <= longest:
         raise PolicyError(
             f"two_thresholds: low {low}, high {high}, lengths {shortest}, {start}, {longest}, "
@@ -119,6 +116,8 @@ def two_thresholds(
     )
 
 
+Wait = Annotated[int, Meta(ge=0, le=10**6)]
+Shift = Annotated[float, Meta(ge=-255, le=255)]
 _TIERS = 7
 # params: weight of a new round, interval, warm-up, down, up, ceiling, lag, then the tiers.
 # state: index of the decided tier, average, rounds, index of the tier in use.
@@ -171,16 +170,17 @@ def _tier_observe(
         state[3] = state[0]
 
 
+@checked
 def ema_tiers(
-    tiers: str = "1/3/5/7",
+    tiers: str | int = "1/3/5/7",
     start: int | None = None,
-    weight: float = 0.2,
-    interval: int = 5,
-    warmup: int = 10,
-    down: float = -0.25,
-    up: float = 0.0,
-    scope: str = "stream",
-    ceiling: float = 0.0,
+    weight: Share = 0.2,
+    interval: Count = 5,
+    warmup: Wait = 10,
+    down: Shift = -0.25,
+    up: Shift = 0.0,
+    scope: Scope = "stream",
+    ceiling: Annotated[float, Meta(ge=0, le=255)] = 0.0,
     lag: bool = False,
 ) -> Policy:
     """SGLang's adaptive steps: a draft length out of tiers, by an average of accepted tokens.
@@ -203,16 +203,8 @@ def ema_tiers(
     """
     settings = dict(locals()) | {"tiers": str(tiers)}
     lengths = check_lengths("ema_tiers", "tiers", tiers)
-    if start is not None and (type(start) is not int or start not in lengths):
+    if start is not None and start not in lengths:
         raise PolicyError(f"ema_tiers: start is {start!r}, expected one of the tiers {tiers}")
-    check_number("ema_tiers", "weight", weight, 0, 1)
-    check_integer("ema_tiers", "interval", interval, 1, 10**6)
-    check_integer("ema_tiers", "warmup", warmup, 0, 10**6)
-    for name, value in (("down", down), ("up", up)):
-        check_number("ema_tiers", name, value, -255, 255)
-    check_number("ema_tiers", "ceiling", ceiling, 0, 255)
-    check_flag("ema_tiers", "lag", lag)
-    check_scope("ema_tiers", scope)
     first = len(lengths) // 2 if start is None else lengths.index(start)
     params = (weight, interval, warmup, down, up, ceiling, lag, *lengths)
     state0 = (first, lengths[first] - 1.0, 0.0, first)
@@ -220,6 +212,7 @@ def ema_tiers(
     return Policy(name, _tier_more, _tier_observe, params, state0, scope=scope)
 
 
+Price = Literal["measured", "released"]
 _PRICES, _DEPTHS = 5, 5
 _LEAST, _MOST = 0.001, 0.999
 _PENALTY = 0.002  # of one running request
@@ -278,15 +271,16 @@ def _goodput_observe(
         state[at + 1], state[at + 2] = 0.0, 0.0
 
 
+@checked
 def goodput(
-    price: str = "measured",
-    weight: float = 0.3,
-    prior: float = 0.85,
-    window: int = 10,
-    cooldown: int = 2,
-    shortest: int = 0,
-    c: float = 0.1144,
-    scope: str = "stream",
+    price: Price = "measured",
+    weight: Share = 0.3,
+    prior: Share = 0.85,
+    window: Count = 10,
+    cooldown: Wait = 2,
+    shortest: Draft = 0,
+    c: Annotated[float, Meta(ge=0, le=1000)] = 0.1144,
+    scope: Scope = "stream",
 ) -> DeferredPolicy:
     """vLLM's proposed adaptive K: the k of most expected tokens per price of a round.
 
@@ -306,13 +300,6 @@ def goodput(
     is left out. PolicyError when resolved for a cost model shorter than the trace's K.
     """
     settings = dict(locals())
-    check_option("goodput", "price", price, ("measured", "released"))
-    for key, value, high in (("weight", weight, 1), ("prior", prior, 1), ("c", c, 1000)):
-        check_number("goodput", key, value, 0, high)
-    check_integer("goodput", "window", window, 1, 10**6)
-    check_integer("goodput", "cooldown", cooldown, 0, 10**6)
-    check_integer("goodput", "shortest", shortest, 0, 255)
-    check_scope("goodput", scope)
     name = policy_name("goodput", settings, goodput)
     return DeferredPolicy(name, partial(_planned_goodput, name, settings))
 
@@ -373,7 +360,7 @@ POLICIES = (
         "measured price (default), or `released`: 1.002 + 0.1144 K",
         examples=("goodput:window=1", "goodput:released,window=2,shortest=1,scope=sequence"),
         space={
-            "price": Option(("measured", "released")), "weight": Real(0.02, 1, log=True),
+            "price": Option(get_args(Price)), "weight": Real(0.02, 1, log=True),
             "prior": SHARE, "window": ROUNDS, "cooldown": Option((0, 2, 5, 10)),
             "shortest": Option((0, 1)), "scope": SCOPE,
         },

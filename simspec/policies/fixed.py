@@ -1,6 +1,6 @@
 """Fixed draft length."""
 
-from simspec.policy.policy import Array, Go, Policy, PolicyError, observe_nothing
+from simspec.policy.policy import Array, Draft, Go, Policy, checked, observe_nothing
 from simspec.policy_kind import Option, PolicyKind
 
 
@@ -8,10 +8,9 @@ def _draft_more(params: Array, state: Array, slot: int, features: Array, u: floa
     return slot < params[0], True
 
 
-def fixed(k: int) -> Policy:
+@checked
+def fixed(k: Draft) -> Policy:
     """Draft k tokens in every round; fixed(0) is plain decoding."""
-    if not isinstance(k, int) or not 0 <= k <= 255:
-        raise PolicyError(f"fixed: k is {k!r}, expected an integer in 0..255")
     return Policy(f"fixed:{k}", _draft_more, observe_nothing, params=(k,), K=k)
 
 

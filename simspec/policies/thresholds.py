@@ -1,27 +1,28 @@
 """Stop at a token that looks bad: confidence, entropy (SVIP), SpecDec++ and AdaEDL."""
 
 import math
-import os
 from functools import partial
+from typing import Annotated, Any, Literal, get_args
+
+from msgspec import Meta
 
 from simspec.cost.model import CostModel
 from simspec.policy.policy import (
     Array,
+    Draft,
     Go,
+    Length,
     Policy,
     PolicyError,
-    changed_settings,
-    check_flag,
-    check_integer,
-    check_number,
-    check_option,
+    Scope,
+    Share,
+    checked,
     observe_nothing,
     policy_name,
     threshold_name,
 )  # fmt: skip
 from simspec.policy.predictor import (
     READS,
-    ScalarPredictor,
     fit_predictor,
     head_arguments,
     predicted,
@@ -30,8 +31,6 @@ from simspec.policy.predictor import (
 from simspec.policy_kind import FLAG, SCOPE, SHARE, DeferredPolicy, Option, PolicyKind, Real
 from simspec.trace.trace import Trace
 
-SIGNALS = ("confidence", "probability")
-
 
 def _confident(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
     if slot == 0:
@@ -39,8 +38,12 @@ def _confident(params: Array, state: Array, slot: int, features: Array, u: float
     return features[slot - 1, 0] >= params[0], params[1] > 0.0
 
 
+@checked
 def confidence(
-    threshold: float, inclusive: bool = True, K: int | None = None, signal: str = "confidence"
+    threshold: Share,
+    inclusive: bool = True,
+    K: Draft | None = None,
+    signal: Literal["confidence", "probability"] = "confidence",
 ) -> Policy:
     """Stop after a token whose confidence, the drafter's top probability, is below the threshold.
 
@@ -56,16 +59,12 @@ def confidence(
     Source: ConfidenceCriteria, transformers,
     generation/stopping_criteria.py at 5.23.
     """
-    check_number("confidence", "threshold", threshold, 0, 1)
-    check_flag("confidence", "inclusive", inclusive)
-    check_option("confidence", "signal", signal, SIGNALS)
-    changed = changed_settings({"inclusive": inclusive, "K": K, "signal": signal}, confidence)
-    name = threshold_name("confidence", threshold, changed)
-    params = (threshold, inclusive)
-    anticipates = signal == "probability" and not inclusive
+    settings = {"inclusive": inclusive, "K": K, "signal": signal}
+    name = threshold_name("confidence", threshold, settings, confidence)
     return Policy(
-        name, _confident, observe_nothing, params, K=K, reads=(signal,), anticipates=anticipates
-    )
+        name, _confident, observe_nothing, (threshold, inclusive), K=K, reads=(signal,),
+        anticipates=signal == "probability" and not inclusive,
+    )  # fmt: skip
 
 
 def _certain(params: Array, state: Array, slot: int, features: Array, u: float) -> Go:
@@ -74,16 +73,18 @@ def _certain(params: Array, state: Array, slot: int, features: Array, u: float) 
     return features[slot - 1, 0] <= params[0], params[1] > 0.0
 
 
-def entropy(threshold: float = 0.6, inclusive: bool = True, K: int | None = None) -> Policy:
+@checked
+def entropy(
+    threshold: Annotated[float, Meta(ge=0, le=100)] = 0.6,
+    inclusive: bool = True,
+    K: Draft | None = None,
+) -> Policy:
     """SVIP: stop after a token at which q's entropy H, in nats, is above the threshold.
 
     Published as sqrt(0.15 H) > 0.3, that is H > 0.6, with a cap of 40; the token is submitted
     (inclusive).
     """
-    check_number("entropy", "threshold", threshold, 0, 100)
-    check_flag("entropy", "inclusive", inclusive)
-    changed = changed_settings({"inclusive": inclusive, "K": K}, entropy)
-    name = threshold_name("entropy", threshold, changed)
+    name = threshold_name("entropy", threshold, {"inclusive": inclusive, "K": K}, entropy)
     params = (threshold, inclusive)
     return Policy(name, _certain, observe_nothing, params, K=K, reads=("entropy",))
 
@@ -103,12 +104,13 @@ def _likely(params: Array, state: Array, slot: int, features: Array, u: float) -
     return slot < max(shortest, 1.0) or 1.0 - product <= threshold, keep > 0.0 or slot == 0
 
 
+@checked
 def product(
-    threshold: float = 0.3,
+    threshold: Share = 0.3,
     predictor: str = "confidence",
-    shortest: int = 2,
+    shortest: Length = 2,
     inclusive: bool = True,
-    K: int | None = None,
+    K: Length | None = None,
 ) -> Policy:
     """SpecDec++: stop once 1 - P_1 P_2 ... P_i, the predicted probability of a rejection, is above
     the threshold.
@@ -118,23 +120,18 @@ def product(
     elsewhere), 2 to 20 tokens. At least `shortest` tokens are drafted. The running product is kept
     in the state, and set to 1 at slot 0.
     """
-    check_number("product", "threshold", threshold, 0, 1)
-    check_integer("product", "shortest", shortest, 1, 255)
-    check_flag("product", "inclusive", inclusive)
-    if K is not None:
-        check_integer("product", "K", K, 1, 255)
-    if not (isinstance(predictor, str) and predictor.isidentifier()) or predictor == "entropy":
+    if not predictor.isidentifier() or predictor == "entropy":
         raise PolicyError(
             f"product: predictor is {predictor!r}, "
             "expected the name of a recorded probability such as theta"
         )
     settings = {"predictor": predictor, "shortest": shortest, "inclusive": inclusive, "K": K}
-    name = threshold_name("product", threshold, changed_settings(settings, product))
+    name = threshold_name("product", threshold, settings, product)
     params = (threshold, inclusive, shortest)
     return Policy(name, _likely, observe_nothing, params, (1.0,), K, (predictor,))
 
 
-VARIANTS = ("paper", "released")
+Variant = Literal["paper", "released"]
 FITTED = "fitted"
 
 # params: threshold, 1 as released, shortest, longest, then those of `head_arguments`.
@@ -152,12 +149,13 @@ def _head_more(params: Array, state: Array, slot: int, features: Array, u: float
     return slot < params[3] and 1.0 - state[0] <= params[0], True
 
 
+@checked
 def specdec_pp(
-    threshold: float = 0.3,
-    variant: str = "paper",
-    predictor: str | os.PathLike[str] | ScalarPredictor = "theta",
-    shortest: int = 2,
-    longest: int = 20,
+    threshold: Share = 0.3,
+    variant: Variant = "paper",
+    predictor: Any = "theta",
+    shortest: Length = 2,
+    longest: Length = 20,
 ) -> DeferredPolicy:
     """SpecDec++ (arXiv 2405.19715): stop once 1 - P_1 ... P_i > threshold, P_i of a trained head.
 
@@ -169,10 +167,6 @@ def specdec_pp(
     prompt of each task of the replayed recording (ValueError where nothing can be fitted).
     """
     settings = dict(locals())
-    check_number("specdec_pp", "threshold", threshold, 0, 1)
-    check_option("specdec_pp", "variant", variant, VARIANTS)
-    check_integer("specdec_pp", "shortest", shortest, 1, 255)
-    check_integer("specdec_pp", "longest", longest, 1, 255)
     if shortest > longest:
         raise PolicyError(f"specdec_pp: shortest is {shortest}, expected at most longest {longest}")
     label = FITTED
@@ -222,13 +216,14 @@ def _bound_observe(
     state[0] = (1.0 - 0.1) * state[0] + 0.1 * wanted
 
 
+@checked
 def adaedl(
-    threshold: float = 0.8,
-    target: float = 0.9,
-    step: float = 0.01,
-    g: float = 0.2,
-    scope: str = "sequence",
-    K: int | None = None,
+    threshold: Share = 0.8,
+    target: Share = 0.9,
+    step: Share = 0.01,
+    g: Annotated[float, Meta(ge=1e-6, le=10)] = 0.2,
+    scope: Scope = "sequence",
+    K: Draft | None = None,
 ) -> Policy:
     """AdaEDL: stop after a token at which 1 - sqrt(g H), a bound on its acceptance, is below
     lambda.
@@ -239,10 +234,7 @@ def adaedl(
     without a draft changes nothing. The paper is reported to use g = 0.2; its first lambda and its
     target were unavailable, so those of Draft & Verify are used, unverified.
     """
-    check_number("adaedl", "g", g, 1e-6, 10)
     settings = {"threshold": threshold, "target": target, "step": step, "scope": scope, "K": K}
-    for key in ("threshold", "target", "step"):
-        check_number("adaedl", key, settings[key], 0, 1)
     return Policy(
         policy_name("adaedl", settings | {"g": g}, adaedl), _bound_more, _bound_observe,
         (g, target, step), (threshold, 0.0), K, ("entropy",), scope,
@@ -287,7 +279,8 @@ POLICIES = (
             "specdec_pp:0.6,predictor=scalar/0.2/0.6/-0.3/0.1,shortest=1,longest=4",
         ),
         space={
-            "threshold": SHARE, "variant": Option(VARIANTS), "shortest": Option((1, 2, 3, 4)),
+            "threshold": SHARE, "variant": Option(get_args(Variant)),
+            "shortest": Option((1, 2, 3, 4)),
         },
     ),
     PolicyKind(

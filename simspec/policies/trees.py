@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Literal, get_args
 
 import numpy as np
+from msgspec import Meta
 
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import cached_njit
-from simspec.policy.policy import Array, PolicyError, check_integer, check_option
+from simspec.policy.policy import Array, PolicyError, check_argument
 from simspec.policy_kind import DeferredPolicy, PolicyKind
 from simspec.trace.trace import Trace
 from simspec.tree.replay import Outcome, outcomes
@@ -76,7 +78,8 @@ Fit = Sequence[int] | np.ndarray | None
 """Indices of the sequences that a tree is fitted to; None: all of the trace. Report on others."""
 
 
-RULES = ("sequoia", "medusa", "full")
+Rule = Literal["sequoia", "medusa", "full"]
+RULES = get_args(Rule)
 
 
 def optimal_tree(
@@ -92,9 +95,10 @@ def optimal_tree(
 
     Rules other than sequoia need `nodes`. PolicyError for values outside these.
     """
-    check_option("optimal_tree", "rule", rule, RULES)
+    check_argument("optimal_tree", "rule", rule, Rule)
     if nodes is not None or rule != "sequoia":
-        check_integer("optimal_tree", "nodes", nodes, int(rule == "full"), MAX_NODES)
+        kind = Annotated[int, Meta(ge=int(rule == "full"), le=MAX_NODES)]
+        check_argument("optimal_tree", "nodes", nodes, kind)
     stated = [*([] if nodes is None else [str(nodes)]), *([] if rule == "sequoia" else [rule])]
     name = ":".join(["optimal_tree", *([",".join(stated)] if stated else [])])
     return DeferredPolicy(name, partial(_fitted, name, nodes, rule, fit), submits=MAX_NODES)

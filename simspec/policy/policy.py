@@ -2,10 +2,10 @@
 the arguments of built-in ones."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, wraps
 from inspect import (
     CO_ASYNC_GENERATOR,
     CO_COROUTINE,
@@ -14,9 +14,11 @@ from inspect import (
     CO_VARKEYWORDS,
     signature,
 )
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 from numba import njit, types
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
@@ -24,6 +26,7 @@ from simspec.cost.model import CostModel
 from simspec.cost.rounds import next_backlog, round_seconds
 from simspec.numerics.compile import NO_WRAPPERS, interpreted, specialize
 from simspec.numerics.rng import POLICY, check_seed, uniform
+from simspec.settings import reason
 from simspec.trace.quantization import table
 from simspec.trace.trace import Trace
 
@@ -208,15 +211,14 @@ class Policy:
             raise PolicyError(f"a policy's name is {self.name!r}, expected text")
         for name in ("params", "state0"):
             object.__setattr__(self, name, self._floats(name))
-        if self.K is not None:
-            check_integer(self._label, "K", self.K, 0, 255)
+        check_argument(self._label, "K", self.K, Draft | None)
         reads = (self.reads,) if isinstance(self.reads, str) else tuple(self.reads)
         object.__setattr__(self, "reads", reads)
         if not all(isinstance(name, str) for name in reads) or len(set(reads)) < len(reads):
             raise PolicyError(f"{self._label}: reads is {reads!r}, expected different names")
-        check_scope(self._label, self.scope)
+        check_argument(self._label, "scope", self.scope, Scope)
         for name in ("random", "anticipates"):
-            check_flag(self._label, name, getattr(self, name))
+            check_argument(self._label, name, getattr(self, name), bool)
         for name in ("draft_more", "observe"):
             if not callable(getattr(self, name)):
                 raise PolicyError(f"{self._label}: {name} is {getattr(self, name)!r}, no function")
@@ -261,10 +263,6 @@ class Policy:
         """
         return compile_policy(self.name, self.draft_more, self.observe, checked)
 
-    def resolve(self, trace: Trace, cost: CostModel) -> "Policy":
-        """The policy for this trace at these costs: itself."""
-        return self
-
     def submitted(self, K: int) -> int:
         """Tree nodes that costs must price where drafts reach K: 0, a chain has none."""
         return 0
@@ -279,29 +277,37 @@ class Policy:
         return K if self.K is None else self.K
 
 
-def check_number(policy: str, name: str, value: Any, low: float, high: float) -> None:
-    """PolicyError, one line, unless the value is a number in [low, high]."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not low <= value <= high:
-        raise PolicyError(f"{policy}: {name} is {value!r}, expected a number in [{low}, {high}]")
+Draft = Annotated[int, Meta(ge=0, le=255)]
+"""Tokens of a draft."""
+Length = Annotated[int, Meta(ge=1, le=255)]
+Count = Annotated[int, Meta(ge=1, le=10**6)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Scope = Literal["sequence", "stream"]
 
 
-def check_integer(policy: str, name: str, value: Any, low: int, high: int) -> None:
-    """PolicyError, one line, unless the value is an integer in low..high."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise PolicyError(f"{policy}: {name} is {value!r}, expected an integer in {low}..{high}")
+def check_argument(policy: str, name: str, value: Any, kind: Any) -> None:
+    """PolicyError, one line, unless the value is of this annotation."""
+    try:
+        # of numpy's numbers its float64 alone is a float
+        msgspec.convert(float(value) if isinstance(value, float) else value, kind)
+    except msgspec.ValidationError as error:
+        raise PolicyError(f"{policy}: {name} is {value!r}, {reason(error, kind)}") from None
 
 
-def check_flag(policy: str, name: str, value: Any) -> None:
-    """PolicyError, one line, unless the value is a bool."""
-    if not isinstance(value, bool):
-        raise PolicyError(f"{policy}: {name} is {value!r}, expected true or false")
+R = TypeVar("R")
 
 
-def check_option(policy: str, name: str, value: Any, options: Sequence[str]) -> None:
-    """PolicyError, one line, unless the value is one of the options."""
-    if value not in options:
-        raise PolicyError(f"{policy}: {name} is {value!r}, expected one of {', '.join(options)}")
+def checked(factory: Callable[..., R]) -> Callable[..., R]:
+    """The factory of a policy, which refuses arguments that are not of its annotations."""
+    takes, kinds = signature(factory), get_type_hints(factory, include_extras=True)
+
+    @wraps(factory)
+    def make(*given: Any, **named: Any) -> R:
+        for name, value in takes.bind(*given, **named).arguments.items():
+            check_argument(factory.__name__, name, value, kinds[name])
+        return factory(*given, **named)
+
+    return make
 
 
 def check_lengths(policy: str, name: str, value: Any) -> tuple[int, ...]:
@@ -314,11 +320,6 @@ def check_lengths(policy: str, name: str, value: Any) -> tuple[int, ...]:
             f"{policy}: {name} is {value!r}, expected ascending lengths in 0..255 such as 1/3/5"
         )
     return lengths
-
-
-def check_scope(policy: str, value: Any) -> None:
-    """PolicyError, one line, unless the value is a policy's scope."""
-    check_option(policy, "scope", value, ("sequence", "stream"))
 
 
 def policy_name(policy: str, settings: dict[str, Any], factory: Callable[..., Any]) -> str:
@@ -337,10 +338,12 @@ def changed_settings(settings: dict[str, Any], factory: Callable[..., Any]) -> l
     ]
 
 
-def threshold_name(policy: str, threshold: float, changed: Sequence[str]) -> str:
+def threshold_name(
+    policy: str, threshold: float, settings: dict[str, Any], factory: Callable[..., Any]
+) -> str:
     """policy:threshold,key=value,...; the threshold in its shortest exact form."""
     short = f"{threshold:g}" if float(f"{threshold:g}") == threshold else repr(threshold)
-    return ",".join([f"{policy}:{short}", *changed])
+    return ",".join([f"{policy}:{short}", *changed_settings(settings, factory)])
 
 
 def check_priced(policy: str, cost: CostModel, K: int) -> None:

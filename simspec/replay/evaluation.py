@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 
 from simspec.cost.gate import Claim, check_claims, no_interval
 from simspec.cost.model import CostModel
-from simspec.numerics.stats import OVER_PRICES, OVER_PROMPTS, Estimate, estimate, quotient, stacked
+from simspec.numerics.stats import Estimate, estimate, quotient, stacked
 from simspec.numerics.stats import difference as difference_of_quotients
-from simspec.replay.sweep import check_sweep, cost_model, plan_jobs, sequence_seconds
+from simspec.replay.sweep import (
+    ROUNDS,
+    check_sweep,
+    cost_model,
+    plan_jobs,
+    priced_seconds,
+    prompt_figures,
+)  # fmt: skip
 from simspec.trace.recordings import check_priced
 from simspec.trace.trace import Trace, load_trace
 
@@ -84,7 +91,8 @@ def evaluate(
     seconds: Seconds = {}
     rounds: dict[str, float] = {}
     for job in plan_jobs({"": trace}, policies, {"": cost}, replicates, seed):
-        spent, count = sequence_seconds(job)
+        figures = prompt_figures(trace, job.policy, cost, job.seed)
+        spent, count = priced_seconds(figures), figures[:, ROUNDS].sum()
         name, draws = job.policy.name, replicates if job.random else 1
         for _ in range(1 if job.random else replicates):
             seconds[name] = seconds.get(name, 0.0) + spent / replicates
@@ -144,7 +152,7 @@ def covers(costs: Iterable[Any]) -> list[str]:
     if any(map(unsettled, costs)):
         return []
     held = [isinstance(cost, CostModel) and bool(cost.replicates) for cost in costs]
-    return list(OVER_PRICES if held and all(held) else OVER_PROMPTS)
+    return ["prompts", "prices"] if held and all(held) else ["prompts"]
 
 
 def covers_text(costs: Iterable[Any], level: float = 0.95) -> str:

@@ -181,6 +181,13 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
+def by_prompt(values: Any, rounds: Rounds) -> Array:
+    """float64[S]: sums over the rounds of each sequence, in their order."""
+    counts = np.diff(rounds.offset)
+    sequence = np.repeat(np.arange(len(counts)), counts)
+    return np.bincount(sequence, values, len(counts)).astype(np.float64)
+
+
 def replicate_seconds(
     rounds: Rounds, cost: CostModel, tree: tuple[Integers, Integers] | None = None
 ) -> Array:

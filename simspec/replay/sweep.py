@@ -19,7 +19,7 @@ from simspec.output.terminal import progress_bar
 from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
-from simspec.replay.metrics import Metrics, replicate_seconds, summary
+from simspec.replay.metrics import Metrics, by_prompt, replicate_seconds, summary
 from simspec.replay.replay import kernel, prepare, replay
 from simspec.trace.file import digest
 from simspec.trace.recordings import GIVE_COSTS
@@ -249,17 +249,30 @@ def priced_rounds(
     return rounds, cost.seconds(rounds), None
 
 
-def sequence_seconds(job: ReplayJob) -> tuple[NDArray[np.float64], int]:
-    """(float64[S, 1 + R]: seconds of each sequence at the job's costs, then at their replicates,
-    the number of rounds).
+TOKENS, ROUNDS, NODES, SECONDS, PASSES = range(5)
+"""Columns of `prompt_figures`."""
 
-    The policy plans with the costs as measured. Sums are in the order of the rounds.
+
+def prompt_figures(
+    trace: Trace, policy: Policy | TreePolicy, cost: CostModel, seed: int = 0
+) -> NDArray[np.float64]:
+    """float64[S, 5 + R] per prompt: tokens, rounds, nodes, seconds, passes, and seconds at the R
+    replicates of the costs.
+
+    The policy plans with the costs as measured. Sums are in the order of the rounds. PolicyError
+    where the costs are too short.
     """
-    cost = cost_model(job.cost, job.trace).reading(job.policy.reads)
-    rounds, seconds, tree = priced_rounds(job.trace, job.policy, cost, job.seed)
-    sequence = np.repeat(np.arange(job.trace.sequences), np.diff(rounds.offset))
-    spent: Any = np.bincount(sequence, seconds, job.trace.sequences)
-    return np.column_stack((spent, replicate_seconds(rounds, cost, tree))), len(rounds)
+    cost = cost.reading(policy.reads)
+    check_policy(trace, policy, cost)
+    rounds, seconds, tree = priced_rounds(trace, policy, cost, seed)
+    sums = [by_prompt(of, rounds) for of in (rounds.drafted, seconds, rounds.computed)]
+    counts = np.diff(trace.offset), np.diff(rounds.offset)
+    return np.column_stack((*counts, *sums, replicate_seconds(rounds, cost, tree)))
+
+
+def priced_seconds(figures: NDArray[np.float64]) -> NDArray[np.float64]:
+    """float64[S, 1 + R] of `prompt_figures`: seconds at the costs, then at their replicates."""
+    return figures[:, [SECONDS, *range(PASSES + 1, figures.shape[1])]]
 
 
 def group_labels(meta: TraceMeta, by: str) -> list[str]:

@@ -4,7 +4,7 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ from simspec.output.names import label_text, printable_lines
 from simspec.policies.fixed import fixed
 from simspec.policies.oracles import oracle
 from simspec.policy.predictor import examples, reliability
-from simspec.replay.evaluation import covers_text, evaluate, priced_recordings, unsettled
+from simspec.replay.evaluation import (
+    Evaluation,
+    covers_text,
+    evaluate,
+    priced_recordings,
+    unsettled,
+)  # fmt: skip
 from simspec.replay.replay import replay
 from simspec.reports.comparison import DEFAULTS, Comparison, Question, compare_seconds, corrected
 from simspec.reports.oracle_gap import contestants
-from simspec.reports.speedup_curve import Point, point
 from simspec.trace.acceptance import depth_acceptance, drawn_trace
 from simspec.trace.recordings import measured_on
 from simspec.trace.trace import Trace, load_trace
@@ -45,9 +50,10 @@ class RecordingFigures:
     name: str
     trace: Trace
     cost: CostModel
-    curve: tuple[Point, ...]  # Points of fixed:0 .. fixed:K
-    policies: tuple[Point, ...]  # Points of adaptive policies, fastest first
-    oracle: Point  # Point of the clairvoyant schedule
+    # speedups; of fewer than 8 prompts an interval is the value alone: low = high = value
+    curve: tuple[Estimate, ...]  # of fixed:0 .. fixed:K
+    policies: dict[str, Estimate]  # of adaptive policies, fastest first
+    oracle: Estimate  # of the clairvoyant schedule
     best_k: int  # the smallest K within 1% of the best throughput
     # policies against the best fixed K, before Holm's correction
     comparisons: tuple[Comparison, ...]
@@ -64,8 +70,8 @@ class RecordingFigures:
         return Path(self.name).name.removesuffix(".parquet")
 
     @property
-    def best(self) -> Point:
-        """The point of the best fixed length."""
+    def best(self) -> Estimate:
+        """The speedup of the best fixed length."""
         return self.curve[self.best_k]
 
     @property
@@ -76,7 +82,7 @@ class RecordingFigures:
     @property
     def pays(self) -> bool:
         """Whether the best fixed length is faster than plain decoding by its whole interval."""
-        return self.best_k > 0 and self.best.speedup.low > 1
+        return self.best_k > 0 and self.best.low > 1
 
 
 @dataclass(frozen=True)
@@ -118,23 +124,18 @@ def figures_of(
     adaptive = contestants(policies, trace, cost)
     lengths = [fixed(k) for k in range(min(trace.K, cost.K) + 1)]
     every = {policy.name: policy for policy in (*lengths, *adaptive)}
-    chosen, options = list(every.values()), (question.level, question.seed)
-    found = evaluate(trace, chosen, cost, replicates, question.seed)
-    curve = tuple(point(found, p.name, k, *options) for k, p in enumerate(lengths))
-    others = [
-        point(found, policy, None, *options)
-        for policy in found.seconds
-        if not policy.startswith("fixed:")
-    ]
+    found = evaluate(trace, list(every.values()), cost, replicates, question.seed)
+    curve = tuple(_speedup(found, policy.name, question) for policy in lengths)
+    adapted = [policy for policy in found.seconds if not policy.startswith("fixed:")]
+    others = {policy: _speedup(found, policy, question) for policy in adapted}
+    others = dict(sorted(others.items(), key=lambda item: -item[1].value))
     draw = drawn_trace(trace, question.seed)
     ideal = oracle.resolve(draw, cost)
     planned = evaluate(draw, [ideal], cost, 1, question.seed)
-    clairvoyant = point(planned, ideal.name, None, *options)
-    best = best_length([1 / length.speedup.value for length in curve])
-    others.sort(key=lambda point: -point.speedup.value)
-    drafting = best or max(range(len(curve)), key=lambda k: curve[k].speedup.value * (k > 0))
-    shown, whys = (curve[0], curve[drafting], *others[:1]), {}
-    for policy in (every[one.policy] for one in shown):
+    best = best_length([1 / speedup.value for speedup in curve])
+    drafting = best or max(range(len(curve)), key=lambda k: curve[k].value * (k > 0))
+    shown, whys = (lengths[0].name, lengths[drafting].name, *[*others][:1]), {}
+    for policy in map(every.__getitem__, shown):
         rounds, label = replay(draw, policy, question.seed), policy.name.replace("fixed:", "K = ")
         tokens = trace.rows / len(rounds)
         whys[policy.name] = split_rounds(label, rounds, tokens, cost, policy.reads)
@@ -151,8 +152,8 @@ def figures_of(
         trace,
         cost,
         curve,
-        tuple(others),
-        clairvoyant,
+        others,
+        _speedup(planned, ideal.name, question),
         best,
         tuple(compared),
         depth_acceptance(trace)[1],
@@ -160,6 +161,14 @@ def figures_of(
         tuple(whys.values()),
         trace.rows / found.rounds[fixed(best).name],
     )
+
+
+def _speedup(found: Evaluation, policy: str, question: Question) -> Estimate:
+    """As `RecordingFigures` has it."""
+    speedup = found.speedup(policy, level=question.level, seed=question.seed)
+    if speedup.prompts < MIN_PROMPTS and not found.unsettled:
+        speedup = replace(speedup, low=speedup.value, high=speedup.value)
+    return speedup
 
 
 def _calibration(trace: Trace) -> NDArray[np.float64] | None:
@@ -185,7 +194,7 @@ def engine_lines(figures: RecordingFigures) -> dict[str, str]:
     lines = {}
     for engine in ENGINES:
         try:
-            choice = choose(evidence, figures.best.policy)
+            choice = choose(evidence, fixed(figures.best_k).name)
             text = EXPORTS[engine].write(Request(evidence, choice, SETTINGS))
         except ValueError:  # the engine has no such drafter
             continue
@@ -209,7 +218,7 @@ class Recommendation:
     @property
     def speedup(self) -> Estimate:
         """Of the fixed length over plain decoding."""
-        return self.figures.best.speedup
+        return self.figures.best
 
     @property
     def sentence(self) -> str:
@@ -223,10 +232,10 @@ class Recommendation:
                 f"plain decoding ({name}). No fixed length is clearly faster than plain decoding."
             )
         if not self.figures.pays:
-            best = max(self.figures.curve[1:], key=lambda point: point.speedup.value)
+            K, best = max(enumerate(self.figures.curve[1:], 1), key=lambda of: of[1].value)
             return (
                 f"Do not draft: nothing is clearly faster than plain decoding. The best draft "
-                f"length is K = {best.K} of {drafter}, at {times(best.speedup)} ({name})."
+                f"length is K = {K} of {drafter}, at {times(best)} ({name})."
             )
         text = (
             f"Draft {self.figures.best_k} token{'s' * (self.figures.best_k > 1)} with {drafter}: "
@@ -252,7 +261,7 @@ def recommend(figures: Sequence[RecordingFigures], question: Question) -> list[R
 
     def reached(f: RecordingFigures) -> tuple[bool, float]:
         gain = gains.get(f.name)
-        value = f.best.speedup.value if gain is None else gain.speedup.value
+        value = f.best.value if gain is None else gain.speedup.value
         return not f.unsettled, value
 
     fastest = {key: max(members, key=reached) for key, members in groups.items()}
@@ -376,18 +385,18 @@ def _about(recommendation: Recommendation) -> str:
 
 
 def _drafters(figures: Sequence[RecordingFigures]) -> Any:
-    ordered = sorted(figures, key=lambda f: (f.trace.meta.rule, -f.best.speedup.value))
+    ordered = sorted(figures, key=lambda f: (f.trace.meta.rule, -f.best.value))
     rows = [
         {
             "recording": f.short,
             "drafter": f.trace.meta.drafter,
             "rule": f.trace.meta.rule,
             "best K": None if f.unsettled else f.best_k,
-            "speedup": times(f.best.speedup),
+            "speedup": times(f.best),
             "tokens a round": f.tokens_per_round,
-            "best policy": f.policies[0].policy if f.policies else None,
-            "its speedup": times(f.policies[0].speedup) if f.policies else None,
-            "oracle": f"{f.oracle.speedup.value:.2f}x",
+            "best policy": next(iter(f.policies), None),
+            "its speedup": next(map(times, f.policies.values()), None),
+            "oracle": f"{f.oracle.value:.2f}x",
         }
         for f in ordered
     ]
@@ -397,9 +406,9 @@ def _drafters(figures: Sequence[RecordingFigures]) -> Any:
 def _recording(f: RecordingFigures, question: Question) -> dict[str, Any]:
     """What the template shows of a recording."""
     shown = [
-        (f"fixed:{f.best_k}", f.best.speedup, "best"),
-        *((point.policy, point.speedup, "policy") for point in f.policies[:SHOWN]),
-        ("oracle", f.oracle.speedup, "oracle"),
+        (f"fixed:{f.best_k}", f.best, "best"),
+        *((policy, speedup, "policy") for policy, speedup in [*f.policies.items()][:SHOWN]),
+        ("oracle", f.oracle, "oracle"),
     ]
     charts = [
         ("Draft length", curve_chart(f.curve, f.oracle, f.best_k)),
@@ -445,21 +454,18 @@ WIDTH = 4.4
 """Inches of a chart: its text keeps its size on a phone."""
 
 
-def curve_chart(curve: Sequence[Point], oracle: Point, best_k: int) -> str:
+def curve_chart(curve: Sequence[Estimate], oracle: Estimate, best_k: int) -> str:
     """Speedup of fixed lengths with its band; the best length and the oracle are marked."""
 
     def draw(axes: Any) -> None:
-        lengths = [point.K for point in curve]
-        speedups = [point.speedup for point in curve]
+        lengths = range(len(curve))
         axes.fill_between(
-            lengths, [s.low for s in speedups], [s.high for s in speedups], color=BAND, lw=0
+            lengths, [s.low for s in curve], [s.high for s in curve], color=BAND, lw=0
         )
-        axes.plot(lengths, [s.value for s in speedups], "-", color=INK, lw=1.4)
-        axes.plot([best_k], [speedups[best_k].value], "o", color=ACCENT, ms=7)
-        axes.axhline(oracle.speedup.value, color=SECOND, lw=1.2, ls="--")
-        axes.annotate(
-            "oracle", (lengths[-1], oracle.speedup.value), color=SECOND, ha="right", va="bottom"
-        )
+        axes.plot(lengths, [s.value for s in curve], "-", color=INK, lw=1.4)
+        axes.plot([best_k], [curve[best_k].value], "o", color=ACCENT, ms=7)
+        axes.axhline(oracle.value, color=SECOND, lw=1.2, ls="--")
+        axes.annotate("oracle", (lengths[-1], oracle.value), color=SECOND, ha="right", va="bottom")
         axes.axhline(1, color=QUIET, lw=0.8, ls=":")
         axes.set(xlabel="draft length K", ylabel="speedup over plain decoding")
         axes.xaxis.get_major_locator().set_params(integer=True)

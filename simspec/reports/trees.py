@@ -20,15 +20,11 @@ from simspec.policies.trees import RULES, cape, dynamic_tree, optimal_tree, tree
 from simspec.policy.policy import Policy, PolicyError
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.evaluation import Sequences, halves, priced_recordings
-from simspec.replay.metrics import replicate_seconds
-from simspec.replay.sweep import check_policy, priced_rounds
+from simspec.replay.sweep import PASSES, ROUNDS, SECONDS, TOKENS, priced_seconds, prompt_figures
 from simspec.trace.trace import Trace, TraceError
 from simspec.tree.tree import MAX_NODES, MAX_SUBMITTED, TreeError, TreePolicy
 
 Array = NDArray[np.float64]
-
-TOKENS, ROUNDS, NODES, SECONDS, PASSES = range(5)
-"""Columns of `prompt_figures`."""
 
 
 @dataclass(frozen=True)
@@ -47,24 +43,6 @@ class TreeRow:
     depth_gain: Estimate
     speedup: Estimate  # Estimate at the costs
     gain: Estimate  # Estimate: speedup less the best chain's, paired by prompt
-
-
-def prompt_figures(trace: Trace, policy: Policy | TreePolicy, cost: CostModel) -> Array:
-    """float64[S, 5 + R] per prompt: tokens, rounds, nodes, seconds, passes, and seconds at the R
-    replicates of the costs.
-    """
-    cost = cost.reading(policy.reads)
-    check_policy(trace, policy, cost)
-    rounds, seconds, tree = priced_rounds(trace, policy, cost)
-    of_round = np.column_stack((np.ones(len(rounds)), rounds.drafted, seconds, rounds.computed))
-    of_prompt = np.add.reduceat(of_round, rounds.offset[:-1], axis=0)
-    priced = replicate_seconds(rounds, cost, tree)
-    return np.column_stack((np.diff(trace.offset), of_prompt, priced))
-
-
-def priced_seconds(figures: Array) -> Array:
-    """float64[S, 1 + R] of `prompt_figures`: seconds at the costs, then at their replicates."""
-    return figures[:, [SECONDS, *range(PASSES + 1, figures.shape[1])]]
 
 
 def row_figures(
@@ -108,7 +86,7 @@ Fitted = tuple[Array, str, Depths]
 
 
 def fit_length(
-    trace: Trace, cost: CostModel, policy_of: Callable[[int], Policy | TreePolicy], k: int | None
+    trace: Trace, cost: CostModel, k: int | None, policy_of: Callable[[int], Policy | TreePolicy]
 ) -> Fitted:
     """The lengths of policies with a chain of k tokens, k chosen if None."""
     if k is not None:
@@ -133,6 +111,13 @@ def fit_tree(
         return prompt_figures(trace, policy, cost), shape_of(policy), depth_of(policy, trace)
 
     return _crossed(trace, choose)
+
+
+def _whole(trace: Trace, cost: CostModel, policy: Any) -> Fitted:
+    """A policy for which nothing is chosen."""
+    resolved = policy_names.make(policy, trace, cost)
+    depth = np.full(trace.sequences, depth_of(resolved, trace))
+    return prompt_figures(trace, resolved, cost), shape_of(resolved), depth
 
 
 def _crossed(trace: Trace, choose: Callable[[Sequences], tuple[Array, str, int]]) -> Fitted:
@@ -178,35 +163,23 @@ class Candidates:
 
     def attempts(self, trace: Trace, cost: CostModel) -> list[tuple[str, Attempt]]:
         """(name, function that replays it) of each candidate, in the table's order."""
-
-        def length(policy_of: Callable[[int], Any]) -> Attempt:
-            return lambda: fit_length(trace, cost, policy_of, self.k)
-
-        def tree(policy_of: Callable[[Any], Any]) -> Attempt:
-            return lambda: fit_tree(trace, cost, policy_of)
-
-        def whole(policy: Any) -> Attempt:
-            def figures() -> Fitted:
-                resolved = policy_names.make(policy, trace, cost)
-                depth = np.full(trace.sequences, depth_of(resolved, trace))
-                return prompt_figures(trace, resolved, cost), shape_of(resolved), depth
-
-            return figures
-
-        attempts: list[tuple[str, Attempt]] = []
+        length = partial(fit_length, trace, cost, self.k)
+        tree, whole = partial(fit_tree, trace, cost), partial(_whole, trace, cost)
+        fits: list[tuple[str, Callable[[Any], Fitted], Any]] = []
         for width in SETS:
-            attempts.append((f"cape:{width}" if width else "none", length(partial(cape, width))))
+            fits.append((f"cape:{width}" if width else "none", length, partial(cape, width)))
         for source in ("section", "appendix"):
-            attempts.append((f"cape:{source}", length(partial(cape, source))))
-        attempts.append(("dynamic_tree:beams", whole(dynamic_tree("beams"))))
+            fits.append((f"cape:{source}", length, partial(cape, source)))
+        fits.append(("dynamic_tree:beams", whole, dynamic_tree("beams")))
         for n in self.nodes:
             for rule in reversed(RULES):
                 name = optimal_tree(n, rule).name
-                attempts.append((name, tree(partial(optimal_tree, n, rule))))
-            attempts.append((f"dynamic_tree:{n}", whole(dynamic_tree(n))))
-        attempts.append(("optimal_tree", tree(partial(optimal_tree, None, RULES[0]))))
-        attempts += [(name, whole(policy)) for name, policy in self.policies]
-        return [*attempts, ("oracle", whole(oracle)), ("tree_oracle", whole(tree_oracle))]
+                fits.append((name, tree, partial(optimal_tree, n, rule)))
+            fits.append((f"dynamic_tree:{n}", whole, dynamic_tree(n)))
+        fits.append(("optimal_tree", tree, partial(optimal_tree, None, RULES[0])))
+        bounds = ("oracle", oracle), ("tree_oracle", tree_oracle)
+        fits += [(name, whole, policy) for name, policy in (*self.policies, *bounds)]
+        return [(name, partial(fit, of)) for name, fit, of in fits]
 
 
 def compare_trees(

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from simspec.output.files import UNREADABLE, parse_json, replacing, reraised
 from simspec.trace.file import binary_column, check_size, digest, parquet_options
 from simspec.trace.quantization import LOG_ODDS
 from simspec.trace.trace import Trace
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
 
 @dataclass(frozen=True)
@@ -142,17 +145,11 @@ def read_exits(path: str | PathLike[str], trace: Trace) -> ExitDrafts:
             check_size(file, os.path.getsize(path), COLUMNS)
             table = file.read(use_threads=False)
         about = parse_json((table.schema.metadata or {})[b"simspec.exits"].decode("utf-8"))
-        layers = tuple(_count(layer) for layer in about["layers"])
-        exits, features = len(layers), _count(about["features"])
+        layers = msgspec.convert(tuple(about["layers"]), tuple[Count, ...])
+        exits, features = len(layers), msgspec.convert(about["features"], Count)
         if about["trace"] != digest(trace):
             raise ValueError("it belongs to another recording")
         return ExitDrafts(layers, *(_column(table, name, exits, features) for name in COLUMNS))
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or not 0 <= value < 256:
-        raise ValueError(f"a count is {value!r}; expected an integer of 0 to 255")
-    return value
 
 
 def _column(table: Any, name: str, exits: int, features: int) -> np.ndarray:

@@ -5,15 +5,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from msgspec import Meta
 
-from simspec.cost.model import CostModel
 from simspec.output.files import check_keys, read_json
-from simspec.policy.policy import PolicyError, check_integer
+from simspec.policy.policy import PolicyError, check_argument
 from simspec.published import FOLDER
-from simspec.trace.trace import Trace
 
 MAX_NODES = 63
 """Nodes that a tree may have: 64 rows with the last committed token's."""
@@ -212,6 +211,10 @@ def _tree(data: Any) -> Tree:
     return Tree(data["parent"], data["rank"])
 
 
+def _most(number: int) -> Any:
+    return Annotated[int, Meta(ge=0, le=number)]
+
+
 KINDS = ("static", "dynamic", "beam", "cape", "planned")
 MAX_SUBMITTED = 32
 """Tokens that a round of CAPE submits at most."""
@@ -251,11 +254,10 @@ class TreePolicy:
             )
         if not isinstance(self.tree, Tree):
             raise PolicyError(f"{self.name}: tree is {self.tree!r}, expected a Tree")
-        check_integer(self.name, "nodes", self.nodes, 0, MAX_NODES)
-        if self.k is not None:
-            check_integer(self.name, "k", self.k, 0, MAX_SUBMITTED)
+        check_argument(self.name, "nodes", self.nodes, _most(MAX_NODES))
+        check_argument(self.name, "k", self.k, _most(MAX_SUBMITTED) | None)
         if not isinstance(self.sets, str):
-            check_integer(self.name, "width", self.sets, 0, MAX_SUBMITTED - 1)
+            check_argument(self.name, "width", self.sets, _most(MAX_SUBMITTED - 1))
         elif self.sets not in ("section", "appendix"):
             raise PolicyError(
                 f"{self.name}: the table of widths is {self.sets!r}, expected section or appendix"
@@ -265,10 +267,6 @@ class TreePolicy:
     def reads(self) -> tuple[str, ...]:
         """Names of the features that it receives, which `CostModel.feature` prices."""
         return ("confidence",) if self.kind == "cape" and isinstance(self.sets, str) else ()
-
-    def resolve(self, trace: Trace, cost: CostModel) -> "TreePolicy":
-        """The policy for this trace at these costs: itself."""
-        return self
 
     def submitted(self, K: int) -> int:
         """Tree nodes that costs must price where drafts reach K."""

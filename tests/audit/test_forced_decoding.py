@@ -244,7 +244,7 @@ def some(drafter):
 
 def forced_sampled(trace, pair, text, seed=SEED, replayed=SEED):
     """The comparison of forced runs with draws of `seed` with the replay of `replayed`."""
-    policy = policies.parse(text).resolve(trace, COST)
+    policy = policies.make(text, trace, COST)
     plan = chain_plan(policy, trace.K, SEED, COST)
     results, tested = decode_forced_sampled(pair.target, pair.drafter, plan, trace, seed)
     rounds = replay(trace, policy, seed=replayed, cost=COST)

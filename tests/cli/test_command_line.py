@@ -21,9 +21,9 @@ def recording(tmp_path):
     return path
 
 
-def test_json_csv_and_plot_hold_the_sweep(capsys, recording, tmp_path):
+def test_json_and_csv_hold_the_sweep(capsys, recording, tmp_path):
     names = [f"--policy={name}" for name in ("fixed:0", "fixed:2", "beta_ts")]
-    written = ("--csv", tmp_path / "t.csv", "--plot", tmp_path / "t.png", "--cost", 0.1)
+    written = ("--csv", tmp_path / "t.csv", "--cost", 0.1)
     code, out, err = run(capsys, "sweep", recording, *names, *written, "--json", "--replicates", 2)
     data = json.loads(out)
     assert (code, err) == (0, "")
@@ -35,7 +35,6 @@ def test_json_csv_and_plot_hold_the_sweep(capsys, recording, tmp_path):
     pandas.testing.assert_frame_equal(
         pandas.read_csv(tmp_path / "t.csv").drop(columns="trace"), table.drop(columns="trace")
     )
-    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_report_is_one_table_in_every_form(capsys, tmp_path):
@@ -94,7 +93,6 @@ def test_charts_without_matplotlib_name_the_extra(monkeypatch, recording, tmp_pa
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     words = "charts need matplotlib: pip install 'simspec[plots]'"
     refused(tmp_path, "report", recording, words=words)
-    refused(tmp_path, "sweep", recording, "--plot", "a.png", words=words)
 
 
 def test_a_command_of_an_extra_names_it(monkeypatch, tmp_path):

@@ -10,7 +10,7 @@ from simspec import CostModel, load_trace, replay
 from simspec.cost.table import load_cost
 from simspec.numerics.stats import Estimate
 from simspec.papers import CLAIMS, TABLES, Recordings, eesd, s2d
-from simspec.papers.claims import Claim, each, evidence
+from simspec.papers.claims import evidence
 from simspec.papers.recorded import (
     H200,
     PRICES,
@@ -22,7 +22,7 @@ from simspec.papers.recorded import (
 )
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
-from simspec.reports.trees import SECONDS, prompt_figures
+from simspec.replay.sweep import SECONDS, prompt_figures
 from simspec.trace.exits import cascade
 from simspec.trace.synthetic import iid
 from simspec.tree.tree import TreePolicy, chain_tree
@@ -97,16 +97,6 @@ def test_an_exit_costs_its_layers_and_a_head():
     assert layer_and_head(CostModel.from_ratio(0.1, 5)) == (pytest.approx(0.05), pytest.approx(0))
 
 
-def test_one_exit_is_as_much_faster_as_the_other_is_slower():
-    """Claims 7b, 7c and 8: 1 + effect is a ratio of times; of a card and itself it is 1."""
-    both = Recordings(TRACES)
-    for name in ("early_exit-n1-x0", "early_exit-n2-x1"):
-        for one, other in zip(eesd.faster(eesd.TOP, name, both), eesd.faster(name, eesd.TOP, both)):
-            assert (1 + one.interval.value) * (1 + other.interval.value) == pytest.approx(1)
-    for same in eesd.faster(eesd.TOP, eesd.TOP, both):
-        assert same.interval.value == pytest.approx(0, abs=1e-12)
-
-
 @pytest.mark.parametrize("ours", [recorded(0.6), bundled("model", "tiny-model-greedy")])
 def test_seconds_of_a_policy_are_those_of_its_rounds(ours):
     """A slow twin: every prompt, round by round, at flat and at measured prices."""
@@ -179,18 +169,6 @@ def test_repetitive_outputs_are_shown_and_do_not_count():
     found = Recordings(None, given=(ours, loop))
     assert found.of("eagle") == [ours, loop]
     assert found.counted("eagle") == [ours]
-
-
-def test_a_claim_holds_where_the_interval_lies_within_its_bounds():
-    def claim(*bounds):
-        return Claim("0", "Something.", "-", each(lambda ours: None), bounds)
-
-    inside = Estimate(0.7, 0.65, 0.75, 0.95, 20)
-    assert claim(0.6, 0.8).holds(inside)
-    assert claim(0.0, np.inf).holds(inside)
-    assert not claim(0.7, 0.8).holds(inside)
-    assert not claim(0.6, 0.72).holds(inside)
-    assert not claim(0.0, np.inf).holds(Estimate(0.7, np.nan, np.nan, 0.95, 20))
 
 
 def test_a_folder_of_a_further_pair_is_read_as_one(tmp_path):

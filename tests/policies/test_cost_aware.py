@@ -8,9 +8,9 @@ import pytest
 import rule_twins as twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rule_twins import LENGTHS, LONG, SCOPE, SEED, drafts, learn, same, text
+from rule_twins import LENGTHS, LONG, SCOPE, SEED, drafts, same, text
 from scipy import stats
-from strategies import costs
+from strategies import costs, joined
 
 from simspec import CostModel, replay, synthetic
 from simspec.numerics.rng import beta_draw
@@ -124,23 +124,16 @@ def test_policy_recovers_after_low_acceptance(variant):
     second part again; the greedy rule without decay stays at k = 0, which is why decay is there.
     """
     bad, good = synthetic.iid(0.0, 1, 150, 4), synthetic.iid(1.0, 1, 1500, 4)
-    trace = _joined(bad, good)
+    trace = joined(bad, good)
     cost = CostModel.from_ratio(0.6, 4)
     later = {}
-    for rule in (f"cost_ts:{variant},decay=0.9", f"cost_ts:{variant},greedy=true"):
-        rounds = replay(trace, make(rule, trace, cost), 3, cost)
+    for rule in ("decay=0.9", "greedy=true"):
+        policy = make(f"cost_ts:{variant},{rule},scope=stream", trace, cost)
+        rounds = replay(trace, policy, 3, cost)
         later[rule] = rounds.drafted[rounds.row >= 800].mean()
     drafted = list(later.values())
     assert drafted[0] > 2
     assert drafted[1] == 0
-
-
-def _joined(first, second):
-    parts = {**vars(first)}
-    for name in ("token", "depth", "run", "feature"):
-        parts[name] = np.concatenate((getattr(first, name), getattr(second, name)))
-    rows = first.rows + second.rows
-    return type(first)(**(parts | {"offset": np.array([0, rows]), "budget": np.array([rows])}))
 
 
 def test_draft_length_follows_the_cost():
@@ -172,25 +165,6 @@ def test_ucb_equals_its_twin(trace, lengths, released, exploration, scope, cost)
         return
     policy = ucb("released" if released else "ucb1", text(lengths), exploration, scope)(trace, cost)
     same(trace, policy, partial(twins.Ucb, released, arms, exploration, cost), cost)
-
-
-def test_ucb_by_hand():
-    """Arms 1 and 2 at c = 0.5: a round takes 1.5 and 2 s, the best rate is 3 / 2. Rewards 2/1.5/1.5
-    and 1/2/1.5; then 0.889 + sqrt(ln 2) against 0.333 + sqrt(ln 2): arm 1. A reward of 0.444 there:
-    0.667 + sqrt(ln 3 / 2) = 1.408 against 0.333 + sqrt(ln 3) = 1.381, arm 1; again 0.444: 0.593 +
-    sqrt(ln 4 / 3) = 1.273 against 0.333 + sqrt(ln 4) = 1.511: arm 2.
-    """
-    trace, cost = synthetic.iid(0.5, 1, 8, 2), CostModel.from_ratio(0.5, 2)
-    policy = ucb(arms="1/2", exploration=1.0)(trace, cost)
-    state = policy.start()[1]
-    chosen = []
-    for accepted in (1, 0, 0, 0, 0):
-        more, _ = policy.compiled()
-        chosen.append(1 + int(more(np.array(policy.params), state, 0, np.zeros((2, 0)), 0.5)[0]))
-        length = int(policy.params[3 + int(state[0])])
-        chosen[-1] = length
-        state = learn(policy, state, accepted, length, cost=1 + 0.5 * length, K=2)
-    assert chosen == [1, 2, 1, 1, 2]
 
 
 def test_ucb_as_released_is_greedy_after_the_first_pulls():
@@ -226,20 +200,3 @@ def test_exp3_draws_its_distribution(losses, t, rate):
     assert np.abs(shares - expected).max() <= 1 / 512 + 1e-12
     assert all(chance == pytest.approx(expected[arm], rel=1e-9) for arm, chance in drawn)
     assert {arm for arm, _ in drawn} <= {i for i in range(4) if expected[i] > 0}
-
-
-def test_exp3_by_hand():
-    """Two arms, t = 1: 1/2 each. A loss of 0.25 on arm 0 counts 0.5; eta = sqrt(ln 2 / 4) in round
-    2: P(0) = 1 / (1 + exp(0.5 eta)) = 0.4482.
-    """
-    trace, cost = synthetic.iid(0.5, 1, 8, 1), CostModel([0, 1], [1, 1], [0.0], 0.0, 1.0)
-    policy = exp3("0/1")(trace, cost)  # the best rate is 1, of either arm
-    params, state = policy.start()
-    assert drawn_arm(params, state, 0.499)[0] == 0
-    assert drawn_arm(params, state, 0.501)[0] == 1
-    policy.compiled()[0](params, state, 0, np.zeros((1, 0)), 0.2)
-    state = learn(policy, state, 0, 0, cost=4 / 3, K=1)
-    assert state.tolist()[2:] == pytest.approx([1, 0.5, 0])
-    assert drawn_arm(params, state, 0.3) == (0, pytest.approx(0.44815, abs=1e-5))
-    eta = math.sqrt(math.log(2) / 4)
-    assert drawn_arm(params, state, 0.3)[1] == pytest.approx(1 / (1 + math.exp(0.5 * eta)))

@@ -1,6 +1,5 @@
 """Rules of serving engines: each against its slow twin, and by hand."""
 
-import math
 import os
 from functools import partial
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import rule_twins as twins
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rule_twins import LENGTHS, LONG, SCOPE, drafts, learn, same, text
+from rule_twins import LENGTHS, LONG, SCOPE, drafts, goes_on, learn, same, text
 from strategies import costs
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 from transformers.generation.stopping_criteria import ConfidenceCriteria
@@ -22,7 +21,6 @@ from simspec.policies import (  # fmt: skip
     ema_tiers,
     goodput,
     hf_heuristic,
-    parse,
     two_thresholds,
 )
 
@@ -76,22 +74,6 @@ def test_ema_tiers_with_a_ceiling_by_hand():
     assert drafts(made(), [2]) == [3, 3]
     assert drafts(made(ceiling=0.5), [2]) == [3, 1]
     assert drafts(made(ceiling=0.5), [3]) == [3, 5]
-
-
-def test_ema_tiers_with_lag_decides_one_round_later():
-    """Every decision comes a round later, since here none depends on the length."""
-    now, late = (
-        drafts(ema_tiers("1/3/5", 3, 1.0, 1, 0, lag=lag), [0] * 3) for lag in (False, True)
-    )
-    assert now == [3, 1, 1, 1]
-    assert late == [3, 3, 1, 1]
-
-
-def test_the_lagging_twin_without_lag_is_the_plain_one():
-    """The lagging twin without lag or ceiling is SGLang's slot."""
-    rest = (0.2, 5, 10, -0.25, 0.0)
-    plain = partial(twins.EmaTiers, (1, 3, 5, 7), 5, *rest)
-    same(STREAMS["jumps"], ema_tiers("1/3/5/7", 5, *rest), plain, COST)
 
 
 @settings(max_examples=60)
@@ -157,16 +139,6 @@ def test_goodput_equals_its_twin(
     same(trace, policy, twin, cost)
 
 
-def test_goodput_by_hand():
-    """The longest until a draft is verified: 1 of 3 accepted, so a = 0.999, 0.001, 0.5. At c = 0.25
-    1.999 / 1.25 is best: one token, from 3 more than 1 away, for three rounds at least. None is
-    accepted: 1.001 / 1.25 is less than 1, so no draft.
-    """
-    trace, cost = synthetic.iid(0.5, 1, 8, 3), CostModel.from_ratio(0.25, 3)
-    policy = goodput(weight=1.0, prior=0.5, window=1, cooldown=2)(trace, cost)
-    assert drafts(policy, [1, 0, 0, 0, 0], 3) == [3, 1, 1, 1, 0, 0]
-
-
 def test_goodput_waits_only_after_a_jump():
     """From 3 to 2 is no jump: the next round chooses again. Control: from 3 to 1 it waits."""
     trace, cost = synthetic.iid(0.5, 1, 8, 3), CostModel.from_ratio(0.25, 3)
@@ -193,15 +165,6 @@ def test_goodput_as_released_never_leaves_length_zero():
 
 
 ROUNDS = 100_000 if os.environ.get("SIMSPEC_SLOW") else 3_000
-RATIO = CostModel.from_ratio(0.1, 16)
-
-
-def goes_on(policy, shown):
-    """Whether the policy drafts another token behind one with that feature."""
-    features = np.full((16, 1), math.nan)
-    features[0, 0] = shown
-    go, keep = policy.compiled()[0](*policy.start(), 1, features, math.nan)
-    return bool(go), bool(keep)
 
 
 def sampled(count=400, vocab=6):
@@ -231,25 +194,6 @@ def test_signal_is_what_the_policy_reads():
     assert (dropping.anticipates, confidence(0.4, inclusive=False).anticipates) == (True, False)
     with pytest.raises(PolicyError, match="signal is 'theta'"):
         confidence(0.4, signal="theta")
-
-
-def test_specdec_pp_as_released_stops_one_token_later():
-    """The head reads the state behind a token, so that token i is judged before i + 2.
-
-    Under the same shown probabilities; control: `paper` stops one token earlier.
-    """
-    trace = SimpleNamespace(K=8)
-    shown = np.array([0.9, 0.5, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9])
-    stops = {}
-    for variant in ("paper", "released"):
-        policy = parse(f"specdec_pp:0.3,variant={variant},shortest=1").resolve(trace, RATIO)
-        params, state = policy.start()
-        features, slot = np.full((8, 1), math.nan), 0
-        while policy.compiled()[0](params, state, slot, features, math.nan)[0]:
-            features[slot, 0] = shown[slot]
-            slot += 1
-        stops[variant] = slot
-    assert stops == {"paper": 2, "released": 3}
 
 
 def assistant(schedule, threshold, tokens):

@@ -2,10 +2,10 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rule_twins import drafts, goes_on, learn
 from strategies import traces
 
 from simspec import CostModel, DeferredPolicy, policies, replay, synthetic
@@ -22,29 +22,6 @@ from simspec.policies import (
 from simspec.policies.thompson import READINGS, planned
 from simspec.tree.tree import MAX_NODES
 
-COST = CostModel.from_ratio(0.1, 16)
-
-
-def progress(policy, state, computed, drafted, accepted):
-    """The state after one round, from the policy's own function."""
-    state = np.array(state, dtype=float)
-    policy.compiled()[1](
-        np.array(policy.params), state, computed, drafted, accepted, np.full((16, 0), np.nan), 0.0
-    )
-    return state.tolist()
-
-
-def ask(policy, state, slot, u=math.nan, features=None):
-    shown = (
-        np.full((16, len(policy.reads)), np.nan)
-        if features is None
-        else np.array(features, dtype=float)
-    )
-    return policy.compiled()[0](
-        np.array(policy.params), np.array(state, dtype=float), slot, shown, u
-    )
-
-
 ROUNDS = ((1, 0), (1, 1), (3, 0), (3, 2), (3, 3), (0, 0))
 # (r, n) of these (k, a): the digest's readings of Alg. 2, worked out by hand.
 UPDATES = {
@@ -58,42 +35,16 @@ UPDATES = {
 @pytest.mark.parametrize("reading", READINGS)
 def test_beta_updates_by_hand(reading):
     for (k, a), (r, n) in zip(ROUNDS, UPDATES[reading], strict=True):
-        assert progress(beta_ts(reading), (2.0, 3.0), k, k, a) == [2.0 + r, 3.0 + n - r], (k, a)
-
-
-def _drift(reading, go_on, alpha, K=40):
-    """E[r] - s E[n] of one round, by enumeration: which way the update moves a posterior mean s
-    = go_on.
-    """
-    total = 0.0
-    for k in range(1, K + 1):
-        draws = go_on ** (k - 1) * (1 - go_on if k < K else 1)
-        for a in range(k + 1):
-            after = progress(beta_ts(reading), (1.0, 1.0), k, k, a)
-            r, failures = after[0] - 1, after[1] - 1
-            total += draws * alpha**a * (1 - alpha if a < k else 1) * (r - go_on * (r + failures))
-    return total
-
-
-def test_drift_of_the_four_readings():
-    """Acceptance: `acceptance` and `censored` settle at s = alpha; `printed` sinks from anywhere,
-    and where every token is accepted it never learns: each s is a fixed point, for it counts its
-    own stops. `test_posterior` enumerates the draft lengths that follow, and replays them.
-    """
-    for reading in ("acceptance", "censored"):
-        assert _drift(reading, 0.7, 0.8) > 0.01 > -0.01 > _drift(reading, 0.9, 0.8)
-        assert _drift(reading, 0.8, 0.8) == pytest.approx(0, abs=1e-9)
-    assert all(_drift("printed", go_on, 0.8) < 0 for go_on in (0.05, 0.2, 0.5, 0.8))
-    assert all(abs(_drift("printed", go_on, 1.0, 200)) < 1e-9 for go_on in (0.2, 0.5, 0.7))
+        after = learn(beta_ts(reading), (2.0, 3.0), a, k)
+        assert after.tolist() == [2.0 + r, 3.0 + n - r], (k, a)
 
 
 def test_confidence_by_hand():
-    features = [[0.9], [0.4], [0.5]] + [[np.nan]] * 13
     for inclusive in (True, False):
-        policy = confidence(0.5, inclusive)
-        answers = [ask(policy, (), slot, features=features) for slot in range(4)]
+        policy, shown = confidence(0.5, inclusive), (math.nan, 0.9, 0.4, 0.5)
+        answers = [goes_on(policy, value, slot) for slot, value in enumerate(shown)]
         assert [go for go, _ in answers] == [True, True, False, True]
-        assert answers[2][1] is inclusive or bool(answers[2][1]) == inclusive
+        assert answers[2][1] == inclusive
 
 
 @settings(deadline=None, max_examples=40)
@@ -111,27 +62,19 @@ def test_exclusive_costs_the_same_and_submits_no_more(trace, threshold):
 
 
 def test_hf_heuristic_by_hand():
-    policy = hf_heuristic(5)
-    assert progress(policy, (5,), 5, 5, 5) == [7.0]
-    assert progress(policy, (5,), 5, 5, 4) == [4.0]
-    assert progress(policy, (1,), 1, 1, 0) == [1.0]
-    # cut short from outside, all that were submitted accepted: as released
-    assert progress(policy, (5,), 2, 2, 2) == [7.0]
-    assert progress(policy, (5,), 0, 0, 0) == [7.0]
-    assert ask(policy, (2,), 1) == (True, True)
-    assert ask(policy, (2,), 2)[0] in (False, np.False_)
-    assert policy.scope == "stream"
-    assert hf_heuristic(5, True).scope == "sequence"
+    """The last two: cut short from outside, all that were submitted accepted, as released."""
+    for before, drafted, accepted, after in (
+        (5, 5, 5, 7), (5, 5, 4, 4), (1, 1, 0, 1), (5, 2, 2, 7), (5, 0, 0, 7)
+    ):  # fmt: skip
+        assert learn(hf_heuristic(5), (before,), accepted, drafted) == [after]
+    assert drafts(hf_heuristic(2), []) == [2]
+    assert [hf_heuristic(5, transient).scope for transient in (False, True)] == [
+        "stream",
+        "sequence",
+    ]
 
 
 SHOWN = 0.5
-
-
-def goes_on(policy, value, slot=1):
-    """Whether the policy drafts on behind a token that shows `value`."""
-    draft_more, (params, state) = policy.compiled()[0], policy.start()
-    shown = np.full((4, 1), value)
-    return bool(draft_more(params, state, slot, shown, np.nan)[0])
 
 
 @pytest.mark.parametrize(
@@ -139,8 +82,8 @@ def goes_on(policy, value, slot=1):
     [(confidence(SHOWN), 0.25), (entropy(SHOWN), 0.75), (product(SHOWN, shortest=1), 0.25)],
 )
 def test_a_token_at_the_threshold_is_drafted_behind(policy, beyond):
-    assert goes_on(policy, SHOWN)
-    assert not goes_on(policy, beyond)
+    assert goes_on(policy, SHOWN)[0]
+    assert not goes_on(policy, beyond)[0]
 
 
 @pytest.mark.parametrize(

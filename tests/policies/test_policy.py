@@ -201,11 +201,6 @@ def test_stepper_refuses_unsupported_policies():
         Stepper(fixed(1), 4, -3, COST)
 
 
-def _half(params, state, slot, features, u):
-    state[0] = u
-    return u < 0.5, False
-
-
 def _drops(params, state, slot, features, u):
     return slot < params[0], False
 
@@ -253,41 +248,6 @@ def test_stepper_refuses_anticipating_policies_under_rejection():
     assert late.ask(1)[0]
     with pytest.raises(PolicyError, match="'late'"):
         late.ask(2)
-
-
-def test_stepper_draws_at_the_documented_address_and_go_implies_keep():
-    stepper = Stepper(Policy("half", _half, _quiet, state0=(0.0,), random=True), 4, 9, COST)
-    for sequence in (3, 2**32 - 1):
-        stepper.begin(sequence)
-        for round_ in range(3):
-            for slot in range(6):
-                u = uniform(9, sequence, round_, slot, POLICY)
-                assert stepper.ask(slot) == (u < 0.5, u < 0.5)
-            assert stepper.end(2, 1, 0) == pytest.approx(0.2 + 1)
-
-
-def _remember(params, state, computed, drafted, accepted, features, cost):
-    state[0] = 1.0
-    state[1] = cost
-
-
-def _told(params, state, slot, features, u):
-    return state[0] > 0, True
-
-
-def test_stepper_scopes_and_modelled_cost():
-    for scope, kept in (("sequence", False), ("stream", True)):
-        cost = CostModel([0, 1, 2], [5, 6, 7], [0, 0.5], overhead=0.25, baseline=5)
-        stepper = Stepper(
-            Policy("memory", _told, _remember, (), (0.0, 0.0), scope=scope), 2, 0, cost
-        )
-        stepper.begin(0)
-        assert stepper.ask(0) == (False, True)
-        assert stepper.end(0, 0, 0) == 5.25
-        assert stepper.ask(0) == (True, True)
-        assert stepper.end(2, 2, 2) == 0.25 + 2 + 7 + 0.5
-        stepper.begin(1)
-        assert stepper.ask(0)[0] is kept
 
 
 def test_policy_repr_omits_its_tables():
@@ -338,24 +298,6 @@ def test_engine_observes_seconds_with_its_features(reads):
     heard = stepper._state[1:4].tolist()
     read = 0.125 if reads else 0.0
     assert heard == [8.25 + 2 * read, 8.25 + 2 * read, 6.25 + 0.5 + read]
-
-
-def _looks(params, state, slot, features, u):
-    state[0] = features[0, 0]
-    return slot < 1, True
-
-
-def test_features_of_the_last_round_are_gone():
-    policy = Policy("looks", _looks, _quiet, state0=(0.0,), reads=("confidence",))
-    stepper = Stepper(policy, 3, 0, PRICED, (("confidence", "confidence"),))
-    stepper.begin(0)
-    stepper.ask(0)
-    stepper.see(0, [200])
-    stepper.ask(1)
-    assert stepper._state[0] > 0
-    stepper.end(1, 1, 0)
-    stepper.ask(0)
-    assert np.isnan(stepper._state[0])
 
 
 def _draws(params, state, slot, features, u):

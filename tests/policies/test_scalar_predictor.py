@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from posterior_states import threshold
+from rule_twins import threshold
 
 from simspec import CostModel, Policy, PolicyError, replay, synthetic
 from simspec.policies import cali_ts, make, parse
@@ -95,16 +95,8 @@ def _known(scalar, sequences=60, rows=60, depth=4):
     draws = scalar.probability(LOG_ODDS[codes[..., 0]], ENTROPY[codes[..., 1]], np.arange(depth))
     run = np.logical_and.accumulate(random.random((base.rows, depth)) < draws, axis=1).sum(1)
     left = np.repeat(base.offset[1:], np.diff(base.offset)) - np.arange(base.rows)
-    meta = type(base.meta)(
-        **{**vars(base.meta), "features": (("confidence", "confidence"), ("entropy", "entropy"))}
-    )
-    parts = {
-        **vars(base),
-        "meta": meta,
-        "feature": codes,
-        "run": np.minimum(run, left).astype(np.uint8),
-    }
-    return type(base)(**parts)
+    meta = replace(base.meta, features=(("confidence", "confidence"), ("entropy", "entropy")))
+    return replace(base, meta=meta, feature=codes, run=np.minimum(run, left).astype(np.uint8))
 
 
 def test_fit_recovers_the_true_weights():

@@ -1,5 +1,5 @@
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import naive
 import numpy as np
@@ -59,8 +59,7 @@ def test_groups_are_the_summaries_of_their_sequences(trace, cost, policy):
 
 def test_draft_limits_are_not_counted_as_cuts():
     trace = synthetic.iid(0.5, 2, 10, 4)
-    shallow = type(trace)(**{n: getattr(trace, n) for n in trace.__dataclass_fields__} | {
-        "depth": np.full(20, 2, np.uint8), "run": np.minimum(trace.run, 2)})  # fmt: skip
+    shallow = replace(trace, depth=np.full(20, 2, np.uint8), run=np.minimum(trace.run, 2))
     cost = CostModel.from_ratio(0.1, 4)
     rounds = replay(shallow, fixed(2))
     assert (

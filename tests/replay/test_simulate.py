@@ -124,30 +124,6 @@ def test_a_readable_example():
     assert committed(replay(trace, fixed(1)), trace).tolist() == [2, 2, 1]
 
 
-def test_fixed_k_on_a_one_bit_trace_cuts_at_the_misses():
-    """rounds(K) = sum over segments between misses of ceil(L / (K + 1)), K above no segment's
-    reach of the text.
-    """
-    rng = np.random.default_rng(5)
-    hit = rng.random(400) < 0.7
-    hit[-1] = False
-    N, K = len(hit), 12
-    run = np.array(
-        [
-            next((j for j in range(min(K, N - t)) if not hit[t + j]), min(K, N - t))
-            for t in range(N)
-        ],
-        np.uint8,
-    )
-    meta = TraceMeta("greedy", "t", "d", K=K, prefix_only=True, tasks=("x",), ids=("p",))
-    trace = Trace(
-        np.array([0, N]), np.array([N]), np.zeros(N, np.int32), np.full(N, K, np.uint8), run, meta
-    )
-    segments = np.diff(np.concatenate(([-1], np.flatnonzero(~hit))))
-    for k in range(K + 1):
-        assert len(replay(trace, fixed(k))) == sum(-(-length // (k + 1)) for length in segments)
-
-
 def test_replay_refuses_unsupported_input():
     plain = synthetic.iid(0.5, 1, 4, 3)
     with pytest.raises(TraceError, match="'confidence' is not in this trace"):
@@ -158,10 +134,6 @@ def test_replay_refuses_unsupported_input():
         replay(plain, fixed(3), cost=CostModel.from_ratio(0.1, 1))
     with pytest.raises(ValueError, match="seed is -1"):
         replay(plain, fixed(3), seed=-1)
-
-
-def fields(trace):
-    return {name: getattr(trace, name) for name in trace.__dataclass_fields__}
 
 
 def _audit_more(params, state, slot, features, u):

@@ -214,9 +214,9 @@ def test_lengths_and_policies_are_fitted_on_the_half_that_does_not_judge_them():
         k = 4 if 0 in sequences else 1
         return DeferredPolicy(f"fitted:{k}", lambda trace, cost: fixed(k))
 
-    of_length, chosen, _ = fit_length(trace, FLAT, fixed, None)
+    of_length, chosen, _ = fit_length(trace, FLAT, None, fixed)
     assert chosen == "k=4 / k=1"
-    shortest, longest = (fit_length(trace, FLAT, fixed, k)[0] for k in (1, 4))
+    shortest, longest = (fit_length(trace, FLAT, k, fixed)[0] for k in (1, 4))
     assert shortest.tolist() != longest.tolist()
     for figures in (of_length, fit_tree(trace, FLAT, policy_of)[0]):
         assert figures[1::2].tolist() == longest[1::2].tolist()

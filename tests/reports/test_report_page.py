@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from pages import Document, faults_of
 from shell import command
+from strategies import joined
 
-from simspec import CostModel, synthetic
+from simspec import CostModel, replay, synthetic
+from simspec.policies import fixed
 from simspec.reports.comparison import Question
 from simspec.reports.page import all_figures, engine_lines, figures_of, page_of, recommend
-from simspec.trace.trace import Trace
 
 QUICK = Question(resamples=199)
 CHEAP, DEAR = CostModel.from_ratio(0.05, 6), CostModel.from_ratio(3.0, 6)
@@ -98,17 +99,16 @@ def test_recommendation_comes_first_and_names_the_fastest(html):
 
 
 def test_figures_agree_with_each_other():
-    found = figures_of("t", recording(), CHEAP, ("beta_ts", "fixed:2"), 1, QUICK)
-    values = [point.speedup.value for point in found.curve]
-    assert [point.K for point in found.curve] == list(range(7))
-    assert found.best.speedup.value >= 0.99 * max(values)
-    assert found.oracle.speedup.value >= max(values) - 1e-12
-    assert [why.name for why in found.whys] == [
-        "K = 0",
-        f"K = {found.best_k}",
-        found.policies[0].policy,
-    ]
-    assert found.whys[1].speedup == pytest.approx(found.best.speedup.value)
+    asked = replace(QUICK, level=0.8)
+    found = figures_of("t", recording(), CHEAP, ("beta_ts", "fixed:2"), 1, asked)
+    assert {speedup.level for speedup in (found.oracle, found.best, *found.curve)} == {0.8}
+    values = [speedup.value for speedup in found.curve]
+    times = [CHEAP.seconds(replay(found.trace, fixed(k), cost=CHEAP)).sum() for k in range(7)]
+    assert values == pytest.approx([found.trace.rows / time for time in times])
+    assert found.best.value >= 0.99 * max(values)
+    assert found.oracle.value >= max(values) - 1e-12
+    assert [why.name for why in found.whys] == ["K = 0", f"K = {found.best_k}", *found.policies]
+    assert found.whys[1].speedup == pytest.approx(found.best.value)
     assert np.nanmean(found.acceptance) == pytest.approx(0.7, abs=0.1)
     assert found.calibration is None
 
@@ -137,21 +137,6 @@ def test_a_policy_is_recommended_only_where_it_is_clearly_faster():
     assert "cost_ts adds" in advice.sentence
     (plain,) = recommend([figures_of("t", easy, CHEAP, ("fixed:6", "beta_ts"), 2, QUICK)], QUICK)
     assert plain.gain is None
-
-
-def joined(a, b):
-    """The sequences of both traces."""
-    arrays = {
-        name: np.concatenate((getattr(a, name), getattr(b, name)))
-        for name in ("budget", "token", "depth", "run")
-    }
-    offset = np.concatenate((a.offset, a.rows + b.offset[1:]))
-    meta = replace(
-        a.meta,
-        tasks=a.meta.tasks + b.meta.tasks,
-        ids=tuple(f"{i}" for i in range(a.sequences + b.sequences)),
-    )
-    return Trace(offset=offset, meta=meta, **arrays)
 
 
 def test_engine_lines_hold_the_recommended_length():

@@ -27,7 +27,7 @@ def alternating(first: float, second: float, pairs=12, rows=40) -> Trace:
     longer = [synthetic.iid(a, pairs, rows, 6, seed) for seed, a in enumerate((first, second))]
     both = synthetic.iid(0.5, 2 * pairs, rows, 6)
     run = np.stack([part.run.reshape(pairs, rows) for part in longer], axis=1).reshape(-1)
-    return Trace(**{**vars(both), "run": run})
+    return replace(both, run=run)
 
 
 def seconds(trace, text, seed=0):

@@ -28,7 +28,7 @@ from simspec.engines.choice import (
 )
 from simspec.engines.exports import EXPORTS, SIDECAR, Request, lengths_by_batch, read_vllm
 from simspec.numerics.stats import Estimate
-from simspec.reports.speedup_curve import speedup_curve
+from simspec.replay.evaluation import evaluate
 from simspec.trace.recordings import recordings
 
 SETTINGS = Export("vllm", (), Path("out"), draft_model="a draft's path")
@@ -274,18 +274,15 @@ def test_the_origin_of_a_document_is_beside_it(folder, tmp_path, name):
     assert {p.name for p in tmp_path.iterdir()} == {"out", f"out{SIDECAR}"}
 
 
-def test_predicted_gain_is_that_of_the_speedup_curve(folder, tmp_path):
+def test_predicted_gain_is_that_of_an_evaluation(folder, tmp_path):
     out = tmp_path / "out"
     simspec("export", "vllm", "a.parquet", "--cost", "one.json", *MODEL, "--out", out, cwd=folder)
     origin = json.loads((tmp_path / f"out{SIDECAR}").read_text())
     trace, cost = load_trace(folder / "a.parquet"), CostModel.from_json(folder / "one.json")
     length = json.loads(out.read_text())["num_speculative_tokens"]
     assert origin["predicted"][0]["policy"] == f"fixed:{length}"
-    point = speedup_curve(trace, [], cost)[length]
-    speedup = origin["predicted"][0]["speedup"]
-    assert speedup["value"] == pytest.approx(point.speedup.value)
-    assert speedup["low"] == pytest.approx(point.speedup.low)
-    assert speedup["high"] == pytest.approx(point.speedup.high)
+    expected = evaluate(trace, [f"fixed:{length}"], cost).speedup(f"fixed:{length}").to_dict()
+    assert origin["predicted"][0]["speedup"] == pytest.approx(expected)
     assert origin["costs"][0]["name"] == "one.json"
 
 

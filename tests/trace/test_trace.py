@@ -29,10 +29,6 @@ RELAXED = settings(
 )
 
 
-def changed(trace, **parts):
-    return Trace(**({name: getattr(trace, name) for name in trace.__dataclass_fields__} | parts))
-
-
 @pytest.fixture
 def example():
     """Two sequences of 3 and 2 rows, K = 2; the second ends with its end token before its
@@ -105,12 +101,12 @@ def test_every_invariant_is_checked(example):
     example.validate()
     for change, words in broken(example):
         with pytest.raises(TraceError, match=words) as caught:
-            changed(example, **change)
+            replace(example, **change)
         assert "\n" not in str(caught.value)
 
 
 def test_frames_and_one_line_of_what_a_recording_holds(example):
-    hostile = changed(example, meta=replace(example.meta, drafter="e\x1b[1m"))
+    hostile = replace(example, meta=replace(example.meta, drafter="e\x1b[1m"))
     assert repr(hostile).startswith("Trace('e\\x1b[1m' for 't', greedy, K = 2: 2 sequences, 5 ")
     table = example.to_frame()
     names = ["sequence", "id", "task", "position", "token", "depth", "run"]
@@ -187,11 +183,11 @@ def test_round_trip(tmp_path, trace):
 
 
 def test_equality_sees_every_field(example):
-    assert example == changed(example)
-    assert example != changed(example, rank=None)
+    assert example == replace(example)
+    assert example != replace(example, rank=None)
     assert example != "trace"
-    assert example != changed(example, token=poke(example.token, 0, 5))
-    assert example != changed(example, meta=replace(example.meta, notes="x"))
+    assert example != replace(example, token=poke(example.token, 0, 5))
+    assert example != replace(example, meta=replace(example.meta, notes="x"))
 
 
 @pytest.mark.parametrize("mode", ["before", "during"])

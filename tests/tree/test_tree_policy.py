@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import costs
+from strategies import costs, joined
 from tree_strategies import NODES, example, ordered, ranked, recordings, tree_seconds
 
 from simspec import CostModel, PolicyError, TraceError, load_trace, replay, sweep, synthetic
@@ -191,18 +191,6 @@ def test_trees_are_fitted_on_the_sequences_that_are_named(rule):
     trees = [optimal_tree(2, rule, [s]).resolve(both, COST).tree.paths for s in (0, 1)]
     assert trees[0] == ((0,), (0, 0))
     assert trees[1] != trees[0]
-
-
-def joined(one, other):
-    columns = ("token", "depth", "run", "feature", "rank")
-    parts = {name: np.concatenate((getattr(one, name), getattr(other, name))) for name in columns}
-    meta = replace(one.meta, tasks=("a", "b"), ids=("a", "b"))
-    offset = np.array([0, one.rows, one.rows + other.rows])
-    budget = np.concatenate((one.budget, other.budget))
-    return replace(
-        one, offset=offset, budget=budget, meta=meta, sequence=np.arange(2),
-        prompt_offset=np.zeros(3, np.int64), **parts,
-    )  # fmt: skip
 
 
 @settings(max_examples=25)
