@@ -3,13 +3,16 @@
 import json
 import lzma
 
+import msgspec
 import numpy as np
 import pytest
 from documents import README, ROOT, blocks, output_of
 
 from real.engines.summary import cost_of_rows, run_summary
 from simspec.cost.table import load_cost
-from simspec.engines.steps import lengths_at_batches, read_steps
+from simspec.engines.served import Prices, lengths_of, served_at
+from simspec.engines.server import Wave
+from simspec.engines.steps import lengths_at_batches, read_steps, round_seconds
 
 pytestmark = pytest.mark.docs
 
@@ -76,6 +79,24 @@ def test_figures_of_a_running_server_are_those_of_its_log_and_of_the_bench_clien
     for figures in ([f"{found[5, n].value:.2f}" for n in (1, 4, 8)], measured):
         assert "{}, {} and {}".format(*figures) in TEXT
     assert f"K = 2 then measured {gain(once):.2f} at 4" in page
+
+
+@pytest.mark.parametrize("k,requests", [(4, 1), (2, 4)])
+def test_figures_of_servers_by_turns_are_those_of_their_answers_and_log(tmp_path, k, requests):
+    page = " ".join((ROOT / "docs" / "advise.md").read_text(encoding="utf-8").split())
+    files = [tmp_path / f"url-{k}-at-{requests}.{kind}.jsonl" for kind in ("steps", "waves")]
+    for file in files:
+        packed = ROOT / "traces" / "smollm2" / "served" / f"{file.name}.xz"
+        file.write_bytes(lzma.decompress(packed.read_bytes()))
+    log, waves = files
+    rounds = round_seconds(log, requests)
+    answers = [msgspec.json.decode(line, type=Wave) for line in waves.read_bytes().splitlines()[1:]]
+    prices = Prices(rounds[:, 0], rounds, str(log))
+    row = lengths_of(served_at(answers, requests), prices)[-1]
+    assert k == row.K
+    assert f"{row.predicted.value:.2f}" in page
+    assert row.measured.text() in page
+    assert abs(row.predicted.value / row.measured.value - 1) < 0.06
 
 
 def test_control_a_broken_example_is_noticed():

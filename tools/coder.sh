@@ -8,7 +8,7 @@ export MODELS=models/coder TRACES=traces/coder DRAFTERS="model prompt_lookup suf
 export PER_TASK=22 BUDGET=192 DEPTH=12 DTYPE="${DTYPE:-bfloat16}" NAMES="${NAMES:-greedy/model}"
 export PROMPTS=20 TOKENS=24 RIVALS="--rival none"
 export POLICIES="${POLICIES:-fixed:2 entropy cost_ts}"
-export RUN="--policy entropy --teacher-force --prompts 12 --budget 32" # minutes, alone: the recorded tokens, in bfloat16
+export RUN="--compare --rival none --policy fixed:2 --policy entropy --prompts 6 --budget 24 --repeats 2" # minutes, alone
 if [ "$1" = engines ]; then # the 0.5B in vLLM, as its own draft model and with simspec's policies; half an hour, alone
   export TARGET=$MODELS/target DRAFT=$MODELS/model RECORDING=$TRACES/greedy/model.parquet
   SEEING="-k 0 -k 2 --policy entropy --policy confidence:0.8" "$(dirname "$0")/engines.sh" \
