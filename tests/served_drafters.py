@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from toy_checkpoint import sentences, word_tokenizer
+from toy_lm import recorded
 
 from real.decode.features import drafter_features
 from real.draft import TrainingBatch
@@ -19,11 +20,7 @@ from real.model.draft_head import save_draft_head, save_vocabulary
 from real.model.stored_weights import made_for
 from real.model.target import Target
 from real.pair import load_pair
-from real.prompts import Prompt
 from real.record import Settings
-from real.record.recorder import record_sequence
-from real.record.rows import assemble
-from real.record.settings import describe
 from real.sampling import Rule
 
 VOCAB, END, CONTEXT = 48, 2, 256
@@ -86,13 +83,7 @@ class World:
         """simspec's recording of a drafter's folder on these prompts, greedy."""
         pair = load_pair(self.folder, name, weights=folder)
         settings = Settings(K, budget, Rule(), (END,), drafter_features(pair.drafter))
-        made = [Prompt(str(i), "toy", "", tokens) for i, tokens in enumerate(prompts)]
-        rows = [
-            record_sequence(pair.target, pair.drafter, settings, prompt.token, i)
-            for i, prompt in enumerate(made)
-        ]
-        meta = describe("toy", pair.drafter, settings, made, "", "cpu", torch.float32)
-        return assemble(rows, made, 0, settings, meta)
+        return recorded(pair.target, pair.drafter, settings, prompts)
 
 
 def best(logits, *others):

@@ -136,10 +136,6 @@ class Verified:
     exceptions: int
     loss: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self) | {"table": self.table.to_dict()}
-
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
@@ -492,15 +488,12 @@ class Found:
             "engine": self.plan.engine.name,
             "drafter": self.winner.name,
             "advice": [asdict(advice) for advice in self.best],
-            "verified": [checked.to_dict() for checked in self.verified],
+            "verified": list(self.verified),
             "confirmed": self.confirmed,
             "not_settled": self.doubts,
             "tried": [asdict(advice) for advice in self.tried],
             "by_task": {task: asdict(advice) for task, advice in self.by_task.items()},
-            "policies": [
-                asdict(advice) | {"verified": checked.to_dict()}
-                for advice, checked in self.policies
-            ],
+            "policies": [asdict(advice) | {"verified": ran} for advice, ran in self.policies],
             "remarks": list(self.remarks),
         }
         return dict(json_data(found))  # NaN is no JSON

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -230,13 +231,10 @@ def run_on_engine(
             "a schedule's passes are predicted for requests that start together: give --concurrent "
             "2 or more, or one length by -k in place of --schedule"
         )
-    workers = Workers(make, settings, plan)
-    try:
+    with closing(Workers(make, settings, plan)) as workers:
         own = isinstance(settings.draft, ModelDraft)
         forced = workers.ready.forces_drafts and not own if force is None else force
         workers.plan = plan = replace(plan, force=forced)
         with open_rows(out, about_run(workers.ready, settings, requests, plan)) as rows:
             run_blocks(workers, requests, plan, rows, progress)
-    finally:
-        workers.close()
     return workers.ready

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import costs
 
-from simspec import CostModel, formulas, policies, replay, sweep, synthetic
+from simspec import CostModel
 from simspec.cost.table import CostTable, load_cost
 
 FIELDS = "draft", "verify", "catch_up", "overhead", "baseline", "feature"
@@ -123,44 +123,3 @@ def test_json_round_trip(tmp_path_factory, table):
 def test_passes_lie_between_contexts():
     low, high = (CostModel([0, 1], [x, 2 * x], [0], 0.0, x, passes=[x, x + 1]) for x in (1.0, 3.0))
     assert CostTable((2,), (0, 10), ((low, high),)).at(2, 5).passes.tolist() == [2, 3]
-
-
-# Non-monotone staircases: a tile that fits better may make a longer pass the cheaper one.
-
-
-def staircase(K, dip):
-    """Verification grows row by row, but costs 1 again at j = dip."""
-    verify = 1 + 0.1 * np.arange(K + 1)
-    verify[dip] = 1.0
-    return CostModel(0.001 * np.arange(K + 1), verify, [0.0], 0.0, 1.0)
-
-
-@given(st.floats(0, 0.999))
-def test_interpolation_keeps_the_staircase(share):
-    low = staircase(20, 17)
-    high = replace(low, verify=2 * low.verify)
-    cost = CostTable((1,), (0, 1000), ((low, high),)).at(1, int(1000 * share))
-    assert cost.verify[17] < cost.verify[16]
-    assert cost.verify[17] < cost.verify[1]
-    assert (np.diff(cost.verify) < 0).tolist() == (np.diff(low.verify) < 0).tolist()
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_best_length_and_oracle_use_a_cheaper_step(alpha):
-    K, dip = 6, 5
-    trace, cost = synthetic.iid(alpha, 4, 60, K, seed=3), staircase(K, dip)
-    table = CostTable((1, 4), (16,), ((CostModel.from_ratio(0.1, K),), (cost,)))
-    dipped, smooth = table.at(3, 16), replace(cost, verify=1 + 0.1 * np.arange(K + 1))
-    assert dipped is cost
-    fixed = [f"fixed:{k}" for k in range(K + 1)]
-    speed = sweep(trace, [*fixed, "oracle"], dipped, 1, progress=False).set_index("policy").speedup
-    k = np.arange(K + 1)
-    by_formula = formulas.expected_committed(alpha, k) / (cost.draft + cost.verify)
-    assert speed[fixed].argmax() == by_formula.argmax() == (0 if alpha == 0 else dip)
-    assert speed["fixed:5"] > speed["fixed:4"]
-    assert speed["oracle"] >= speed[fixed].max() * (1 - 1e-12)
-    often, rarely = (
-        int((replay(trace, policies.parse("oracle")(trace, c)).drafted == dip).sum())
-        for c in (dipped, smooth)
-    )
-    assert often > rarely or alpha == often == rarely == 0

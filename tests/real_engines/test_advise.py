@@ -452,18 +452,9 @@ def test_prompts_that_do_not_fit_are_left_out_with_a_note(small, monkeypatch):
 
 
 HOSTILE = [
-    ("\n" * 5, "holds no text"),
-    ('{"prompt": [1], "output": [NaN]}', "line 1"),
-    ('{"prompt": [1], "output": [1e400]}', "line 1"),
-    ('{"prompt": [1], "output": [-1]}', "line 1"),
     ('{"prompt": [1], "output": [2], "temperature": NaN}', "line 1: JSON is malformed"),
-    ('{"prompt": [1], "output": [2], "id": [1]}', "line 1"),
     ('{"prompt": [1], "output": "text"}', "--tokenizer"),
-    ("[" * 100_000, "line 1"),
-    ('{"prompt": [1], "output": [' + "7," * 140_000 + "7]}", "at most 131,072"),
-    ('{"prompt": [1], "output": [' + "9" * 5000 + "]}", "line 1"),
     ('{"id": "a", "prompt": [1], "output": [2]}\n' * 3, "2 ids twice"),
-    ("x" * 5 + "\x00\xff", "line 1"),
 ]
 
 

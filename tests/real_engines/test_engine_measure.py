@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from fake_engine import FakeRunner, do_run, prompts
-from noisy_machine import NoisyMachine
 
 from real.engines.measure import engine_cost, speedup_table, timed_block, whole_blocks
 from real.engines.run import Plan
@@ -24,10 +23,15 @@ def stepped(drafted, k):
     return float(VERIFY[drafted]) if k else 1.0
 
 
-def noisy(seed):
+def noisy(seed, spread=0.1):
     """A machine whose speed drifts over minutes, and passes that scatter."""
-    machine = NoisyMachine(np.random.default_rng(seed), noise=0.1, burst=0.0, steal=0.0)
-    return lambda drafted, k: float(machine.take(stepped(drafted, k)))
+    rng, state = np.random.default_rng(seed), {"pace": 1.0}
+
+    def seconds(drafted, k):
+        state["pace"] = float(np.clip(state["pace"] + rng.normal(0, 0.004), 0.6, 1.6))
+        return stepped(drafted, k) * state["pace"] * float(rng.lognormal(0, spread))
+
+    return seconds
 
 
 def measured(folder, name, seconds=stepped, plan=PLAN, seed=0, count=12, **options):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from toy_lm import recorded
 from vllm_double import VllmDouble, read_rounds
 
 from real.decode.features import drafter_features
@@ -20,11 +21,7 @@ from real.model.checkpoint import WeightsError
 from real.model.draft_head import save_draft_head
 from real.model.stored_weights import made_for
 from real.pair import TINY, load_pair
-from real.prompts import Prompt
 from real.record import Settings
-from real.record.recorder import record_sequence
-from real.record.rows import assemble
-from real.record.settings import describe
 from real.sampling import Rule
 from simspec import CostModel
 
@@ -57,21 +54,17 @@ def pass_over(tokens):
 
 
 @lru_cache
-def recorded(drafter):
+def world_of(drafter):
     """([(request, future past its end)], the recording of longer texts)."""
     target, ends, count = pair().target, pair().end_tokens, 4
     rng = np.random.default_rng(0)
     prompts = [rng.integers(300, 1300, n + 1).tolist() for n in range(count)]
-    made = [Prompt(f"p{i}", "toy", "", prompt) for i, prompt in enumerate(prompts)]
     shown = drafter_features(drafter)[:2]
     asked = Settings(K + 1, BUDGET + 2 * K, Rule(), ends, shown)
-    rows = [record_sequence(target, drafter, asked, p.token, i) for i, p in enumerate(made)]
-    meta = describe("t", drafter, asked, made, "", "cpu", torch.float64)
-    trace = assemble(rows, made, 0, asked, meta)
-    world = []
-    for i, prompt in enumerate(made):
+    trace, world = recorded(target, drafter, asked, prompts), []
+    for i, prompt in enumerate(prompts):
         text = trace.token[trace.offset[i] : trace.offset[i + 1]].tolist()
-        world.append((Request(prompt.id, tuple(prompt.token), BUDGET), [*text, *[999] * 2 * K]))
+        world.append((Request(str(i), tuple(prompt), BUDGET), [*text, *[999] * 2 * K]))
     return world, trace
 
 
@@ -104,7 +97,7 @@ def run(path, world, head, policies, concurrent=1, **double):
 
 @pytest.mark.parametrize(("concurrent", "chunked"), [(1, False), (3, True)])
 def test_policies_over_a_hosted_head_make_the_passes_of_their_replay(tmp_path, concurrent, chunked):
-    world, recording = recorded(pair().drafter)
+    world, recording = world_of(pair().drafter)
     about, rows, double = run(
         tmp_path / "r.jsonl", world, HEAD, POLICIES, concurrent, chunked=chunked
     )
@@ -124,7 +117,7 @@ def test_policies_over_a_hosted_head_make_the_passes_of_their_replay(tmp_path, c
 def test_a_draft_vocabulary_and_preempted_requests(tmp_path):
     """Every round is that of the recording's row, drafts that the scheduler drops apart."""
     drafter, log = restricted(tmp_path / "head"), tmp_path / "rounds.jsonl"
-    world, recording = recorded(drafter)
+    world, recording = world_of(drafter)
 
     def logging(config):
         config.additional_config["simspec"] |= {"rounds": str(log)}
@@ -149,11 +142,11 @@ def test_a_draft_vocabulary_and_preempted_requests(tmp_path):
     assert checked > 5
     assert (recording.run > 0).any()
     # control: the whole vocabulary drafts otherwise
-    assert recording.run.tolist() != recorded(pair().drafter)[1].run.tolist()
+    assert recording.run.tolist() != world_of(pair().drafter)[1].run.tolist()
 
 
 def test_a_request_met_in_the_middle_is_not_drafted_for(tmp_path):
-    world, _ = recorded(pair().drafter)
+    world, _ = world_of(pair().drafter)
     _, rows, double = run(tmp_path / "r.jsonl", world[:2], HEAD, ())
     drafter = double.drafter
     drafter.rows["x"] = 5, features([400])
