@@ -15,10 +15,11 @@ FORMAT_OF = {
     "sglang.jsonl": "sglang", "tensorrt-llm.jsonl": "tensorrt-llm",
     "llamacpp-timings.jsonl": "llamacpp-timings",
     "llamacpp-prometheus.txt": "llamacpp-prometheus",
-    "llamacpp-log.txt": "llamacpp-log",
+    "released-llamacpp-log.txt": "llamacpp-log",
     "guidellm.json": "guidellm", "aiperf.jsonl": "aiperf",
     "aiperf-released.jsonl": "aiperf", "sglang-log.txt": "sglang-log",
-    "sglang-prometheus.txt": "sglang-prometheus", "tensorrt-llm-stats.json": "tensorrt-llm-stats",
+    "sglang-prometheus.txt": "sglang-prometheus",
+    "released-tensorrt-llm-stats.json": "tensorrt-llm-stats",
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ SpecDecode-Bench alone logs the outcome of a draft from every position, which is
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -187,13 +188,24 @@ LOGS = {
 """{format: what a line holds, who writes it, its form}."""
 
 
+OF_REQUEST = re.compile(r"draft acceptance = [\d.]+ \( *(\d{1,15}) accepted / *(\d{1,15}) gen")
+"""llama-server's line of a request: printed from verbosity 3, the default, on."""
+
+
 def _log(source: Source, settings: Import) -> Imported:
     """vLLM's lines, one an interval, summed; of llama.cpp the last line, which is cumulative.
+
+    Without such a line, llama.cpp's lines of requests give the rate alone.
 
     A line of vLLM gives no rounds: they are drafted / positions, which holds for a constant draft
     length only and is compared with the line's mean length.
     """
     words, written_by, form = LOGS[source.format]
+    if source.format == "llamacpp-log" and words not in source.text:
+        requests = log_lines(source, "draft acceptance", OF_REQUEST, written_by)
+        right, tried = (sum(int(line[i]) for _, line in requests) for i in (1, 2))
+        why = {NO_ROUNDS: "they are in statistics lines, which llama-server prints from -lv 4 on"}
+        return Imported(source, requests=len(requests), drafted=tried, accepted=right, withheld=why)
     lines = [match for _, match in log_lines(source, words, form, written_by)]
     of_vllm = source.format == "vllm-log"
     if not of_vllm:
@@ -440,7 +452,8 @@ def _sums(source: Source, settings: Import) -> Imported:
         raise ValueError(
             f"{len(rows)} objects hold {names.holder or names.rounds}, expected {names.expected}"
         )
-    used = [row for row in rows if row.get(names.rounds) and row.get(names.drafted)]
+    drafting = [bool(row.get(names.rounds) and row.get(names.drafted)) for row in rows]
+    used = [row for row, drew in zip(rows, drafting) if drew]
     if not used:
         raise ValueError(NOTHING)
     each = np.array([_totals(row, names) for row in used], np.int64)
@@ -450,12 +463,7 @@ def _sums(source: Source, settings: Import) -> Imported:
         at_least = np.rint(rates * rounds).astype(np.int64)
         return _pooled(source, settings, rounds, drafted, accepted, at_least)
     per_round = each[:, 1] / each[:, 0]
-    # a step without a prefill: its time is of verification, drafting and the host
-    step_ms = np.zeros(len(used))
-    for i, row in enumerate(used):
-        if row.near(("inflightBatchingStats", "numContextRequests")) == 0:
-            ms = row.around[-1].get("iterLatencyMS")
-            step_ms[i] = ms if isinstance(ms, int | float) and 0 < ms < 1e9 else 0.0
+    step_ms = _step_ms(rows)[drafting]
     timed, (of_rounds, _, of_accepted) = step_ms > 0, each.T
     return _summed(
         source, rounds, accepted, drafted=drafted,
@@ -465,6 +473,27 @@ def _sums(source: Source, settings: Import) -> Imported:
         by_batch=_by_batch(of_rounds[timed], *each.T[::2, timed], step_ms=step_ms[timed]),
         series=_series((row.near(names.time) for row in used), of_rounds, of_accepted),
     )  # fmt: skip
+
+
+def _step_ms(rows: list[Fields]) -> np.ndarray:
+    """float64: milliseconds of each iteration of a server; 0: unknown, or it reads a prompt.
+
+    TensorRT-LLM's overlap scheduler, its default, ends an iteration in the next one's loop, so
+    iterLatencyMS is of two loops. One loop is hostStepTimeMS, of later versions, or the time until
+    the next iteration starts, unless the server waited for requests in between.
+    """
+    table = np.full((len(rows), 3), np.nan)
+    for i, row in enumerate(rows):
+        held = row.around[-1]
+        with suppress(TypeError, ValueError):
+            started = datetime.strptime(held.get("timestamp"), "%m-%d-%Y %H:%M:%S.%f")
+            table[i, 2] = started.replace(tzinfo=UTC).timestamp() * 1e3
+        if row.near(("inflightBatchingStats", "numContextRequests")) == 0:
+            times = held.get("hostStepTimeMS"), held.get("iterLatencyMS")
+            table[i, :2] = [time if type(time) in (int, float) else np.nan for time in times]
+    loop, latency, start = table.T
+    found = np.where(loop > 0, loop, np.minimum(latency, np.diff(start, append=np.nan)))
+    return np.where((found > 0) & (found < 1e9), found, 0.0)
 
 
 def _rows(source: Source, settings: Import) -> Imported:

@@ -148,17 +148,15 @@ def edited(path, name, *pairs):
     [
         ("vllm-prometheus", "vllm-prometheus.txt"),
         ("vllm-bench-serve", "vllm-bench-serve.json"),
-        ("llamacpp-log", "llamacpp-log.txt"),
         ("llamacpp-prometheus", "llamacpp-prometheus.txt"),
         ("sglang-prometheus", "sglang-prometheus.txt"),
-        ("tensorrt-llm-stats", "tensorrt-llm-stats.json"),
     ],
 )
 def test_totals_of_nine_rounds(format, name):
     result = read(format, FIXTURES / name, drafted=3 if format == "sglang-prometheus" else None)
     assert (result.rounds, result.drafted, result.accepted) == (9, 27, 10)
     assert result.length == pytest.approx(1 + 10 / 9)
-    if format in ("sglang-prometheus", "tensorrt-llm-stats"):
+    if format == "sglang-prometheus":
         assert depth_counts(result) == {}
         assert DEPTH in result.withheld
     else:
@@ -194,8 +192,10 @@ RELEASED = {
     "vllm-bench-serve.json": (34, 93, 49, '"spec_decode_accepted_tokens": 4', "94"),
     "vllm-prometheus.txt": (60, 166, 88, 'tokens_total{engine="0",model_name="smollm2"} 8', "88"),
     "vllm-log.txt": (None, 166, 88, "Accepted: 23", "230"),
-    "llamacpp-timings.jsonl": (None, 33, 27, '"draft_n_accepted":17', "71"),
-    "llamacpp-prometheus.txt": (19, 33, 27, "accepted_tokens_total 2", "92"),
+    "llamacpp-timings.jsonl": (None, 39, 30, '"draft_n_accepted":3', "63"),
+    "llamacpp-prometheus.txt": (13, 39, 30, "accepted_tokens_total 3", "92"),
+    "llamacpp-log.txt": (13, 39, 30, "#acc tokens =    3", "9"),
+    "tensorrt-llm-stats.json": (45, 135, 49, '"numAcceptedTokens":8', "98"),
 }
 
 
@@ -213,6 +213,21 @@ def test_one_servers_files_agree_and_a_damaged_one_is_refused(name, tmp_path):
         read(format, damaged)
     assert str(raised.value).startswith(str(damaged))
     assert "\n" not in str(raised.value)
+
+
+def test_llamacpps_log_has_rounds_from_verbosity_4_on(tmp_path):
+    detailed = FIXTURES / "released-llamacpp-log.txt"
+    known, counted = (
+        read(name, detailed.with_name(f"released-{name}.txt"))
+        for name in ("llamacpp-log", "llamacpp-prometheus")
+    )
+    assert marginals(known)[3] == pytest.approx(marginals(counted)[3]) == [12 / 13, 10 / 13, 8 / 13]
+    # at the default verbosity
+    lines = [line for line in detailed.read_text().splitlines() if "print_timing" in line]
+    (tmp_path / "log").write_text("\n".join(lines))
+    result = read("llamacpp-log", tmp_path / "log")
+    assert (result.requests, result.drafted, result.accepted) == (4, 39, 30)
+    assert "from -lv 4 on" in result.withheld["rounds, accepted length, acceptance by depth"]
 
 
 def test_a_kind_of_source_is_the_task(tmp_path):
@@ -237,10 +252,16 @@ def test_sglangs_log_is_weighed_by_the_requests_running(tmp_path):
         read("sglang-log", FIXTURES / "sglang-log.txt", drafted=5)
 
 
-def test_iterations_without_a_prefill_are_priced_by_batch():
-    result = read("tensorrt-llm-stats", FIXTURES / "tensorrt-llm-stats.json")
-    assert [(row["running_up_to"], row["step_ms"]) for row in result.by_batch] == [(4, 20), (8, 22)]
-    assert result.notes == ("2 iterations with a draft of 3",)
+def test_iterations_without_a_prefill_are_priced_by_one_loop(tmp_path):
+    """Under the overlap scheduler iterLatencyMS is of two: of 24 and 25 ms here."""
+    name = "released-tensorrt-llm-stats.json"
+    result = read("tensorrt-llm-stats", FIXTURES / name)
+    rows = [(row["running_up_to"], round(row["step_ms"])) for row in result.by_batch]
+    assert rows == [(2, 12), (4, 13)]
+    assert result.notes == ("15 iterations with a draft of 16",)
+    host = {"hostStepTimeMS": 7.5}
+    path = changed(tmp_path / "f", name, lambda rows: [row.update(host) for row in rows])
+    assert {row["step_ms"] for row in read("tensorrt-llm-stats", path).by_batch} == {7.5}
 
 
 def test_vllm_summaries_are_kept_by_draft_length():
@@ -482,8 +503,12 @@ CONDITIONAL = ("0.556, 0.333, 0.222", "0.556, 0.600, 0.667")
 NO_DRAFTS = "Accepted: 0 tokens, Drafted: 0 tokens"
 WRONG_TEXTS = [
     ("vllm-log", CONDITIONAL, "positions sum to|rises with depth"),
-    ("llamacpp-log", CONDITIONAL, "positions sum to|rises with depth"),
-    ("llamacpp-log", ("#acc rate/pos", "#rate"), "in another form than llama-server's"),
+    (
+        "released-llamacpp-log",
+        ("0.769, 0.615", "0.833, 0.800"),
+        "positions sum to|rises with depth",
+    ),
+    ("released-llamacpp-log", ("#acc rate/pos", "#rate"), "in another form than llama-server's"),
     ("vllm-log", ("SpecDecoding metrics", "metrics"), "no line holds SpecDecoding metrics"),
     ("vllm-log", (r"Accepted: \d+ tokens, Drafted: \d+ tokens", NO_DRAFTS), "no drafted token"),
     ("vllm-prometheus", ('position="0"', 'position="7"'), "at some position"),
@@ -501,7 +526,7 @@ def test_wrong_logs_and_counters_are_refused(tmp_path, format, change, words):
     (tmp_path / "f").write_text(re.sub(*change, text))
     assert (tmp_path / "f").read_text() != text
     with pytest.raises(ValueError, match=words):
-        read(format, tmp_path / "f")
+        read(format.removeprefix("released-"), tmp_path / "f")
 
 
 def test_counters_of_varying_draft_lengths_have_no_depths(tmp_path):
