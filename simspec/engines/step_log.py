@@ -1,6 +1,6 @@
 """A file of a server's steps: written without ever blocking or failing the server.
 
-The first line of each start says what is served, every other line is a step:
+The first line of each start says what is served and by which runner, every other line is a step:
 
 | key | value |
 | --- | --- |

@@ -52,6 +52,7 @@ class Start(msgspec.Struct):
     model: Annotated[str, Meta(max_length=1000)]
     method: Annotated[str, Meta(max_length=100)]
     K: Annotated[int, Meta(ge=0, le=LONGEST_DRAFT)]
+    runner: Annotated[str, Meta(max_length=100)] = ""  # V1 or V2; '': of an older log
 
 
 class Step(msgspec.Struct):
@@ -157,8 +158,12 @@ def _start(line: bytes, before: Start | None) -> Start:
     about = msgspec.json.decode(line, type=Start)
     if about.form != FORM:
         raise ValueError(f"form {about.form[:80]!r}, expected {FORM}")
-    if before is not None and msgspec.structs.replace(before, K=about.K) != about:
-        raise ValueError("another model, drafter or version of vLLM: keep one server's lines")
+    if before is not None:  # a log that an older plug-in began names no runner
+        runner = before.runner or about.runner
+        about.runner = about.runner or runner
+        if msgspec.structs.replace(before, K=about.K, runner=runner) != about:
+            other = "another model, drafter, version or runner of vLLM"
+            raise ValueError(f"{other}: keep one server's lines")
     return about
 
 
@@ -371,9 +376,10 @@ def advice(path: Path) -> tuple[DataFrame, list[str]]:
         "more passes where longer ones were accepted",
         *steps.notes,
     )
+    runner = f", {about.runner} runner" if about.runner else ""
     table = frame(
         [row._asdict() for row in found], names=2, notes=notes,
-        title=f"{about.model}, {about.method} drafts up to {about.K}, vLLM {about.vllm}",
+        title=f"{about.model}, {about.method} drafts up to {about.K}, vLLM {about.vllm}{runner}",
         formats={"tokens": ".2f", "speedup": ".2f"},
     )  # fmt: skip
     return table, sentences

@@ -54,6 +54,7 @@ def _about(config: Any) -> dict[str, Any]:
     drafts = config.speculative_config
     return {
         "vllm": vllm.__version__,
+        "runner": "V2" if getattr(config, "use_v2_model_runner", False) else "V1",
         "model": str(config.model_config.model),
         "method": str(drafts.method) if drafts else "none",
         "K": int(drafts.num_speculative_tokens) if drafts else 0,

@@ -71,8 +71,9 @@ def test_a_length_of_two_starts_is_priced_though_each_alone_is_not(tmp_path):
     (sentence,) = advice(path)[1]
     assert "not settled, all steps verify as many tokens" in sentence
     assert "serve K = 2 for an hour" in sentence
-    write(path, rows_of(2, sizes=(4,), matched=1, K=1), ABOUT | {"K": 1})
+    write(path, rows_of(2, sizes=(4,), matched=1, K=1), ABOUT | {"K": 1, "runner": "V2"})
     table, (sentence,) = advice(path)
+    assert "vLLM 0.32.0, V2 runner" in table.attrs["title"]
     assert sentence.startswith("4 requests in flight: K = ")
     for row in table.to_dict("records"):
         expected = truth(4, row["k"], 1)
@@ -188,6 +189,15 @@ def test_lines_that_no_server_writes_are_refused_in_one(line, told, tmp_path):
     assert "\x1b" not in str(error.value)
 
 
+def test_starts_on_two_runners_are_refused(tmp_path):
+    path = write(tmp_path / "a.jsonl", [GOOD], ABOUT | {"runner": "V1"})
+    write(path, [GOOD])  # of an older plug-in
+    assert read_steps(path).about.runner == "V1"
+    write(path, [GOOD], ABOUT | {"runner": "V2"})
+    with pytest.raises(ValueError, match="another model, drafter, version or runner"):
+        read_steps(path)
+
+
 def test_a_log_without_a_start_and_an_empty_one_are_refused(tmp_path):
     (tmp_path / "a").write_text(json.dumps(GOOD) + "\n" + json.dumps(GOOD))
     with pytest.raises(ValueError, match="a step before any start"):
@@ -295,6 +305,7 @@ STEP = SimpleNamespace(num_prompt_tokens=0, num_generation_tokens=4)
 CONFIG = SimpleNamespace(
     model_config=SimpleNamespace(model="m"),
     speculative_config=SimpleNamespace(method="ngram", num_speculative_tokens=2),
+    use_v2_model_runner=True,
 )
 
 
@@ -317,7 +328,7 @@ def test_plugin_writes_where_the_variable_says_and_fails_no_server(tmp_path, mon
     assert len(told) == 2
     until(lambda: (tmp_path / "a.jsonl.1").exists() and len(held(tmp_path / "a.jsonl.1")) == 2)
     start, row = held(tmp_path / "a.jsonl.1")
-    assert (start["K"], start["method"]) == (2, "ngram")
+    assert (start["K"], start["method"], start["runner"]) == (2, "ngram", "V2")
     assert row.pop("t") > 0
     assert row == {
         "running": 2, "waiting": 1, "kv": 0.1235, "prompt": 0, "new": 4, "drafts": 2,
