@@ -485,8 +485,8 @@ def _step_ms(rows: list[Fields]) -> np.ndarray:
     table = np.full((len(rows), 3), np.nan)
     for i, row in enumerate(rows):
         held = row.around[-1]
-        with suppress(TypeError, ValueError):
-            started = datetime.strptime(held.get("timestamp"), "%m-%d-%Y %H:%M:%S.%f")
+        with suppress(KeyError, TypeError, ValueError):
+            started = datetime.strptime(held["timestamp"], "%m-%d-%Y %H:%M:%S.%f")
             table[i, 2] = started.replace(tzinfo=UTC).timestamp() * 1e3
         if row.near(("inflightBatchingStats", "numContextRequests")) == 0:
             times = held.get("hostStepTimeMS"), held.get("iterLatencyMS")
