@@ -516,11 +516,10 @@ def _cost(source: str, model: CostModel) -> dict[str, Any]:
     try:
         return {"ratio": float(source)}
     except ValueError:
-        origin = None if model.origin is None else model.origin.to_dict()
-        runner = (
-            {} if not model.origin or not model.origin.runner else {"runner": model.origin.runner}
-        )
-        return _file(cost_file(source)) | {"device": model.device, "origin": origin} | runner
+        origin = model.origin
+        runner = {"runner": origin.runner} if origin and origin.runner else {}
+        held = {"device": model.device, "origin": origin and origin.to_dict()}
+        return _file(cost_file(source)) | held | runner
 
 
 def _file(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from simspec.trace import quantization as grid
 # mypy: disable-error-code="no-untyped-def"
 
 MOST_NGRAM = 16
-"""Longest n-gram: a table of every length is allocated."""
+"""Longest n-gram: a search tries every length."""
 _END_CODES = {"kept": 0, "last": 1, "dropped": 2}
 
 

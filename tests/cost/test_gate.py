@@ -18,17 +18,10 @@ from simspec.cost.gate import (
     settled,
 )  # fmt: skip
 from simspec.cost.model import CostModel
-from simspec.cost.table import CostTable, load_cost
+from simspec.cost.table import CostTable
 from simspec.trace.recordings import CHECKOUT
 
 MEASURED = sorted(CHECKOUT.rglob("*.cost.json"))
-
-
-def cells(path):
-    cost = load_cost(path)
-    if isinstance(cost, CostTable):
-        return [cost.at(b, c) for b in cost.batch for c in cost.context]
-    return [cost]
 
 
 @given(st.floats(1, 20), st.floats(0.3, 4))
@@ -66,7 +59,7 @@ def test_costs_that_real_machines_measured_pass():
     assert len(MEASURED) > 20
     known = set()
     for path in MEASURED:
-        for cost in cells(path):
+        for cost in CostTable.from_json(path).known:
             drafted = np.arange(1, cost.K + 1)
             rounds = (cost.draft[drafted] + cost.verify[drafted]) / cost.baseline
             check_claims([Claim("all accepted", 3 / r, 3.0) for r in rounds], cost, path.name)
@@ -76,7 +69,8 @@ def test_costs_that_real_machines_measured_pass():
 
 
 def test_intervals_need_blocks_and_spread():
-    cost = next(c for p in MEASURED for c in cells(p) if c.replicates and c.precision.blocks > 4)
+    held = (cost for path in MEASURED for cost in CostTable.from_json(path).known)
+    cost = next(c for c in held if c.replicates and c.precision.blocks > 4)
     held = cost.precision
     assert no_interval(cost) == ""
     few = replace(cost, precision=replace(held, blocks=MIN_BLOCKS, disturbed=1))
