@@ -251,8 +251,8 @@ def advise(settings: Advise) -> None:
 
 
 def _remarks(rows: Any, raw: bool = False, file: Path | None = None) -> list[str]:
-    """Faults of the texts, which are told; where they leave nothing to draft, the command ends, and
-    their file is removed, since other prompts are needed."""
+    """Prints the faults of the texts, and returns them. Where they leave nothing to draft, the
+    command ends, and their file is removed, since other prompts are needed."""
     from real.engines.answers import NothingToDraft, answer_faults
     from simspec.output.terminal import print_note
 
