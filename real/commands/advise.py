@@ -362,7 +362,7 @@ def _messages(settings: Advise) -> "list[Prompt]":
     """Evenly spaced prompts of the file, as a server takes them: a chat's first turn, and text as a
     user message or, with --raw, as it is."""
     from real.prompts import messages, read_rows, styled
-    from simspec.engines.server import Prompt
+    from simspec.engines.server import Prompt, prompts_of_wave
 
     assert settings.prompts is not None
     made = []
@@ -374,10 +374,11 @@ def _messages(settings: Advise) -> "list[Prompt]":
             made.append(Prompt(row.id, {"prompt": text}))
         else:
             made.append(Prompt(row.id, {"messages": messages(turns)}))
-    if len(made) < max(FEWEST, *settings.batch):
+    least = max(FEWEST, *map(prompts_of_wave, settings.batch))
+    if len(made) < least:
         raise ValueError(
-            f"{settings.prompts} gives {len(made)} prompts, expected at least {FEWEST} and a wave "
-            f"of --batch"
+            f"{settings.prompts} gives {len(made)} prompts, expected at least {least} for --batch "
+            f"{max(settings.batch)}"
         )
     return made
 

@@ -243,7 +243,7 @@ class CopyingDrafter(ConfiguredDrafter):
 
     def next(self) -> Step | None:
         if not self.drafted:
-            self.draft = self._found(np.frombuffer(self.sequence, np.int32)).tolist()
+            self.draft = self._found(np.array(self.sequence)).tolist()
         if self.drafted == len(self.draft):
             return None
         self.drafted += 1

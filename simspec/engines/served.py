@@ -36,7 +36,10 @@ class Served:
     | --- | --- | --- |
     | passes, drafts, drafted | float64[W] | after the prompts: passes, those with drafts, tokens |
     | accepted | float64[W, K] | tokens by position |
-    | timed | float64[W', 4] | seconds and tokens of waves, plain and drafting; W' = 0: no plain |
+    | timed | float64[W', 6] | of waves that a plain server answered too, see below |
+
+    timed: a request's seconds and passes while all that were in flight decoded, plain and drafting,
+    then all tokens and passes of the drafting answers. W' = 0: no plain server.
 
     differ: answers of both servers that are not equal.
     """
@@ -80,12 +83,7 @@ def served_at(waves: Sequence[Wave], requests: int) -> Served:
         )
     drafts, drafted = np.array([(each[0], each[1]) for each in held], np.float64).T
     accepted = np.array([[*each[2], *[0] * (K - len(each[2]))] for each in held], np.float64)
-    after = np.array([wave.tokens - wave.requests for wave in mine])  # the prompts' passes
-    both = [(plain[wave.place], wave) for wave in mine if wave.place in plain]
-    timed = [
-        [x for wave in pair for x in (wave.seconds, wave.tokens - wave.requests)] for pair in both
-    ]
-    differ = sum(a.text != b.text for p, d in both for a, b in zip(p.answers, d.answers))
+    after = np.array([wave.tokens - len(wave.answers) for wave in mine])  # the prompts' passes
     passes = after - accepted.sum(axis=1)
     if (drafts >= passes).all():
         passes = drafts  # each pass drafts, and the last one's draft reaches beyond the answer
@@ -95,8 +93,20 @@ def served_at(waves: Sequence[Wave], requests: int) -> Served:
         cut = np.array([sum(a.tokens == limit for a in wave.answers) for wave in mine])
         beyond = float(accepted.sum(axis=0) @ np.arange(1, K + 1)) / max(after.sum(), 1)
         passes = np.maximum(passes + beyond * cut, drafts)
-    columns = np.array(timed, np.float64).reshape(-1, 4)
-    return Served(requests, passes, drafts, drafted, accepted, columns, differ)
+    both = [(i, plain[wave.place], wave) for i, wave in enumerate(mine) if wave.place in plain]
+    paced = [
+        (*_paced(p, p.tokens - len(p.answers)), *_paced(d, passes[i]), after[i], passes[i])
+        for i, p, d in both
+    ]
+    differ = sum(a.text != b.text for _, p, d in both for a, b in zip(p.answers, d.answers))
+    timed = np.array([row for row in paced if min(row) > 0], np.float64).reshape(-1, 6)
+    return Served(requests, passes, drafts, drafted, accepted, timed, differ)
+
+
+def _paced(wave: Wave, passes: float) -> tuple[float, float]:
+    """(seconds of its requests, their passes) while all of them decode, of so many in all."""
+    seconds, inside = wave.full
+    return wave.requests * seconds, passes * inside / max(wave.parts, 1)
 
 
 def _drafts_of(wave: Wave, own: bool) -> tuple[int, int, list[int]]:
@@ -185,9 +195,9 @@ def lengths_of(served: Served, prices: Prices | None) -> list[Length]:
 
     tokens = (1 + accepted) / passes: those served, in their passes and `further_passes` of shorter
     drafts. predicted = tokens plain / (rounds[0] + (rounds[k] - rounds[0]) drafts / passes).
-    measured, of K: plain seconds a token / seconds a token, from the first token to the last.
-    Intervals resample waves. For a speedup above tokens a pass, beyond noise: PriceError where it
-    was measured, ValueError where it was predicted.
+    measured, of K: tokens times plain seconds of a pass / seconds of a pass, while all requests in
+    flight decode. Intervals resample waves. For a speedup above tokens a pass, beyond noise:
+    PriceError where it was measured, ValueError where it was predicted.
     """
     found, longest = [], np.full(len(served.passes), served.K)
     for k in range(1, served.K + 1):
@@ -209,9 +219,9 @@ def lengths_of(served: Served, prices: Prices | None) -> list[Length]:
 
 
 def _pace(totals: Any) -> Any:
-    """Seconds a token of plain decoding over those of drafting, of totals [..., 4]."""
-    plain, plain_tokens, seconds, tokens = np.moveaxis(totals, -1, 0)
-    return plain / plain_tokens * tokens / seconds
+    """Seconds a token of plain decoding over those of drafting, of totals [..., 6] of `Served`."""
+    plain, plain_passes, seconds, paced, tokens, passes = np.moveaxis(totals, -1, 0)
+    return plain / plain_passes * paced / seconds * tokens / passes
 
 
 def _claim(name: str, speedup: Estimate, tokens: Estimate) -> Claim:
@@ -231,8 +241,8 @@ def served_advice(
     lengths = [lengths_of(each, prices[each.requests]) for each in served]
     decided = [_decide(rows) for rows in lengths]
     notes = [
-        "accepted: share of drafts whose K-th token is; speedups are over plain decoding, from the "
-        "first token of an answer to the last; a draft of K is the first K tokens of those served; "
+        "accepted: share of drafts whose K-th token is; speedups are over plain decoding, while "
+        "all requests in flight decode; a draft of K is the first K tokens of those served; "
         "intervals are over waves of requests",
         *(f"{in_flight(each.requests)}: {each.differ} answers differ between the servers"
           for each in served if each.differ),

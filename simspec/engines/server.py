@@ -1,7 +1,8 @@
 """Prompts to a running vLLM server: its answers, their seconds, and its counters around them.
 
-Requests that start together are a wave, which is kept on the disk once it is answered; the same
-call goes on after it. A wave during which the server answered others is not kept.
+Prompts are sent in waves, of which a number of requests is in flight at any time. A wave is kept on
+the disk once it is answered; the same call goes on after it. A wave during which the server
+answered others is not kept.
 """
 
 import hashlib
@@ -14,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 import msgspec
+import numpy as np
+from msgspec import Meta
 
 from simspec.engines.documents import (
     LARGEST,
@@ -35,7 +38,7 @@ from simspec.output.files import naming, read_at_most, reraised
 from simspec.output.frames import DataFrame, frame
 from simspec.output.names import one_note
 
-FORM = "simspec served 1"
+FORM = "simspec served 2"
 KEYS = "VLLM_API_KEY", "OPENAI_API_KEY"
 """Environment variables of the server's key; the first that is set counts."""
 PATIENCE, LONGEST_ANSWER = 120.0, 1800.0
@@ -75,16 +78,18 @@ class Prompt(NamedTuple):
 
 
 class Answer(msgspec.Struct):
-    """A greedy answer: its tokens, seconds from the first to the last, and its own draft counts."""
+    """A greedy answer: its tokens, when its parts came (a part is what a pass added), and its own
+    draft counts. Times are of the client's clock, in seconds."""
 
     tokens: Whole
-    seconds: Number
+    times: Annotated[list[Number], Meta(min_length=1)]
     text: str
     figures: str = ""
 
 
 class Wave(msgspec.Struct):
-    """Requests that started together, and the server's counters before and after; "": it has none.
+    """Answers of so many requests in flight, each followed by the next prompt's, and the server's
+    counters before and after; "": it has none.
 
     place: of its first prompt in the order of all.
     """
@@ -102,9 +107,24 @@ class Wave(msgspec.Struct):
         return sum(answer.tokens for answer in self.answers)
 
     @property
-    def seconds(self) -> float:
-        """Of its longest answer."""
-        return max(answer.seconds for answer in self.answers)
+    def parts(self) -> int:
+        """Parts of all answers, without their first ones."""
+        return sum(len(answer.times) - 1 for answer in self.answers)
+
+    @property
+    def full(self) -> tuple[float, int]:
+        """(seconds in which every request in flight decodes, none its prompt; parts in them).
+
+        Parts of one step come within half of a median step.
+        """
+        steps = np.concatenate([np.diff(answer.times) for answer in self.answers])
+        times = np.sort(np.concatenate([answer.times[1:] for answer in self.answers]))
+        ends = [(a.times[i], step) for a in self.answers for i, step in ((0, 1), (-1, -1))]
+        at, change = np.array(sorted(ends)).T
+        full = change.cumsum()[:-1] == self.requests
+        late = np.median(steps) / 2 if len(steps) else 0.0
+        parts = np.diff(np.searchsorted(times, at + late))
+        return float(np.diff(at)[full].sum()), int(parts[full].sum())
 
 
 class _Chunk(msgspec.Struct):
@@ -244,7 +264,7 @@ class Server:
                     figures = data.decode().strip()
         if not times or type(count) is not int or count < 1:
             raise ServerError(f"{where}: the answer broke off or is empty; {AGAIN}")
-        return Answer(count, times[-1] - times[0], "".join(text), figures)
+        return Answer(count, [round(at, 6) for at in times], "".join(text), figures)
 
 
 def _bounded(response: Any, where: str) -> Iterator[bytes]:
@@ -295,16 +315,16 @@ def check_alone(wave: Wave, server: Server) -> None:
 
 
 def send_wave(
-    server: Server, model: str, prompts: Sequence[Prompt], place: int, tokens: int
+    server: Server, model: str, requests: int, prompts: Sequence[Prompt], place: int, tokens: int
 ) -> Wave:
-    """Sends these prompts together, and waits for the counters to follow.
+    """Sends these prompts, so many at a time, and waits for the counters to follow.
 
     ServerError as for `ask`, and where the server answered others too.
     """
     before = server.counters()
-    with ThreadPoolExecutor(len(prompts)) as pool:
+    with ThreadPoolExecutor(requests) as pool:
         answers = [*pool.map(lambda prompt: server.ask(prompt, model, tokens), prompts)]
-    wave = Wave(len(prompts), server.plain, place, answers, before, server.counters())
+    wave = Wave(requests, server.plain, place, answers, before, server.counters())
     for _ in range(LATE if wave.after else 0):
         found = counted(wave, f"{server.address}/metrics").get(GENERATED, {})
         if found.get(NO_POSITION, 0) >= wave.tokens:
@@ -315,9 +335,16 @@ def send_wave(
     return wave
 
 
+def prompts_of_wave(requests: int) -> int:
+    """Prompts of a wave: two for each of several requests, since fewer are in flight as soon as
+    there is no next one."""
+    return 2 * requests if requests > 1 else 1
+
+
 def waves_of(batches: Sequence[int], count: int) -> list[tuple[int, int]]:
     """[(requests in flight, place of the first)] of the whole waves of `count` prompts."""
-    return [(n, place) for n in batches for place in range(0, count - n + 1, n)]
+    sizes = ((n, prompts_of_wave(n)) for n in batches)
+    return [(n, place) for n, size in sizes for place in range(0, count - size + 1, size)]
 
 
 def serve_prompts(
@@ -345,9 +372,9 @@ def serve_prompts(
             last = server.address
             if server.address not in names:
                 names[server.address] = server.model(model)
-                send_wave(server, names[server.address], prompts[:1], 0, tokens)
-            asked = prompts[place : place + n]
-            waves.append(send_wave(server, names[server.address], asked, place, tokens))
+                send_wave(server, names[server.address], 1, prompts[:1], 0, tokens)
+            asked = prompts[place : place + prompts_of_wave(n)]
+            waves.append(send_wave(server, names[server.address], n, asked, place, tokens))
             _append(path, waves[-1])
         tell(i + 1)
     return waves
@@ -380,7 +407,7 @@ def plan_frame(
     key: str,
 ) -> DataFrame:  # fmt: skip
     """What `serve_prompts` would send; key: the variable of the key, "" for none."""
-    count = 1 + sum(n for n, _ in waves_of(batches, len(prompts)))
+    count = 1 + sum(prompts_of_wave(n) for n, _ in waves_of(batches, len(prompts)))
     text = sum(len(str(part)) for p in prompts for part in p.content.values())
     paths = " ".join([*dict.fromkeys(p.path for p in prompts), "/v1/models", "/metrics"])
     columns = "server", "paths", "requests", "new tokens, at most"

@@ -267,17 +267,20 @@ def round_seconds(path: Path, requests: int) -> Float:
     """float64[1 + R, K + 1]: seconds of a step of `requests`, by the tokens that each drafts.
 
     By the fit of `lengths_at_batches`, then R times of resampled stretches of the log. ValueError
-    where no drafted token has a price, and for more requests than were served.
+    where no drafted token has a price, or fewer than FEWEST_STEPS steps had as many requests.
     """
     steps = read_steps(path)
     n, K = steps.requests, steps.about.K
-    if len(np.unique(steps.drafted.sum(axis=1))) < 2 or len(n) < FEWEST_STEPS:
+    if (held := int((n >= requests).sum())) < FEWEST_STEPS:
         raise ValueError(
-            f"{path} prices no drafted token: it needs {FEWEST_STEPS} steps of several lengths, "
-            f"serve K = {max(K // 2, 1)} for an hour with the same file"
+            f"{path} has {held} steps of {requests} requests or more, --batch needs "
+            f"{FEWEST_STEPS}: raise --count, or serve on"
         )
-    if n.max() < requests:
-        raise ValueError(f"{path} has steps of up to {n.max()} requests, --batch is {requests}")
+    if len(np.unique(steps.drafted.sum(axis=1))) < 2:
+        raise ValueError(
+            f"{path} prices no drafted token, all steps verify as many: serve "
+            f"K = {max(K // 2, 1)} for an hour with the same file"
+        )
     knots, prices = _prices(steps)
     drafted = requests * np.arange(K + 1.0)
     seconds: Float = prices @ _columns(np.full(K + 1, requests), drafted, knots).T

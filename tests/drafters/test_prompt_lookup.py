@@ -62,6 +62,18 @@ def test_offer_after_rounds_equals_a_fresh_one(sizes, match, text, rounds):
     )
 
 
+def test_a_search_may_hold_what_it_searched(monkeypatch):
+    held, found = [], PromptLookupDrafter._found
+    monkeypatch.setattr(
+        PromptLookupDrafter, "_found", lambda self, s: (held.append(s), found(self, s))[1]
+    )
+    drafter = started([1, 2, 3, 1, 2])
+    assert offer(drafter) == [3, 1, 2]
+    drafter.rollback(0)
+    drafter.catch_up([4, 1, 2], None, [0])
+    assert (offer(drafter), held[0].tolist()) == ([3, 1, 2, 4, 1, 2], [1, 2, 3, 1, 2])
+
+
 WRONG = [
     {"ngram_max": 0}, {"ngram_min": 4}, {"ngram_min": 0}, {"match": "longest"},
     {"ngram_max": 2.0}, {"ngram_min": True},
