@@ -19,7 +19,7 @@ from simspec.engines.exports import BY_BATCH, LENGTH
 from simspec.engines.import_report import NOTHING, counts_of
 from simspec.engines.imports import READERS
 from simspec.engines.server import ACCEPTED, BY_POSITION, DRAFTED, DRAFTS, Wave, counted
-from simspec.engines.steps import further_passes, in_flight
+from simspec.engines.steps import further_passes, in_flight, why_it_loses
 from simspec.numerics.stats import Estimate, estimate, quotient, stacked
 from simspec.output.files import reraised
 from simspec.output.frames import DataFrame, frame
@@ -287,7 +287,7 @@ def _decide(rows: Sequence[Length]) -> tuple[int | None, str]:
             f"{last.measured.value:.2f}: measure costs of this server's setting, idle"
         )
     if best.low <= 1:
-        return 0, said + "do not draft"
+        return 0, f"{said}do not draft. {why_it_loses(k, rows[k - 1].tokens.value, best)}"
     if last.measured is None or k < last.K:
         how = "--plain-url confirms it" if last.measured is None else "run this again on it"
         return k, said + f"serve K = {k}; {how}"

@@ -393,6 +393,12 @@ def in_flight(requests: int) -> str:
     return f"{requests} request{'s' * (requests > 1)} in flight"
 
 
+def why_it_loses(k: int, tokens: float, speedup: Estimate) -> str:
+    """Where the time of a pass goes, of drafts whose parts have no prices of their own."""
+    added = {VERIFICATION: np.array([tokens / speedup.value - 1])}
+    return why(f"K = {k}", tokens, added, (DRAFTING, CACHED, HOST)).sentence
+
+
 def _sentence(steps: Steps, rows: list[LengthAtBatch]) -> str:
     size, K = rows[0].requests, steps.about.K
     at = f"{in_flight(size)}: "
@@ -404,9 +410,7 @@ def _sentence(steps: Steps, rows: list[LengthAtBatch]) -> str:
     if (best.speedup.high - best.speedup.low) / 2 > UNSURE * best.speedup.value:
         return at + f"not settled, K = {best.k} gives {best.speedup.text()}: {serve}"
     if best.speedup.low <= 1:
-        added = {VERIFICATION: np.array([best.tokens / best.speedup.value - 1])}
-        where = why(f"K = {best.k}", best.tokens, added, (DRAFTING, CACHED, HOST)).sentence
         gives = f"do not draft, K = {best.k} gives {best.speedup.text()} times plain steps. "
-        return at + gives + where
+        return at + gives + why_it_loses(best.k, best.tokens, best.speedup)
     text = f"K = {best.k}, predicted {best.speedup.text()} times plain steps"
     return at + text + (", the longest served: serve a longer one too" if best.k == K else "")
