@@ -243,6 +243,7 @@ class CopyingDrafter(ConfiguredDrafter):
 
     def next(self) -> Step | None:
         if not self.drafted:
+            # of a copy: an array whose buffer anything still holds cannot grow
             self.draft = self._found(np.array(self.sequence)).tolist()
         if self.drafted == len(self.draft):
             return None

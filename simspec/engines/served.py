@@ -104,7 +104,7 @@ def served_at(waves: Sequence[Wave], requests: int) -> Served:
 
 
 def _paced(wave: Wave, passes: float) -> tuple[float, float]:
-    """(seconds of its requests, their passes) while all of them decode, of so many in all."""
+    """(a request's seconds, its passes) while all in flight decode; passes: those of the wave."""
     seconds, inside = wave.full
     return wave.requests * seconds, passes * inside / max(wave.parts, 1)
 

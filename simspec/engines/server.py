@@ -88,10 +88,9 @@ class Answer(msgspec.Struct):
 
 
 class Wave(msgspec.Struct):
-    """Answers of so many requests in flight, each followed by the next prompt's, and the server's
-    counters before and after; "": it has none.
+    """Answers of a server that had `requests` in flight: where one ends, the next prompt is sent.
 
-    place: of its first prompt in the order of all.
+    before, after: the server's counters; "": it has none; place: of its first prompt.
     """
 
     requests: int
@@ -317,7 +316,7 @@ def check_alone(wave: Wave, server: Server) -> None:
 def send_wave(
     server: Server, model: str, requests: int, prompts: Sequence[Prompt], place: int, tokens: int
 ) -> Wave:
-    """Sends these prompts, so many at a time, and waits for the counters to follow.
+    """Keeps `requests` of these prompts in flight, and waits for the counters to follow.
 
     ServerError as for `ask`, and where the server answered others too.
     """
