@@ -35,16 +35,16 @@ def free_memory() -> float:
         return float("inf")
 
 
-def import_gguf(path: Path, out: Path) -> dict[str, Any]:
+def import_gguf(path: Path, out: Path, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """Converts a GGUF file into the checkpoint folder `out`, and returns its card.
 
-    Weights are those of the file, in float32; an import that is there is left as it is.
+    Weights are those of the file, rounded to `dtype`; an import that is there is left as it is.
     ValueError for an `out` that holds anything else, a missing package, a file that is damaged or
     holds what transformers does not read from GGUF, and weights that do not fit into memory.
     """
     if not path.is_file():
         raise ValueError(f"{path} is no file; expected one that ends in .gguf")
-    source = {"source_sha256": sha256(path), "dtype": "float32"}
+    source = {"source_sha256": sha256(path), "dtype": str(dtype).removeprefix("torch.")}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         card = read_card(out / "card.json") if (out / "card.json").is_file() else {}
         if source.items() <= card.items():
@@ -54,7 +54,7 @@ def import_gguf(path: Path, out: Path) -> dict[str, Any]:
         raise ValueError(f"GGUF files need {' and '.join(missing)}: pip install 'simspec[gguf]'")
     ends = check_gguf(path)
     with whole_folder(out) as part:
-        _convert(path, part, ends)
+        _convert(path, part, dtype, ends)
         card = {
             "source": path.name,
             **source,
@@ -153,7 +153,7 @@ def _check_counts(path: Path, tensors: int, keys: int) -> None:
                 take(number(8))
 
 
-def _convert(path: Path, folder: Path, ends: list[int]) -> None:
+def _convert(path: Path, folder: Path, dtype: torch.dtype, ends: list[int]) -> None:
     """Writes weights, configs and tokenizer of a GGUF file into `folder`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -170,7 +170,7 @@ def _convert(path: Path, folder: Path, ends: list[int]) -> None:
             model, info = loaded(alone, dtype=torch.float32, **whole, **asked)
             tokenizer: Any = AutoTokenizer.from_pretrained(alone, **asked)
     odd = [*info["missing_keys"], *info["unexpected_keys"], *info["mismatched_keys"]]
-    weights = {name: value.contiguous() for name, value in model.state_dict().items()}
+    weights = {name: value.to(dtype).contiguous() for name, value in model.state_dict().items()}
     if odd or not all(value.isfinite().all() for value in weights.values()):
         fault = f"{odd[0]} is missing or unknown" if odd else "weights are not finite"
         raise WeightsError(f"{path} does not hold its architecture ({fault}); fetch it again")
@@ -179,7 +179,7 @@ def _convert(path: Path, folder: Path, ends: list[int]) -> None:
         del weights["lm_head.weight"]
     config.__dict__.pop("quantization_config", None)  # the weights are plain numbers now
     config.eos_token_id = model.generation_config.eos_token_id = ends or None
-    config.architectures, config.dtype = [type(model).__name__], torch.float32
+    config.architectures, config.dtype = [type(model).__name__], dtype
     for each in (config, model.generation_config, tokenizer):
         each.save_pretrained(folder)
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
