@@ -47,8 +47,9 @@ def test_record_measure_sweep_and_run_work_in_sequence(model_folder):
     assert equal == {"plain": 2, "fixed:2": 2, "generate": None}  # which draws its own tokens
     assert rows["fixed:2"]["replayed"] == rows["fixed:2"]["tokens/round"]
     assert simspec(*compare, "--json", cwd=model_folder)[0] == json.dumps(first) + "\n"
-    out, _ = simspec(*compare, cwd=model_folder)
+    out, _ = simspec(*compare, "--plot", "p.png", cwd=model_folder)
     assert "no measurement, not to be published: 1 repeats" in out
+    assert (model_folder / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_trees_are_recorded_priced_and_run(model_folder):

@@ -15,6 +15,7 @@ from simspec.numerics.rng import check_seed
 from simspec.output.files import check_output
 from simspec.output.frames import show
 from simspec.output.terminal import print_text
+from simspec.reports.speedup_curve import check_plots, plot_policies
 from simspec.settings import Settings, argument, command, option
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ class Run(Settings):
             "repeats to this .json, killed it continues there."
         ),
     ] = None
+    plot: Annotated[
+        Path | None,
+        option("With --compare: draw predicted and measured speedups into this .png."),
+    ] = None
     models: ModelSettings = ModelSettings()
     seed: Annotated[int, option("Of all draws.")] = 0
     as_json: Annotated[bool, option("Print one JSON object on stdout.", "--json")] = False
@@ -106,6 +111,10 @@ class Run(Settings):
             )
         if self.save is not None and self.teacher_force:
             raise ValueError("--teacher-force writes no texts of its own; leave --save out")
+        if self.plot is not None:
+            if not self.compare:
+                raise ValueError("--plot draws what --compare measures; give both")
+            check_plots(self.plot)
         if "none" in self.rival and len(self.rival) > 1:
             raise ValueError(f"--rival is {', '.join(self.rival)}; expected none alone")
 
@@ -114,6 +123,8 @@ class Run(Settings):
         path, trace = open_recording(self.recording, self.prompts)
         if self.save is not None:
             check_output(self.save, path, self.cost or "")
+        if self.plot is not None:
+            check_output(self.plot, path)
         return path, trace.shorten(self.budget) if self.budget else trace
 
 
@@ -152,6 +163,11 @@ def run(settings: Run) -> None:
             said, summary = outcome.describe(), outcome.summary()
             sound = outcome.equal and not outcome.doubt
     if settings.compare:
+        if settings.plot is not None:
+            from real.contest import PLAIN
+
+            shown = table.dropna(subset=["measured"]).set_index("contestant").drop(PLAIN)
+            plot_policies(shown.predicted.dropna(), shown.measured, settings.plot)
         show(table, settings.as_json, **(about if settings.as_json else {}))
         if "remark" in table and table.remark.notna().any():
             raise typer.Exit(1)

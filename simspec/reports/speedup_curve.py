@@ -1,4 +1,4 @@
-"""Pictures of speedup against draft length, predicted beside measured."""
+"""Pictures of speedups by draft length and by policy, predicted beside measured."""
 
 from collections.abc import Mapping
 from math import isnan
@@ -53,6 +53,33 @@ def plot_curves(
     place: dict[str, Any] = {"loc": "outside lower center", "ncols": 2, "fontsize": "small"}
     figure.legend(legend.values(), legend, **place)
     with replacing(Path(path)) as temporary:
+        figure.savefig(temporary, format="png", dpi=130)
+
+
+def plot_policies(
+    predicted: Mapping[str, Estimate], measured: Mapping[str, Estimate], path: Path
+) -> None:
+    """Write a PNG with a line for each policy: its predicted and its measured speedup, with their
+    intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 0.4 * len(measured) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    for label, speedups, color, above in (
+        ("predicted", predicted, "black", -0.13),
+        ("measured", measured, "C1", 0.13),
+    ):
+        at = [i + above for i, name in enumerate(measured) if name in speedups]
+        found = [speedups[name] for name in measured if name in speedups]
+        bars = zip(*((s.value - s.low, s.high - s.value) for s in found))
+        look: dict[str, Any] = {"fmt": "o", "ms": 4, "lw": 1, "capsize": 2, "color": color}
+        axes.errorbar([s.value for s in found], at, xerr=[*bars], label=label, **look)
+    axes.set_yticks(range(len(measured)), map(label_text, measured))
+    axes.invert_yaxis()
+    axes.axvline(1, color="grey", lw=0.8, ls=":")
+    axes.set_xlabel("speedup over plain decoding")
+    axes.legend(fontsize="small")
+    with replacing(path) as temporary:
         figure.savefig(temporary, format="png", dpi=130)
 
 
