@@ -93,8 +93,7 @@ class Run(Settings):
         ),
     ] = None
     plot: Annotated[
-        Path | None,
-        option("With --compare: draw predicted and measured speedups into this .png."),
+        Path | None, option("With --compare: draw predicted and measured speedups into this .png.")
     ] = None
     models: ModelSettings = ModelSettings()
     seed: Annotated[int, option("Of all draws.")] = 0
@@ -167,7 +166,8 @@ def run(settings: Run) -> None:
             from real.contest import PLAIN
 
             shown = table.dropna(subset=["measured"]).set_index("contestant").drop(PLAIN)
-            plot_policies(shown.predicted.dropna(), shown.measured, settings.plot)
+            predicted = shown.predicted.dropna().to_dict()
+            plot_policies(predicted, shown.measured.to_dict(), settings.plot)
         show(table, settings.as_json, **(about if settings.as_json else {}))
         if "remark" in table and table.remark.notna().any():
             raise typer.Exit(1)

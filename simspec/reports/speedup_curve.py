@@ -74,7 +74,7 @@ def plot_policies(
         bars = zip(*((s.value - s.low, s.high - s.value) for s in found))
         look: dict[str, Any] = {"fmt": "o", "ms": 4, "lw": 1, "capsize": 2, "color": color}
         axes.errorbar([s.value for s in found], at, xerr=[*bars], label=label, **look)
-    axes.set_yticks(range(len(measured)), map(label_text, measured))
+    axes.set_yticks(range(len(measured)), [label_text(name) for name in measured])
     axes.invert_yaxis()
     axes.axvline(1, color="grey", lw=0.8, ls=":")
     axes.set_xlabel("speedup over plain decoding")
