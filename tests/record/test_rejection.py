@@ -194,6 +194,15 @@ def test_acceptance_of_a_reader_of_the_prefix_moves_with_it(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_block_accepts_more_of_what_was_drawn(name):
+    """Medusa drafts four tokens at most, and prompt lookup draws none."""
+    trace = load_trace(FOLDER / f"{name}.parquet")
+    token, block = (expected_accepted_length(trace.under(rule)).mean() for rule in SAMPLED)
+    low, high = {"prompt_lookup": (0, 0), "medusa": (0.1, 0.101)}.get(name, (0.15, 0.17))
+    assert low - 1e-9 < block / token - 1 < high + 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_replays_accept_what_the_ratios_expect(name):
     """Mean accepted length of the first round of each prompt; 400 draws, six standard errors."""
     trace = load_trace(FOLDER / f"{name}.parquet")
