@@ -120,10 +120,10 @@ class RuleSettings(Settings):
     """How target and drafter sample tokens; see `real.sampling.Rule`."""
 
     rule: Annotated[
-        Literal["greedy", "coupled", "rejection"],
+        Literal["greedy", "coupled", "rejection", "block"],
         option(
-            "greedy; coupled (noise keyed by position: replays exactly); "
-            "rejection (accept draws: replays in distribution)."
+            "greedy; coupled (noise keyed by position: replays exactly); rejection (accept draws: "
+            "replays in distribution); block (the same, drafted tokens verified together)."
         ),
     ] = "greedy"
     temperature: Annotated[

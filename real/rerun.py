@@ -28,6 +28,7 @@ from simspec.policy_kind import DeferredPolicy
 from simspec.replay.replay import prepare
 from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_rounds
 from simspec.replay.sweep import check_policy, priced_rounds
+from simspec.trace.file import SAMPLED
 from simspec.trace.quantization import decode_margin
 from simspec.tree.replay import check_trace, prepare_tree
 from simspec.tree.tree import TreePolicy
@@ -45,7 +46,7 @@ def recorded_rule(trace: Trace) -> Rule:
     meta = trace.meta
     if meta.rule == "greedy":
         return Rule()
-    if meta.rule not in ("coupled", "rejection"):
+    if meta.rule not in ("coupled", *SAMPLED):
         raise ValueError(
             f"rule {meta.rule!r} cannot be run; expected a greedy or coupled recording"
         )
@@ -53,13 +54,14 @@ def recorded_rule(trace: Trace) -> Rule:
 
 
 def rule_of(trace: Trace) -> Rule:
-    """The `recorded_rule` of a trace whose rounds can be repeated; ValueError for rejection."""
-    if trace.meta.rule == "rejection":
+    """The `recorded_rule` of a trace whose rounds can be repeated; ValueError for others."""
+    rule = recorded_rule(trace)
+    if rule.sampled:
         raise ValueError(
-            "the recording is of the rejection rule: its rounds replay in distribution, "
+            f"the recording is of the {rule.name} rule: its rounds replay in distribution, "
             "not one by one; use a greedy or coupled one"
         )
-    return recorded_rule(trace)
+    return rule
 
 
 def rerun_rule(trace: Trace, seed: int = 0) -> Rule:
@@ -324,8 +326,9 @@ REPLAYS = 32
 
 @dataclass(frozen=True)
 class SampledOutcome(RunSeconds):
-    """A run under the rejection rule; `simulated` is the mean over replays of the recording."""
+    """A run whose tokens are drawn; `simulated` is the mean over replays of the recording."""
 
+    rule: str
     tests: RoundTests  # of the rounds, against replays of the run's own tokens and the recording
     replayed: float | None  # output tokens a round over replays of the recording
 
@@ -339,7 +342,7 @@ class SampledOutcome(RunSeconds):
         if self.tests.detectable == float("inf"):
             tests["detectable"] = None
         return super().summary() | {
-            "rule": "rejection",
+            "rule": self.rule,
             "replay_equal": self.equal,
             "alarms": self.tests.alarms,
             "tests": tests,
@@ -399,7 +402,7 @@ def run_sampled(
         simulated = float(trace.rows * cost.baseline / spent.sum())
         replayed = float(trace.rows / np.mean([len(r) for r in replays]))
     told = _seconds(pair, trace, chosen.name, cost, ran, plain, simulated, spent, replayed)
-    return SampledOutcome(**vars(told), tests=tests, replayed=replayed)
+    return SampledOutcome(**vars(told), rule=rule.name, tests=tests, replayed=replayed)
 
 
 def _by_sequence(rounds: Rounds, seconds: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from simspec.numerics import rng
 from simspec.numerics.rng import ACCEPT, uniform
+from simspec.trace.file import SAMPLED
 
 NOISE_BLOCK = 32
 """Positions whose noise is drawn at once on a GPU."""
@@ -37,6 +38,7 @@ class Rule:
     | coupled | argmax(log p + g), g Gumbel noise addressed by (seed, sequence, position): \
 distributed as `probs` |
     | rejection | drawn; a drafted token is accepted with probability min(1, p / q) |
+    | block | drawn; drafted tokens are accepted together, see `real.decode.verify.block_sample` |
 
     Coupled picks of p and q agree almost as often as under the rejection rule, whose rate is Σ
     min(p, q).
@@ -49,9 +51,9 @@ distributed as `probs` |
     top_p: float = 1.0  # then the fewest best with this share of the probability left, in (0, 1]
 
     def __post_init__(self):
-        if self.name not in ("greedy", "coupled", "rejection"):
+        if self.name not in ("greedy", "coupled", *SAMPLED):
             raise ValueError(
-                f"rule {self.name!r} is unknown; expected 'greedy', 'coupled' or 'rejection'"
+                f"rule {self.name!r} is unknown; expected greedy, coupled, {' or '.join(SAMPLED)}"
             )
         if not MIN_TEMPERATURE <= self.temperature < float("inf") or (
             self.name == "greedy" and self.temperature != 1.0
@@ -73,7 +75,7 @@ distributed as `probs` |
     @property
     def sampled(self) -> bool:
         """Whether tokens are drawn: the output distribution is the target's, not each sequence."""
-        return self.name == "rejection"
+        return self.name in SAMPLED
 
     def probs(self, logits: Tensor) -> Tensor:
         """The processed distribution float64 `[n, vocab]` of logits `[n, vocab]`."""

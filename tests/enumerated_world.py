@@ -256,7 +256,11 @@ def columns_of(rounds, position):
     return tuple(zip(*(column.tolist() for column in columns)))
 
 
-CASES = ((4, Rule("rejection"), ()), (2, Rule("rejection", 0.8, 0, 0, 0.95), (2,)))
+CASES = tuple(
+    case
+    for name in ("rejection", "block")
+    for case in ((4, Rule(name), ()), (2, Rule(name, 0.8, 0, 0, 0.95), (2,)))
+)
 """(seed of the world and of the policy, rule, end tokens)."""
 BUDGET = 4
 

@@ -44,7 +44,9 @@ def traces() -> dict[str, Trace]:
     drawn = replace(meta, rule="rejection", temperature=1.0, top_p=0.9)
     ratio = np.linspace(0, 1, 36, dtype=np.float32).reshape(12, 3)
     rejection = Trace(**parts | {"meta": drawn, "run": np.zeros(12, np.uint8), "ratio": ratio})
-    return {"greedy": greedy, "coupled": coupled, "rejection": rejection}
+    ratio, above = np.resize(np.float32([1.875, 0.625, 0.75]), (12, 3)), dict(largest_ratio=4.0)
+    block = replace(rejection, meta=replace(drawn, rule="block", **above), ratio=ratio)
+    return {"greedy": greedy, "coupled": coupled, "rejection": rejection, "block": block}
 
 
 def contents(trace: Trace) -> dict:

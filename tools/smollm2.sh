@@ -13,7 +13,7 @@ text=(--target $M/target --prompts $M/prompts.jsonl --longest 700 --out $M --dty
 small=(--draft-vocab 8192)
 record=("$S" record $T/prompts.jsonl --models $M --budget "${BUDGET:-128}" --per-task "${PER_TASK:-20}")
 ran=(--models $M --threads $THREADS --dtype "${DTYPE:-float32}")
-[ -e $M/prompts.jsonl ] || [[ $1 = run || $1 = costs || $1 = engines ]] ||
+[ -e $M/prompts.jsonl ] || [[ $1 = run || $1 = costs || $1 = engines || $1 = rejection ]] ||
   "$BIN/python" tools/cut_prompts.py "$DATA/eval" "$(basename "$M")" $T/prompts.jsonl $M/prompts.jsonl
 learn() { # fixed chats, code and prose
   [ -e $M/learn/text.jsonl ] || "$BIN/python" tools/cut_text.py "$DATA" $T/prompts.jsonl $M/learn
@@ -76,8 +76,9 @@ case $1 in
     [ -e $M/draft/model.safetensors ] || "$BIN/python" tools/untrained.py skip $M/target $M/draft 12 19
     tools/engines.sh "$BIN" $M $T/engines ;;
   rejection) # small recordings of the embedded drafters, for tests: 8 prompts of each task, K = 5
-    "$S" record "$DATA"/eval/{gsm8k_test,humaneval,mbpp_sanitized,mt_bench,qmsum_test,mts_dialog_test,tatqa_dev,spider_dev}.jsonl \
+    OMP_NUM_THREADS=1 "$S" record traces/tiny-rejection/prompts.jsonl \
       --drafter eagle --drafter early_exit --drafter medusa --drafter model --drafter prompt_lookup --rule rejection \
-      --temperature 1 --depth 5 --budget 64 --per-task 8 --longest 400 --batch 1 --out traces/tiny-rejection ;;
+      --temperature 1 --depth 5 --budget 64 --longest 400 --batch 1 --out traces/tiny-rejection
+    rm traces/tiny-rejection/sequences.json ;;
   *) echo "unknown step $1; see the head of this file" >&2 && exit 2 ;;
 esac

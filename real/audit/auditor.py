@@ -12,6 +12,7 @@ from real.audit.runs import EmittedRun, RunHeader
 from real.draft import Drafter
 from real.model.target import Target
 from real.progress import Progress, quiet
+from simspec.trace.file import SAMPLED
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class AuditResult:
 
     near_ties, ties: positions whose best two scores differ by the tolerance at most, by 0;
     divergences: tokens that are not the target's pick, greedy and coupled rules; impossible: tokens
-    of probability 0, coupled and rejection rules; sampling: tests of the others; alarms: one line
+    of probability 0, all rules but greedy; sampling: tests of the others; alarms: one line
     for each failed check, none for a clean run.
     """
 
@@ -118,9 +119,9 @@ def audit(
     | --- | --- |
     | greedy, coupled | a token is the target's pick, or its gap is within the tolerance |
     | greedy, coupled | excused gaps exceed the tolerance's share at most with probability `risk` |
-    | coupled, rejection | no token has probability 0; `sampling_tests` at `risk` |
-    | rejection, with `drafter` | the tokens are not biased towards the drafter |
-    | and with rounds of chains | drafted tokens are accepted with probability min(1, p / q) |
+    | all but greedy | no token has probability 0; `sampling_tests` at `risk` |
+    | rejection, block, with `drafter` | the tokens are not biased towards the drafter |
+    | and with rounds of chains | drafted tokens are accepted as the rule accepts them |
 
     ValueError for tokens outside the vocabulary.
     """
@@ -130,16 +131,16 @@ def audit(
     dtype, slack = getattr(torch, tolerance.dtype), tolerance.nats
     gaps, statistics, biases, acceptances = [], [], [], []
     depth = 0
-    if drafter is not None and rule.name == "rejection" and drafter.history_free:
+    if drafter is not None and rule.sampled and drafter.history_free:
         depth = checks.chain_depth(run.sequences)
     for i, sequence in enumerate(run.sequences):
         q = None
-        if drafter is not None and rule.name == "rejection":
+        if drafter is not None and rule.sampled:
             q = checks.drafter_distributions(target, drafter, rule, sequence)
         for start, logits in checks.teacher_forced_logits(decoder, sequence.prompt, sequence.token):
             token = sequence.token[start : start + len(logits)]
             address = sequence.sequence, start
-            if rule.name != "rejection":
+            if not rule.sampled:
                 gaps.append(checks.score_gaps(rule, logits, token, *address, dtype, slack))
             if rule.name != "greedy":
                 statistics.append(checks.sampling_statistics(rule, logits, token, *address, slack))
@@ -169,7 +170,7 @@ def audit(
         if drawn:
             alarms.append(f"not drawn from the target's distributions: {', '.join(drawn)}")
         if "acceptance" in sampling.alarms:
-            alarms.append("drafted tokens are not accepted with probability min(1, p / q)")
+            alarms.append(f"drafted tokens are not accepted as rule {rule.name!r} accepts them")
     return AuditResult(
         rule=rule.name, sequences=len(run.sequences), tokens=len(places), tolerance=tolerance,
         near_ties=near_ties, ties=ties, divergences=divergences, impossible=impossible,
@@ -252,7 +253,7 @@ SHOWN = 5
 def report_rows(result: AuditResult) -> list[tuple[str, str]]:
     """(name, figures) of each line of the report."""
     rows = [("sequences, tokens", f"{result.sequences}, {result.tokens}")]
-    if result.rule != "rejection":
+    if result.rule not in SAMPLED:
         rows += _divergence_rows(result)
     if result.sampling is not None:
         cut = sum(d.excused for d in result.impossible)

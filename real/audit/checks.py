@@ -20,6 +20,7 @@ from real.record.rows import emitted_rows
 from real.rerun import MAX_EXCEPTIONS, NEAR_TIE
 from real.sampling import Rule, margin
 from simspec.numerics.rng import uniform
+from simspec.trace.acceptance import chances
 
 
 @dataclass(frozen=True)
@@ -171,28 +172,29 @@ def acceptance_bias(
     prompt = list(sequence.prompt)
     rows = emitted_rows(target, drafter, rule, prompt, tokens, K, len(tokens))
     assert rows.ratio is not None
-    return bias_of_rounds(rows.ratio, sequence.rounds, len(tokens))
+    return bias_of_rounds(chances(rows.ratio, rule.name), sequence.rounds, len(tokens))
 
 
-def bias_of_rounds(ratio: np.ndarray, rounds: Sequence[tuple[int, ...]], length: int) -> Bias:
-    """The tokens that `rounds` of chains tested in a sequence of that length, given `ratio [n, K]`.
+def bias_of_rounds(chance: np.ndarray, rounds: Sequence[tuple[int, ...]], length: int) -> Bias:
+    """The tokens that `rounds` of chains tested in a sequence of that length, given `chance [n,
+    K]` of `simspec.trace.acceptance.chances`.
 
-    score: accepted (0 or 1) minus r = min(1, q(y) / p(y)), the probability of acceptance given the
-    emitted token y. The bias x is the share of accepted tokens that is lost, at chances r (1 - x).
+    score: accepted (0 or 1) minus r, the chance of acceptance given the emitted tokens. The bias x
+    is the share of accepted tokens that is lost, at chances r (1 - x).
 
     A token is tested if all before it in the round are accepted. Whether the next one is drafted
     may depend on these, and never on the token itself (`Policy.anticipates`): so acceptances are
     Bernoulli(r) one after the other, whatever the policy.
     """
-    score, chance = [np.zeros(0)], [np.zeros(0)]
+    score, expected = [np.zeros(0)], [np.zeros(0)]
     for position, _, drafted, accepted in rounds:
         ended = position + accepted == length
         tested = accepted + (accepted < drafted and not ended)
-        r = ratio[position, :tested].astype(np.float64)
-        chance.append(r)
+        r = chance[position, :tested].astype(np.float64)
+        expected.append(r)
         score.append((np.arange(tested) < accepted) - r)
     scores = np.concatenate(score)
-    r = np.concatenate(chance)
+    r = np.concatenate(expected)
     variance, tilt = r * (1 - r), np.log1p(scores[:, None] * ACCEPTANCE_TILTS)
     return Bias(scores, variance, r, variance, tilt)
 

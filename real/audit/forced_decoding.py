@@ -17,7 +17,7 @@ from real.prompts import prompts_of
 from real.rerun import recorded_rule, rounds_of, rule_of
 from real.sampling import AddressedDraws, Rule, clear_noise_cache
 from simspec import Rounds, Trace
-from simspec.trace.acceptance import drawn_run
+from simspec.trace.acceptance import chances, drawn_run
 from simspec.trace.quantization import decode_margin
 
 
@@ -195,13 +195,13 @@ def compare_forced(
     )  # fmt: skip
 
 
-_STORED = 2.0**-24
-"""Rounding of a recorded ratio, float32."""
+_STORED = {"rejection": 2.0**-24, "block": 2.0**-11}
+"""Rounding of a recorded ratio up to 1 and above; chances of block multiply up to K."""
 
 
 @dataclass(frozen=True)
 class SampledForcedComparison(ForcedRounds):
-    """How teacher-forced runs under the rejection rule compare with their recording.
+    """How teacher-forced runs under rule rejection or block compare with their recording.
 
     tested: drafted tokens; gaps: of abs(chance - recorded) over these; differing: of these with a
     gap over the tolerance, nats of the coarser dtype over the temperature.
@@ -212,6 +212,7 @@ class SampledForcedComparison(ForcedRounds):
     mean_gap: float
     differing: int
     tolerance: float
+    rule: str
 
     @property
     def sound(self) -> bool:
@@ -221,7 +222,7 @@ class SampledForcedComparison(ForcedRounds):
 
     def summary(self) -> dict:
         """The comparison as JSON values."""
-        return asdict(self) | {"rule": "rejection", "share": self.share, "sound": self.sound}
+        return asdict(self) | {"share": self.share, "sound": self.sound}
 
     def describe(self) -> str:
         """The comparison in words."""
@@ -240,17 +241,17 @@ def decode_forced_sampled(
     """Decodes every prompt of `trace`, drafting and committing the recorded tokens.
 
     Returned with the results is abs(chance - recorded) of every tested draft token: the probability
-    min(1, q(y) / p(y)) that the recorded token y is accepted, as run and as recorded.
+    that the recorded token is accepted, as run and by `simspec.trace.acceptance.chances`.
 
     A drafted token is accepted with the probability that it has given the tokens, by the draws of
     the replay with `seed`: its rounds are the replay's, one by one, where chances are as recorded.
     """
     gaps: list[float] = []
     assert trace.ratio is not None
-    ratio = trace.ratio
+    chance_of = chances(trace.ratio, trace.meta.rule)
 
     def listen(s: int, r: Round) -> None:
-        recorded = ratio[int(trace.offset[s]) + r.position].tolist()
+        recorded = chance_of[int(trace.offset[s]) + r.position].tolist()
         gaps.extend(abs(chance - was) for chance, was in zip(r.verified.chance, recorded))
 
     results = _decoded(
@@ -267,10 +268,12 @@ def compare_forced_sampled(
     """Compares forced runs with the replay with `seed`, and their chances with recorded ones."""
     rounds = rounds_of(trace, results)
     run = drawn_run(trace, seed)[rounds.row].astype(np.int64)
-    limit = tolerance_of(dtype, trace.meta.dtype).nats / recorded_rule(trace).temperature + _STORED
+    name, rule = trace.meta.rule, recorded_rule(trace)
+    stored = _STORED[name] * (trace.K if name == "block" else 1)
+    limit = tolerance_of(dtype, trace.meta.dtype).nats / rule.temperature + stored
     return SampledForcedComparison(
         rounds=len(rounds), equal=int((rounds.accepted == np.minimum(rounds.drafted, run)).sum()),
         replayed=len(rounds.as_set() & replayed.as_set()), tokens=trace.rows, tested=len(gap),
         largest_gap=float(gap.max(initial=0.0)), mean_gap=float(gap.mean()) if len(gap) else 0.0,
-        differing=int((gap > limit).sum()), tolerance=limit
+        differing=int((gap > limit).sum()), tolerance=limit, rule=name
     )  # fmt: skip

@@ -93,7 +93,8 @@ def audit_run(
         settings.models, settings.device, settings.dtype or header.dtype, target=settings.target
     )
     folder = settings.weights or models.folder / header.drafter
-    biased = header.rule == "rejection" and header.drafter in BUILTIN and folder.is_dir()
+    sampled = header.sampling_rule.sampled
+    biased = sampled and header.drafter in BUILTIN and folder.is_dir()
     if biased:
         models = replace(models, weights=settings.weights)
     pair = models.load(header.drafter if biased else "prompt_lookup")

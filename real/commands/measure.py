@@ -43,8 +43,8 @@ class CostSettings(Settings):
         tuple[str, ...], option(f"{DRAFTERS}; repeatable, then --out is a folder; default: model.")
     ] = ()
     rule: Annotated[
-        tuple[Literal["greedy", "coupled", "rejection"], ...],
-        option("greedy, coupled or rejection; repeatable; default: greedy."),
+        tuple[Literal["greedy", "coupled", "rejection", "block"], ...],
+        option("greedy, coupled, rejection or block; repeatable; default: greedy."),
     ] = ()
     recordings: Annotated[
         tuple[str, ...],

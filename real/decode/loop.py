@@ -14,6 +14,7 @@ from real.decode.verify import (
     VerifyResult,
     accept_exact,
     accept_recorded,
+    block_sample,
     rejection_sample,
 )
 from real.draft import Drafter, Pick
@@ -112,7 +113,8 @@ def decode(
         if rule.sampled:
             draft = replace(draft, q={**drawn, **draft.q})
             if forced is None:
-                verified = rejection_sample(rule, logits, draft, draws, len(rounds), end_tokens)
+                sample = block_sample if rule.name == "block" else rejection_sample
+                verified = sample(rule, logits, draft, draws, len(rounds), end_tokens)
             else:
                 verified = accept_recorded(rule, logits, draft, draws, len(out), end_tokens, forced)
         else:

@@ -138,6 +138,57 @@ def rejection_sample(
     return VerifyResult(committed, path, len(path) - 1, p[path].log())
 
 
+def block_sample(
+    rule: Rule,
+    logits: Tensor,
+    draft: Draft,
+    draws: AddressedDraws,
+    round: int,
+    end_tokens: tuple[int, ...],
+) -> VerifyResult:
+    """Block verification of a chain (Sun et al., arXiv 2403.10444, Algorithm 2): the target's
+    distribution, and on average no fewer tokens than `rejection_sample` accepts.
+
+    w_0 = 1, w_i = min(1, w_{i-1} p(x_i) / q(x_i)), r_i = max(0, w_i p - q) and S_i its sum, where q
+    = 0 after the last token. From the longest block on, the first i tokens are accepted together
+    with probability S_i / (S_i + 1 - w_i), and the next one is drawn from r_i / S_i. q is as in
+    `rejection_sample`. ValueError for a tree.
+    """
+    _check_chain(rule, draft, "verified together")
+    p, tokens = rule.probs(logits), draft.token[1:]
+    weights, rests = [1.0], []
+    for row, token in enumerate(tokens):
+        q = draft.q.get(row)
+        if q is None:
+            q = torch.zeros_like(p[row])
+            q[token] = 1
+        rests.append((weights[row] * p[row] - q).clamp(min=0))
+        weights.append(min(1.0, weights[row] * float(p[row, token] / q[token])))
+    rests.append(weights[-1] * p[len(tokens)])
+    accepted = len(tokens)
+    while accepted:
+        total, w = float(rests[accepted].sum()), weights[accepted]
+        if draws.accept(total and total / (total + 1 - w), round, accepted):
+            break
+        accepted -= 1
+    committed = tokens[:accepted]
+    ended = next((i for i, token in enumerate(committed, 1) if token in end_tokens), 0)
+    if ended:
+        committed = committed[:ended]
+    else:
+        committed.append(draws.sample(rests[accepted], round, accepted, RESIDUAL))
+    path = list(range((ended or accepted) + 1))
+    return VerifyResult(committed, path, len(path) - 1, p[path].log())
+
+
+def _check_chain(rule: Rule, draft: Draft, done: str) -> None:
+    if list(draft.parent) != list(range(-1, len(draft.token) - 1)):
+        raise ValueError(
+            f"tokens cannot be {done} on a tree under rule {rule.name!r}; expected a chain, "
+            "or rule 'greedy' or 'coupled'"
+        )
+
+
 def accept_recorded(
     rule: Rule,
     logits: Tensor,
@@ -149,24 +200,24 @@ def accept_recorded(
 ) -> VerifyResult:
     """Speculative sampling of a chain, given that the new tokens of the sequence are `forced`.
 
-    The drafted token y = forced[position + j] is accepted with probability min(1, q(y) / p(y)), by
-    the draw that a replay makes at this row and slot (`simspec.trace.acceptance.drawn_trace`). Any
-    other token is not accepted. A row absent from `draft.q` has a deterministic child: q = 1.
-    ValueError for a tree.
+    The drafted token y = forced[position + j] is accepted with the probability of
+    `simspec.trace.acceptance.chances`, of q(y) / p(y) here and before, by the draw that a replay
+    makes at this row and slot (`drawn_trace`). Any other token is not accepted. A row absent from
+    `draft.q` has a deterministic child: q = 1. ValueError for a tree.
     """
-    if list(draft.parent) != list(range(-1, len(draft.token) - 1)):
-        raise ValueError(
-            "tokens cannot be forced on a tree under the rejection rule; expected a chain, "
-            "or rule 'greedy' or 'coupled'"
-        )
+    _check_chain(rule, draft, "forced")
     p = rule.probs(logits)
     committed: list[int] = []
     chance: list[float] = []
+    product = reached = 1.0  # of block: the ratios' product, and the chance of all so far
     for j, drafted in enumerate(draft.token[1:]):
         token, q = forced[position + j], draft.q.get(j)
-        accepted = float(drafted == token)
-        if q is not None and accepted:
-            accepted = min(1.0, float(q[token]) / max(float(p[j, token]), TINY))
+        ratio = float(drafted == token)
+        if ratio:
+            ratio = (1.0 if q is None else float(q[token])) / max(float(p[j, token]), TINY)
+        product = min(1e300, ratio * (product if rule.name == "block" else reached))
+        accepted = min(1.0, product / reached)
+        reached *= accepted
         chance.append(accepted)
         if not draws.accept(accepted, position, j):
             break

@@ -21,7 +21,7 @@ from real.record.sequences import TargetSequence
 from real.record.settings import MAX_CODE, RecordError, Settings
 from real.sampling import Rule, gumbel, margin
 from simspec import Trace, TraceMeta
-from simspec.trace.quantization import encode_margin
+from simspec.trace.quantization import LARGEST_RATIO, coarse_ratio, encode_margin
 
 
 @dataclass(frozen=True)
@@ -496,7 +496,7 @@ def parallel_ratios(
             if slot + 1 < offered:
                 step = parallel.extend(torch.zeros_like(token), token)
     position = np.arange(n)[:, None] + np.arange(K)
-    ratio = np.minimum(1.0, q.cpu().numpy() / p[np.minimum(position, n - 1)])
+    ratio = q.cpu().numpy() / p[np.minimum(position, n - 1)]
     offers = np.where(np.arange(n) < first, 0, offered)
     depth = np.where(offers < np.minimum(K, settings.budget - np.arange(n)), offers, K)
     return np.where(position < n, ratio, 0.0), depth.astype(np.uint8)
@@ -508,7 +508,7 @@ def record_rejection(
 ) -> RecordedRows:  # fmt: skip
     """The acceptance ratios of a sequence drawn from the target, which brings its p of each token.
 
-    ratio[t, j] = min(1, q(y) / p(y)) with y = token[t + j], and 0 past the sequence's end. p is the
+    ratio[t, j] = q(y) / p(y) with y = token[t + j], and 0 past the sequence's end. p is the
     target's processed distribution there, q the drafter's in a draft from row t along the sequence.
     A drafter without logits has ratio 1 while its tokens equal the sequence's, then 0. `depth` is
     what the drafter offers; drafts do not stop at end tokens. RecordError for a drafter that is not
@@ -520,8 +520,7 @@ def record_rejection(
     if drafter.prefix_only and drafter.lm is not None:
         q, depth = _prefix_only(drafter, settings, prompt, tokens), np.full(n, K, np.uint8)
         position = np.arange(n)[:, None] + np.arange(K)
-        per_token = np.minimum(1.0, q / p)
-        ratio = np.where(position < n, per_token[np.minimum(position, n - 1)], 0.0)
+        ratio = np.where(position < n, (q / p)[np.minimum(position, n - 1)], 0.0)
     elif parallel_form(drafter) is not None:
         full = (shared or SharedPass()).target_pass(target.decoder, prompt, tokens.tolist())
         ratio, depth = parallel_ratios(drafter, settings, full, tokens, p)
@@ -529,7 +528,7 @@ def record_rejection(
         ratio, depth = _stepwise(target, drafter, settings, prompt, tokens, p)
     return RecordedRows(
         token=tokens, depth=depth, run=np.zeros(n, np.uint8),
-        feature=np.zeros((n, K, 0), np.uint8), ratio=ratio.astype(np.float32)
+        feature=np.zeros((n, K, 0), np.uint8), ratio=coarse_ratio(ratio)
     )  # fmt: skip
 
 
@@ -552,7 +551,7 @@ def _stepwise(
         if t + slot >= n:
             return int(logits.argmax())
         token = int(tokens[t + slot])
-        ratio[t, slot] = min(1.0, float(rule.probs(logits[None])[0, token]) / p[t + slot])
+        ratio[t, slot] = float(rule.probs(logits[None])[0, token]) / p[t + slot]
         return token
 
     for t, _, _ in along(target, drafter, prompt, tokens.tolist(), pick):
@@ -583,7 +582,7 @@ def record_emitted(
         rows.append(emitted_rows(target, drafter, rule, prompt, tokens, trace.K, budget))
         prompts.append(Prompt(trace.meta.ids[s], trace.task[s], "", prompt))
     settings = Settings(trace.K, int(trace.budget.max()), rule, trace.meta.end_tokens, ())
-    meta = replace(trace.meta, drafter=drafter.name, seed=rule.seed)
+    meta = replace(trace.meta, drafter=drafter.name, seed=rule.seed, largest_ratio=LARGEST_RATIO)
     recorded = assemble(rows, prompts, 0, settings, meta)
     return replace(recorded, budget=trace.budget, sequence=trace.sequence)
 

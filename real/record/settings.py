@@ -15,6 +15,7 @@ from real.provenance import argv, device_name, revision, versions
 from real.sampling import Rule
 from simspec import Trace, TraceMeta
 from simspec.trace.acceptance import expected_accepted_length, repeated_ngrams
+from simspec.trace.quantization import LARGEST_RATIO
 from simspec.tree.tree import MAX_RANKS
 
 MAX_BATCH = 65536
@@ -93,6 +94,7 @@ def describe(
         argv=argv(),
         tree=settings.tree,
         batch=settings.batch,
+        largest_ratio=LARGEST_RATIO if rule.sampled else 1.0,
     )
 
 

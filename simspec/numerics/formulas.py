@@ -56,10 +56,11 @@ def block_accepted(ratio: Any) -> Any:
     Algorithm 2 of Sun et al. (arXiv 2403.10444), with w_j = min(w_{j-1} p / q, 1), the first j
     accepted tokens are y with probability q(y) w_j, and the target's own token follows j of them
     with q(y) max(w_j p - q, 0): over p(y) these are min Q and its decrease. So it needs ratios
-    above 1, which a recording's `ratio` = min(1, q / p) has lost: of that, both rules are one.
+    above 1: of min(1, ratio) both rules are one. Sums of logarithms, whose products may overflow.
     """
-    products = np.cumprod(_at_least("ratio", ratio, 0), axis=-1)
-    return np.minimum(1.0, np.minimum.accumulate(products, axis=-1))
+    with np.errstate(divide="ignore"):
+        logs = np.cumsum(np.log(_at_least("ratio", ratio, 0)), axis=-1)
+    return np.exp(np.minimum(0.0, np.minimum.accumulate(logs, axis=-1)))
 
 
 def eesd_time(v_d: Any, r_d: Any, length: Any, draft: Any, target: Any) -> Any:

@@ -12,6 +12,7 @@ from simspec.cost.model import CostModel
 from simspec.numerics.stats import MIN_PROMPTS, monte_carlo_test, swap_distance_test, swap_test
 from simspec.policy.policy import Policy
 from simspec.replay.replay import replays
+from simspec.trace.acceptance import chances
 from simspec.trace.trace import Rounds, Trace
 
 POWER = 0.99
@@ -171,16 +172,16 @@ def _chi_square(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _detectable(
     own: Trace, settings: ReplaySettings, mean: float, spread: float, level: float
 ) -> float:
-    """The smallest loss x, at chances ratio (1 - x), that moves the mean R out of reach of chance.
+    """The smallest loss x, at `chances` (1 - x), that moves the mean R out of reach of chance.
 
     mean R(x) - mean R >= (z(1 - level / 2) + z(POWER)) spread; x by bisection.
     """
     needed = mean + float(ndtri(1 - level / 2) + ndtri(POWER)) * spread
     assert own.ratio is not None
-    ratio = own.ratio
+    chance, meta = chances(own.ratio, own.meta.rule), replace(own.meta, rule="rejection")
 
     def reached(x: float) -> bool:
-        lossy = replace(own, ratio=ratio * np.float32(1 - x))
+        lossy = replace(own, ratio=chance * np.float32(1 - x), meta=meta)
         drawn = [len(rounds) for rounds in settings.replays(lossy, _POWER_REPLAYS)]
         return bool(np.mean(drawn) >= needed and np.mean(drawn) > mean)
 

@@ -1,6 +1,6 @@
 """Drafters compared by their recordings: acceptance by depth, cost, best K, training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from simspec.output.frames import frame
 from simspec.policies.fixed import fixed
 from simspec.replay.evaluation import DRAWS, evaluate, priced_recordings
 from simspec.trace.acceptance import by_depth
+from simspec.trace.file import SAMPLED
 from simspec.trace.recordings import CHECKOUT
 from simspec.trace.trace import Trace
 
@@ -65,11 +66,12 @@ def compare_drafters(
 
     traces {name: Trace or path}; costs as for `score`; K the longest draft, default each
     recording's. best_k is chosen once on all prompts. Fewer than 8 prompts have no interval, nor
-    has a depth that some resample never reaches. ValueError for what cannot run.
+    has a depth that some resample never reaches. A recording with ratios above 1 has the rows of
+    rejection and of block. ValueError for what cannot run.
     """
     options = {"level": level, "resamples": resamples, "seed": seed}
     rows = []
-    for name, trace, cost in priced_recordings(traces, costs):
+    for name, trace, cost in _by_rule(priced_recordings(traces, costs)):
         longest = trace.K if K is None else min(K, trace.K)
         lengths = [fixed(k) for k in range(longest + 1)]
         found = evaluate(trace, lengths, cost, 1 if trace.ratio is None else DRAWS, seed)
@@ -82,6 +84,15 @@ def compare_drafters(
             figures = _figures(*parts, cost, options)
             rows.append(DrafterRow(name, trace.meta.drafter, trace.meta.rule, task, **figures))
     return rows
+
+
+def _by_rule(
+    recordings: Iterable[tuple[str, Trace, CostModel]],
+) -> Iterator[tuple[str, Trace, CostModel]]:
+    """The recordings; one with ratios above 1 under each rule that they tell."""
+    for name, trace, cost in recordings:
+        ruled = map(trace.under, SAMPLED) if trace.meta.largest_ratio > 1 else [trace]
+        yield from ((name, each, cost) for each in ruled)
 
 
 def _figures(

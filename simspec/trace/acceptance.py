@@ -1,4 +1,4 @@
-"""Acceptance on a recording: drawn under the rejection rule, and expected."""
+"""Acceptance on a recording: drawn under the rules rejection and block, and expected."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -6,25 +6,41 @@ from dataclasses import replace
 import numpy as np
 
 from simspec.numerics.compile import cached_njit
+from simspec.numerics.formulas import block_accepted
 from simspec.numerics.rng import ACCEPT, block, check_seed
 from simspec.trace.trace import Trace
 
 Array = np.ndarray
 
 
+def chances(ratio: Array, rule: str) -> Array:
+    """float32[N, K]: P(a slot's token is accepted | the output y, the slots before are accepted).
+
+    Of ratio[N, K] = q(y) / p(y): min(1, ratio) under the rejection rule, which is
+    q(y) min(1, p(y) / q(y)) over p(y). Under block: `block_accepted` over that of the slot before.
+    """
+    if rule != "block":
+        return np.minimum(ratio, np.float32(1))
+    reached = block_accepted(ratio)
+    before = np.concatenate((np.ones((len(ratio), 1)), reached[:, :-1]), axis=1)
+    found: Array = reached / np.where(before > 0, before, 1.0)
+    return found.astype(np.float32)
+
+
 def drawn_trace(trace: Trace, seed: int = 0) -> Trace:
-    """One draw of the acceptance on a recording of the rejection rule, as an ordinary trace; others
+    """One draw of the acceptance on a recording that holds ratios, as an ordinary trace; others
     unchanged.
 
     Given the sequence y ~ p, and that the draft tokens before slot j of a round from row t are
-    accepted, the one at slot j is accepted with probability ratio[t, j] = min(1, q(y) / p(y)),
-    independently of all else (q(y) min(1, p(y) / q(y)) over p(y)). So run[t] is the number of
-    leading j with u < ratio[t, j], u addressed by (seed, sequence, row in the sequence, j, ACCEPT).
-    Rounds replayed on it are distributed as real ones.
+    accepted, the one at slot j is accepted with probability c[t, j] of `chances`, independently of
+    all else. So run[t] is the number of leading j with u < c[t, j], u addressed by (seed, sequence,
+    row in the sequence, j, ACCEPT). Rounds replayed on it are distributed as real ones.
     """
     if trace.ratio is None:
         return trace
-    meta = replace(trace.meta, rule="synthetic", prefix_only=False, top_k=0, top_p=1.0)
+    meta = replace(
+        trace.meta, rule="synthetic", prefix_only=False, top_k=0, top_p=1.0, largest_ratio=1.0
+    )
     return replace(trace, run=drawn_run(trace, seed), ratio=None, meta=meta)
 
 
@@ -33,7 +49,8 @@ def drawn_run(trace: Trace, seed: int) -> np.ndarray:
     if trace.ratio is None:
         return trace.run
     run = np.zeros(trace.rows, np.uint8)
-    _draw(trace.offset, trace.sequence, trace.depth, trace.ratio, check_seed(seed), run)
+    chance = chances(trace.ratio, trace.meta.rule)
+    _draw(trace.offset, trace.sequence, trace.depth, chance, check_seed(seed), run)
     return run
 
 
@@ -41,8 +58,8 @@ def expected_accepted_length(trace: Trace, K: int | None = None) -> np.ndarray:
     """float64[N]: the mean accepted length of each row, as far as depth and sequence go; with K
     that of a draft of min(K, budget left - 1).
 
-    It is `run`, or under the rejection rule sum over j of prod_{i <= j} ratio[t, i]. ValueError for
-    K outside 0 .. the trace's.
+    It is `run`, or of a recording of ratios sum over j of prod_{i <= j} c[t, i], c of `chances`.
+    ValueError for K outside 0 .. the trace's.
     """
     accepted = _acceptance(trace)
     if K is not None:
@@ -64,11 +81,12 @@ def _acceptance(trace: Trace) -> np.ndarray:
         return (slot < trace.run[:, None]).astype(np.float64)
     left = np.repeat(trace.offset[1:], np.diff(trace.offset)) - np.arange(trace.rows)
     drafted = slot < np.minimum(trace.depth, left)[:, None]
-    return np.where(drafted, trace.ratio.astype(np.float64), 0.0).cumprod(axis=1)
+    chance = chances(trace.ratio, trace.meta.rule).astype(np.float64)
+    return np.where(drafted, chance, 0.0).cumprod(axis=1)
 
 
 @cached_njit
-def _draw(offset: Array, address: Array, depth: Array, ratio: Array, seed: int, run: Array) -> None:
+def _draw(offset: Array, address: Array, depth: Array, c: Array, seed: int, run: Array) -> None:
     for s in range(offset.shape[0] - 1):
         n = offset[s + 1] - offset[s]
         for pos in range(n):
@@ -78,7 +96,7 @@ def _draw(offset: Array, address: Array, depth: Array, ratio: Array, seed: int, 
             while accepts and count < most:
                 # One Philox block holds the draws of four slots.
                 for u in block(seed, address[s], pos, count >> 2, ACCEPT):
-                    accepts = count < most and u < ratio[t, count]
+                    accepts = count < most and u < c[t, count]
                     if not accepts:
                         break
                     count += 1

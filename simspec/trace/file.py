@@ -43,10 +43,13 @@ OPTIONAL = ("rank", "margin", "draft_margin", "feature_margin", "ratio", "order"
 BY_SEQUENCE = tuple(name for name, (_, axes) in ARRAYS.items() if "N" not in axes)
 BY_ROW = tuple(name for name, (_, axes) in ARRAYS.items() if "N" in axes)
 
-RULES = ("greedy", "coupled", "rejection", "synthetic")
+RULES = ("greedy", "coupled", "rejection", "block", "synthetic")
+SAMPLED = ("rejection", "block")
+"""Rules of which a recording holds `ratio`, and replays draw what is accepted."""
 SCHEMA = 2
 OMITTED: dict[str, Any] = {
-    "tree": (), "top_k": 0, "top_p": 1.0, "batch": 1, "chat": {}, "drafter_sha256": ""
+    "tree": (), "top_k": 0, "top_p": 1.0, "batch": 1, "chat": {}, "drafter_sha256": "",
+    "largest_ratio": 1.0
 }  # fmt: skip
 """Keys that the file omits where they have these values, so that older files keep their bytes."""
 SHA256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
@@ -60,20 +63,21 @@ class TraceError(ValueError):
 class TraceMeta:
     """Origin of a trace; TraceError for a value of the wrong type or outside its range.
 
-    | field        | meaning                                                             |
-    | ------------ | ------------------------------------------------------------------- |
-    | drafter      | its name with its settings                                          |
-    | K            | deepest draft recorded                                              |
-    | features     | (name, grid) after each slot, in the order of Trace.feature         |
-    | seed         | < 2**64; of the noise that coupled rules share, or of the generator |
-    | prefix_only  | the drafter reads the token prefix and nothing else                 |
-    | sources      | sources of the prompts, with their licenses                         |
-    | tasks, ids   | of each sequence: task or category, prompt id                       |
-    | predictors   | feature -> SHA-256 of its predictor, in hex                         |
-    | tree         | () or width and levels of the dynamic trees of Trace.order          |
-    | top_k, top_p | truncation of both distributions; 0 and 1.0: none                   |
-    | batch        | sequences written at a time; passes differ in rounding              |
-    | chat         | template, its sha256 and system prompt; {}: none                    |
+    | field         | meaning                                                             |
+    | ------------- | ------------------------------------------------------------------- |
+    | drafter       | its name with its settings                                          |
+    | K             | deepest draft recorded                                              |
+    | features      | (name, grid) after each slot, in the order of Trace.feature         |
+    | seed          | < 2**64; of the noise that coupled rules share, or of the generator |
+    | prefix_only   | the drafter reads the token prefix and nothing else                 |
+    | sources       | sources of the prompts, with their licenses                         |
+    | tasks, ids    | of each sequence: task or category, prompt id                       |
+    | predictors    | feature -> SHA-256 of its predictor, in hex                         |
+    | tree          | () or width and levels of the dynamic trees of Trace.order          |
+    | top_k, top_p  | truncation of both distributions; 0 and 1.0: none                   |
+    | batch         | sequences written at a time; passes differ in rounding              |
+    | chat          | template, its sha256 and system prompt; {}: none                    |
+    | largest_ratio | where Trace.ratio is capped; 1.0: no block verification replays     |
 
     Hashes are of a tokenizer's files and a drafter's weights; '' where unknown or there is none.
     """
@@ -105,6 +109,7 @@ class TraceMeta:
     batch: Annotated[int, Meta(ge=1, lt=1 << 31)] = 1
     chat: dict[str, str] = field(default_factory=dict)
     drafter_sha256: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")] = ""
+    largest_ratio: float = 1.0
 
     def __post_init__(self) -> None:
         for name, kind in _types().items():
@@ -113,13 +118,16 @@ class TraceMeta:
             except msgspec.ValidationError as error:
                 reason = str(error).replace("`", "").replace("Expected", "expected")
                 raise TraceError(f"meta.{name} is {getattr(self, name)!r}, {reason}") from None
-        cut, drawn = (self.top_k, self.top_p) != (0, 1.0), self.rule in ("coupled", "rejection")
+        cut, drawn = (self.top_k, self.top_p) != (0, 1.0), self.rule in ("coupled", *SAMPLED)
         known = [name for name, _ in self.features]
         for name, fits, expected in (
             ("features", len(set(known)) == len(known), "different names"),
             ("seed", 0 <= self.seed < 1 << 64, "an integer in [0, 2**64)"),
             ("temperature", math.isfinite(self.temperature), "a finite number"),
-            ("temperature", self.temperature or self.rule != "rejection", "more than 0 there"),
+            ("temperature", self.temperature or self.rule not in SAMPLED, "more than 0 there"),
+            ("largest_ratio", 1 <= self.largest_ratio < 1 << 64, "a number from 1 to 2**64"),
+            ("largest_ratio", self.largest_ratio > 1 or self.rule != "block",
+             "ratios above 1 too, which block verification takes: record again"),
             ("top_p", drawn or not cut, f"top_k 0 and top_p 1.0 under rule {self.rule!r}"),
             ("predictors", set(self.predictors) <= set(known), f"some of the features {known}"),
             ("tree", not self.tree or (len(self.tree) == 2 and self.tree[0] <= 32),

@@ -50,6 +50,18 @@ def decode(codes: np.ndarray, table: np.ndarray) -> np.ndarray:
     return table[codes]
 
 
+LARGEST_RATIO = 2.0**20
+"""Cap of the ratios q / p that are recorded: p of the target's tokens may be tiny."""
+
+
+def coarse_ratio(ratio: np.ndarray) -> np.ndarray:
+    """float32 ratios q / p >= 0 as they are recorded: exact up to 1, and above to 11 bits, since
+    files pack these well, and at most LARGEST_RATIO.
+    """
+    above = (np.minimum(ratio, LARGEST_RATIO) / 32).astype(np.float16) * np.float32(32)
+    return np.where(ratio > 1, above, ratio).astype(np.float32)
+
+
 # Margins (best minus second logit, distances to a bin edge) span decades: 32 codes per factor of
 # ten.
 _MARGIN = 10.0 ** (-7 + np.arange(256) / 32)

@@ -11,6 +11,7 @@ from simspec.trace.file import (
     ARRAYS,
     BY_ROW,
     OPTIONAL,
+    SAMPLED,
     TraceError,
     TraceMeta,
     read_trace,
@@ -42,7 +43,7 @@ class Trace:
     | margin         | uint8[N]/None      | target's best minus second logit, `encode_margin`    |
     | draft_margin   | uint8[N, K]/None   | the same of the drafter                              |
     | feature_margin | uint8[N, K]/None   | smallest distance of a feature to its bin's edge     |
-    | ratio          | float32[N, K]/None | P(accepted) = min(1, q(y)/p(y)), rejection rule only |
+    | ratio          | float32[N, K]/None | min(meta.largest_ratio, q(y)/p(y)) of sampled rules  |
     | order          | uint8[N, K]/None   | place of the target's node in the dynamic tree       |
     | beam           | uint8[N, 2]/None   | beam search's result: nodes on target's path, nodes  |
 
@@ -53,9 +54,9 @@ class Trace:
     Checked on construction. TraceError names field, row, value and what was expected.
     `run[t] <= min(depth[t], rows left)`. A known rank is 0 on the first run[t] slots, and not 0 on
     the next if that slot was drafted and has a token. With meta.prefix_only a row's run continues
-    into the next row. Under the rejection rule run is 0 and rank unknown: `drawn_trace` draws
-    acceptance at each replay. Places in `order` grow by depth up to a 255, which stays: ancestors
-    come before descendants.
+    into the next row. Under the rules rejection and block run is 0 and rank unknown: `drawn_trace`
+    draws acceptance at each replay. Places in `order` grow by depth up to a 255, which stays:
+    ancestors come before descendants.
     """
 
     offset: np.ndarray
@@ -176,6 +177,14 @@ class Trace:
             **self._rows(_ranges(self.offset, indices)),
         )
 
+    def under(self, rule: str) -> "Trace":
+        """The same sequences and drafts, verified one by one ('rejection') or together ('block').
+
+        TraceError where ratios are capped at 1 and hide what is accepted together, as in older
+        files, and for a recording without ratios.
+        """
+        return replace(self, meta=replace(self.meta, rule=rule))
+
     def _rows(self, rows: np.ndarray) -> dict[str, Any]:
         arrays = {name: getattr(self, name) for name in BY_ROW}
         return {name: None if array is None else array[rows] for name, array in arrays.items()}
@@ -289,11 +298,11 @@ def _check_sequences(trace: Trace) -> None:
 
 
 def _check_ratio(trace: Trace) -> None:
-    if (trace.ratio is None) == (trace.meta.rule == "rejection"):
+    if (trace.ratio is None) == (trace.meta.rule in SAMPLED):
         state = "missing" if trace.ratio is None else "there"
         raise TraceError(
             f"ratio is {state} under rule {trace.meta.rule!r}, "
-            "expected it under the rejection rule and nowhere else"
+            "expected it under the rules rejection and block and nowhere else"
         )
     if trace.ratio is None:
         return
@@ -301,11 +310,13 @@ def _check_ratio(trace: Trace) -> None:
         raise TraceError("rank is there under the rejection rule, expected ratio alone")
     expected = "0: under the rejection rule it is drawn at each replay"
     _refuse("run", trace.run > 0, trace.run, expected)
-    outside = ~((trace.ratio >= 0) & (trace.ratio <= 1))
+    most = trace.meta.largest_ratio
+    outside = ~((trace.ratio >= 0) & (trace.ratio <= most))
     if outside.any():
         row, slot = np.unravel_index(int(np.argmax(outside)), outside.shape)
         raise TraceError(
-            f"ratio, row {row}, slot {slot}: {trace.ratio[row, slot]}, expected a number in [0, 1]"
+            f"ratio, row {row}, slot {slot}: {trace.ratio[row, slot]}, "
+            f"expected a number in [0, {most:g}]"
         )
 
 

@@ -21,7 +21,7 @@ from simspec.trace.recordings import CHECKOUT as TRACES
 
 RULES = [
     Rule(), Rule("coupled", 0.8, 5), Rule("coupled", 0.8, 5, 6, 0.9), SAMPLED,
-    Rule("rejection", 1.0, 3, 6, 0.9),
+    Rule("rejection", 1.0, 3, 6, 0.9), Rule("block", 0.8, 2),
 ]  # fmt: skip
 
 

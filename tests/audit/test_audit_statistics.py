@@ -12,7 +12,7 @@ from emitter import PROMPT, SAMPLED, decoded, distribution, drawn
 from enumerated_world import CASES, case_world, real_rounds
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rejection_ratio import ratios_of
+from test_rejection_ratio import chances_of
 from test_run_sampled import Doubtful
 from toy_lm import chain_plan, policy_from, toy_cost, toy_pair, toy_target
 
@@ -414,7 +414,7 @@ def test_the_likelihood_ratio_has_mean_one(text):
     for case in CASES:
         (_, rule, _), world, means, tested = case, case_world(case), 0.0, 0
         for (tokens, rounds), odds in real_rounds(text, case)[0].items():
-            bias = checks.bias_of_rounds(ratios_of(world, rule, tokens, 2), rounds, len(tokens))
+            bias = checks.bias_of_rounds(chances_of(world, rule, tokens, 2), rounds, len(tokens))
             means = means + odds * np.exp(bias.tilt.sum(0))
             tested = max(tested, len(bias.score))
         np.testing.assert_allclose(means, np.ones(len(checks.ACCEPTANCE_TILTS)), atol=1e-12)

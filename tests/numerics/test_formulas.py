@@ -123,6 +123,7 @@ def test_optimal_k_is_the_smallest_maximiser(alpha, c, k_max):
         lambda: formulas.expected_committed(0.5, -1),
         lambda: formulas.expected_speedup(0.5, 3, -0.1),
         lambda: formulas.depthwise_committed([0.5, 2]),
+        lambda: formulas.block_accepted([-1.0]),
         lambda: formulas.eesd_time(0.0, 0.0, 10, 1, 1),
         lambda: formulas.eesd_speedup(0.5, -0.1, 0.1),
         lambda: formulas.harmonic_mean(0.5, 1.2),
@@ -153,3 +154,16 @@ def test_geometric_stop_equals_enumeration(alpha, stay, K, c):
     assert formulas.geometric_speedup(alpha, 1.0, K, c) == pytest.approx(
         formulas.expected_speedup(alpha, K, c), rel=1e-12
     )
+
+
+def test_a_block_is_accepted_by_one_draw_against_a_running_minimum():
+    """Real rounds of blocks are held to this law by enumeration in test_rejection_ratio.py."""
+    ratio = np.array([[2.0, 0.3, 3.0], [0.5, 3.0, 0.1], [0.0, 9.0, 1.0]])
+    expected = [[1.0, 0.6, 0.6], [0.5, 0.5, 0.15], [0.0, 0.0, 0.0]]
+    np.testing.assert_allclose(formulas.block_accepted(ratio), expected)
+    capped = np.minimum(ratio, 1)  # as older recordings hold it: token verification comes out
+    np.testing.assert_allclose(formulas.block_accepted(capped), capped.cumprod(-1), atol=1e-15)
+    crafted, expected = np.full((2, 255), 1e300), np.ones((2, 255))  # products overflow
+    crafted[:, 200] = 0.0, 1e-300
+    expected[0, 200:] = 0
+    np.testing.assert_array_equal(formulas.block_accepted(crafted), expected)

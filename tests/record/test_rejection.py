@@ -1,6 +1,7 @@
 """Recordings of the rejection rule, and what is made of them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,29 +25,58 @@ from hypothesis import strategies as st
 from shell import refused, simspec
 from test_check import quick
 
+from real.decode.verify import block_sample, rejection_sample
 from real.model.passes import chain
 from real.model.stored_weights import sha256
 from real.sampling import Rule
 from simspec import CostModel, replay
+from simspec.numerics.rng import RESIDUAL
 from simspec.policies.fixed import fixed
 from simspec.trace.acceptance import expected_accepted_length
+from simspec.trace.file import SAMPLED
 from simspec.trace.trace import load_trace
 
 pytestmark = pytest.mark.usefixtures("any_seconds")
 
 
-def test_speculative_sampling_on_a_chain_follows_the_target():
+@pytest.mark.parametrize("sample", [rejection_sample, block_sample])
+def test_speculative_sampling_on_a_chain_follows_the_target(sample):
     verified = []
 
     @HELD
     @given(seeds, rules, st.sampled_from([(5, 2), (4, 2), (3, 3), (3, 2), (2, 3), (4, 3), (5, 1)]))
     def held(seed, rule, size):
         (_, K), world = size, World(seed, size[0])
-        found = round_distribution(world, rule, chain(K + 1), K + 1, verified=verified)
+        found = round_distribution(world, rule, chain(K + 1), K + 1, (), sample, verified=verified)
         assert off(found, world.true(rule, K + 1)) < EXACT
 
     held()
     assert busy(verified, 20)
+
+
+def unchained(rule, logits, draft, draws, round, end_tokens):
+    """Planted: behind a block that is cut, as behind a token, from max(0, p - q)."""
+    found = block_sample(rule, logits, draft, draws, round, end_tokens)
+    if found.accepted == len(draft.token) - 1:
+        return found
+    rest = (rule.probs(logits)[found.accepted] - draft.q[found.accepted]).clamp(min=0)
+    return replace(found, token=[*found.token[:-1], draws.sample(rest, round, 9, RESIDUAL)])
+
+
+def test_control_the_residual_of_a_token_changes_the_distribution():
+    world, rule = World(1, 3), Rule("block")
+    found = round_distribution(world, rule, chain(4), 4, (), unchained)
+    assert off(found, world.true(rule, 4)) > 1e-3
+
+
+def test_a_block_is_a_chain_and_tokens_nobody_drew_are_certain():
+    world, rule = World(1, 3), Rule("block")
+    known = world, rule, chain(4), 4
+    found = round_distribution(*known, range(4), block_sample)
+    assert off(found, world.true(rule, 4)) < EXACT
+    assert off(found, round_distribution(*known, range(4))) < EXACT
+    with pytest.raises(ValueError, match="verified together on a tree under rule 'block'"):
+        round_distribution(world, rule, [-1, 0, 0], 2, (), block_sample)
 
 
 @pytest.mark.parametrize("end", [(), (0,)])
@@ -164,12 +194,22 @@ def test_acceptance_of_a_reader_of_the_prefix_moves_with_it(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_block_accepts_more_of_what_was_drawn(name):
+    """Medusa drafts four tokens at most, and prompt lookup draws none."""
+    trace = load_trace(FOLDER / f"{name}.parquet")
+    token, block = (expected_accepted_length(trace.under(rule)).mean() for rule in SAMPLED)
+    low, high = {"prompt_lookup": (0, 0), "medusa": (0.1, 0.101)}.get(name, (0.15, 0.17))
+    assert low - 1e-9 < block / token - 1 < high + 1e-9
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_replays_accept_what_the_ratios_expect(name):
     """Mean accepted length of the first round of each prompt; 400 draws, six standard errors."""
     trace = load_trace(FOLDER / f"{name}.parquet")
     first = trace.offset[:-1]
     K = np.minimum(trace.depth[first], 3)
-    chance = np.where(np.arange(3) < K[:, None], trace.ratio[first, :3], 0).cumprod(axis=1)
+    ratio = np.minimum(trace.ratio[first, :3], 1)
+    chance = np.where(np.arange(3) < K[:, None], ratio, 0).cumprod(axis=1)
     drawn = np.array([
         [rounds.accepted[rounds.offset[:-1]].sum() for rounds in [replay(trace, fixed(3), seed)]]
         for seed in range(400)
@@ -208,7 +248,7 @@ def test_rejection_recordings_from_the_command_line(model_folder, quick):
     simspec("check", "drawn.parquet", "--json", cwd=model_folder)
     drafters = ("sweep", "--report", "drafters", "drawn.parquet", "--cost", 0.1, "--json")
     out, _ = simspec(*drafters, cwd=model_folder)
-    assert json.loads(out)["rows"][0]["rule"] == "rejection"
+    assert [row["rule"] for row in json.loads(out)["rows"]] == ["rejection", "block"]
     assert json.loads(out)["rows"][0]["speedup"]["value"] > 0
     price = "--models", "models", "-k", 2, "--seconds", 0, "--rule", "rejection"
     simspec("measure", *price, "--out", "drawn.cost.json", cwd=model_folder)
@@ -250,18 +290,19 @@ def test_rejection_recordings_from_the_command_line(model_folder, quick):
         refused(model_folder, *arguments, words=words)
 
 
-def test_rejection_recordings_are_run_forced_scored_and_audited(model_folder):
+@pytest.mark.parametrize("rule", SAMPLED)
+def test_sampled_recordings_are_run_forced_scored_and_audited(model_folder, rule):
     """Six prompts: too few for the comparison with the recording, prompt by prompt."""
     models = ("--models", "models")
     record = ("prompts.jsonl", *models, "--drafter", "model", "--longest", 400, "-k", 3)
-    rule = ("--rule", "rejection", "--temperature", 1, "--budget", 16, "--out", "again.parquet")
-    simspec("record", *record, *rule, cwd=model_folder)
+    drawn = ("--rule", rule, "--temperature", 1, "--budget", 16, "--out", "again.parquet")
+    simspec("record", *record, *drawn, cwd=model_folder)
     CostModel.from_ratio(0.2, 3).to_json(model_folder / "ratio.json")
     run = ("run", "again.parquet", *models, "--policy", "fixed:2", "--cost", "ratio.json")
     out, _ = simspec(*run, "--save", "run.jsonl", "--json", cwd=model_folder)
     report = json.loads(out)
     assert report["replay_equal"]
-    assert report["rule"] == "rejection"
+    assert report["rule"] == rule
     assert list(report["tests"]["p_values"]) == ["rounds", "accepted lengths", "rounds by prompt"]
     assert report["tests"]["replays"] == 3000
     assert report["speedup_simulated"] > 0

@@ -47,16 +47,30 @@ RULE = Rule("rejection", 0.9, 3, 0, 0.95)
 
 
 def ratios_of(world, rule, text, K):
-    """min(1, q / p) of the text's tokens in a draft from each row, float64 `[n, K]`."""
+    """q / p of the text's tokens in a draft from each row, float64 `[n, K]`."""
     n = len(text)
     q, p = ([world.probs(rule, text[:i], of)[text[i]] for i in range(n)] for of in "qp")
-    ratio = np.minimum(1.0, np.array(q) / np.array(p))
+    ratio = np.array(q) / np.array(p)
     return np.array([[ratio[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
+
+
+def chances_of(world, rule, text, K):
+    """P(accepted), given that those before are, by the products and least ones of a block."""
+    ratio = ratios_of(world, rule, text, K)
+    if rule.name == "rejection":
+        return np.minimum(1.0, ratio)
+    for row in ratio:
+        product = least = 1.0
+        for j in range(K):
+            product *= row[j]
+            before, least = least, min(least, product)
+            row[j] = least / before if before else 0.0
+    return ratio
 
 
 def runs_of(world, rule, text, K):
     """(accepted lengths of all rows, their probability) of every possible recording of a text."""
-    n, ratio = len(text), ratios_of(world, rule, text, K)
+    n, ratio = len(text), chances_of(world, rule, text, K)
     ways = []
     for t in range(n):
         alive, row = 1.0, []
@@ -136,7 +150,8 @@ class Stop(Exception):
 @pytest.mark.parametrize("K", [1, 2, 3])
 def test_expected_accepted_equals_the_enumerated_mean(K):
     """Expected lengths over the target's sequences, against every draw of a real first round."""
-    for seed, rule in ((4, Rule("rejection")), (5, Rule("rejection", 0.8, 0, 0, 0.95))):
+    means = []
+    for seed, rule, _ in CASES:
         world, budget = World(seed, 3, 0.4), 4
         policy = policies.parse(f"fixed:{K}")
 
@@ -152,8 +167,8 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
 
         distribution = output_distribution(first_round)
         meta = TraceMeta(
-            "rejection", "t", "q", 3, temperature=rule.temperature, tasks=("x",), ids=("x",),
-            top_p=rule.top_p
+            rule.name, "t", "q", 3, temperature=rule.temperature, tasks=("x",), ids=("x",),
+            top_p=rule.top_p, largest_ratio=1e9
         )  # fmt: skip
         mean = 0.0
         for text, odds in world.true(rule, budget).items():
@@ -169,21 +184,29 @@ def test_expected_accepted_equals_the_enumerated_mean(K):
             sum(accepted * odds for accepted, odds in distribution.items()), rel=1e-6
         )
         assert mean > 0.3
+        means.append(mean)
+    for tokens, block in zip(means[:2], means[2:]):  # a block of one is a token
+        assert block > tokens + 1e-3 if K > 1 else block == pytest.approx(tokens, rel=1e-6)
 
 
-def test_control_unconditional_ratio_is_detected():
-    """Σ min(p, q) is the acceptance probability before the sequence is known, not given it."""
-    case = CASES[0]
+def overlap(world, rule, text, K):
+    """Σ min(p, q): the acceptance probability before the sequence is known, not given it."""
+    n = len(text)
+    both = [[world.probs(rule, text[:i], of) for of in "qp"] for i in range(n)]
+    ratio = [np.minimum(*pair).sum() for pair in both]
+    return np.array([[ratio[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
+
+
+def capped(*known):
+    """What recordings of ratios up to 1 tell of a block: token verification."""
+    return np.minimum(1.0, ratios_of(*known))
+
+
+@pytest.mark.parametrize("case, wrong", [(CASES[0], overlap), (CASES[2], capped)])
+def test_control_other_chances_are_detected(case, wrong):
     seed, rule, ends = case
-
-    def overlap(world, rule, text, K):
-        n = len(text)
-        both = [[world.probs(rule, text[:i], of) for of in "qp"] for i in range(n)]
-        ratio = [np.minimum(*pair).sum() for pair in both]
-        return np.array([[ratio[t + j] if t + j < n else 0.0 for j in range(K)] for t in range(n)])
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(globals(), "ratios_of", overlap)
+        patch.setitem(globals(), "chances_of", wrong)
         wrong = replayed(case_world(case), rule, policy_of("fixed:2"), BUDGET, 2, seed, ends)
         assert off(real_rounds("fixed:2", case)[0], wrong) > 1e-2
 
@@ -235,17 +258,19 @@ def test_ratios_equal_those_of_the_engine(name):
     plain, p = plain_run(target, K, prompt, budget, 7)
     assert plain.token.tolist() == rows.token.tolist()
     assert len(rows.token) > 4
-    seen = 0
+    seen = []
     for k in range(1, K + 1):
         draws = Dictated(rows.token)
         drive = chain_plan(policies.parse(f"fixed:{k}"), K, 0, CostModel.from_ratio(0, K))
         decode(target, drafter, drive, RULE, prompt, len(rows.token) + K, (), 7, draws.hear, draws)
         for (row, slot), q in draws.q.items():
             if row + slot < len(rows.token):
-                ratio = min(1.0, q / p[row + slot])
-                assert rows.ratio[row, slot] == pytest.approx(ratio, rel=1e-5), (row, slot)
-                seen += 1
-    assert seen > 20
+                ratio = q / p[row + slot]
+                near = 1e-5 if ratio <= 1 else 2.0**-11
+                assert rows.ratio[row, slot] == pytest.approx(ratio, rel=near), (row, slot)
+                seen.append(ratio)
+    assert len(seen) > 20
+    assert max(seen) > 1
     assert rows.depth.max() == K
     assert not rows.run.any()
     assert rows.rank is None
@@ -303,7 +328,9 @@ def test_sweeps_draw_again_for_each_replicate(recording):
     assert table.random.all()
     assert table[table.policy == "fixed:2"].accepted.nunique() > 1
     assert table[table.policy == "fixed:0"].accepted.nunique() == 1
-    assert compare_drafters({"r": recording}, 0.1)[0].rule == "rejection"
+    rows = [row for row in compare_drafters({"r": recording}, 0.1) if row.task == "all"]
+    assert [row.rule for row in rows] == ["rejection", "block"]
+    assert rows[1].expected.value > rows[0].expected.value
 
 
 @pytest.mark.parametrize("text", ["confidence:0.5", "oracle", "greedy_oracle"])

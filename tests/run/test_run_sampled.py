@@ -41,13 +41,19 @@ def recording(drafter: str, count: int = 40, budget: int = 24, batch: int = 32):
 
 
 @pytest.mark.parametrize(
-    "drafter, policy", [("model", "fixed:3"), ("eagle", "beta_ts"), ("prompt_lookup", "fixed:4")]
-)
-def test_runs_equal_their_replays_in_distribution(drafter, policy):
-    """Some hundreds of rounds; a false alarm has probability 0.01 at most, three runs together."""
+    "drafter, policy, rule",
+    [
+        ("model", "fixed:3", "rejection"), ("eagle", "beta_ts", "rejection"),
+        ("prompt_lookup", "fixed:4", "rejection"), ("model", "fixed:4", "block"),
+    ],
+)  # fmt: skip
+def test_runs_equal_their_replays_in_distribution(drafter, policy, rule):
+    """Some hundreds of rounds; a false alarm has probability 0.01 at most, four runs together."""
     trace, pair = recording(drafter)
-    outcome = run_sampled(trace.select(RUN), pair, policy, COST, seed=1, risk=0.01 / 3)
+    trace = trace.select(RUN).under(rule)
+    outcome = run_sampled(trace, pair, policy, COST, seed=1, risk=0.01 / 4)
     assert outcome.equal, outcome.describe()
+    assert outcome.summary()["rule"] == rule
     assert outcome.tests.rounds > 200
     assert len(outcome.tests.p_values) == 5
     assert outcome.tests.detectable < 0.6

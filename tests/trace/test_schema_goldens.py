@@ -10,7 +10,8 @@ from write_goldens import GOLDENS, contents
 
 from simspec import load_trace
 from simspec.cost.table import load_cost
-from simspec.trace.file import RULES, SCHEMA, TraceMeta, opened
+from simspec.trace.acceptance import drawn_run
+from simspec.trace.file import RULES, SAMPLED, SCHEMA, TraceError, TraceMeta, opened
 
 RECORDINGS = sorted(GOLDENS.glob("recording-*.parquet"))
 
@@ -27,6 +28,14 @@ def test_todays_schema_has_a_golden_of_every_recorded_rule():
     """A new schema needs new files: python tests/write_goldens.py; the old ones stay."""
     names = {path.stem for path in RECORDINGS}
     assert {f"recording-{SCHEMA}-{rule}" for rule in RULES if rule != "synthetic"} <= names
+
+
+def test_ratios_capped_at_1_refuse_a_block_and_others_serve_both_rules():
+    older, block = (load_trace(GOLDENS / f"recording-2-{rule}.parquet") for rule in SAMPLED)
+    with pytest.raises(TraceError, match="largest_ratio is 1.0, expected ratios above 1 too"):
+        older.under("block")
+    assert block.under("rejection").under("block") == block
+    assert drawn_run(block, 1).tolist() != drawn_run(block.under("rejection"), 1).tolist()
 
 
 @pytest.mark.parametrize("name", ["cost-model", "cost-replicates", "cost-table"])

@@ -18,6 +18,7 @@ from simspec.trace.quantization import (
     ENTROPY,
     LOG_ODDS,
     TABLES,
+    coarse_ratio,
     decode,
     decode_margin,
     encode,
@@ -210,7 +211,8 @@ synthetic.iid(0.5, 2, 50, 4).save({str(path)!r})
 def test_meta_round_trip_and_strictness(example):
     text = example.meta.to_json()
     assert TraceMeta.from_json(text) == example.meta
-    assert not {"tree", "top_k", "top_p", "drafter_sha256"} & set(json.loads(text))
+    omitted = {"tree", "top_k", "top_p", "drafter_sha256", "largest_ratio"}
+    assert not omitted & set(json.loads(text))
     drawn = replace(example.meta, rule="rejection", temperature=0.7, top_k=4, top_p=0.9)
     assert TraceMeta.from_json(drawn.to_json()) == drawn
     data = json.loads(text)
@@ -231,6 +233,8 @@ def test_meta_round_trip_and_strictness(example):
         ("K", True, "meta.K is True"),
         ("rule", "sampled", "meta.rule"),
         ("rule", "rejection", "meta.temperature is 0.0"),
+        ("largest_ratio", 0.5, "meta.largest_ratio is 0.5, expected a number from 1"),
+        ("largest_ratio", 1e99, "meta.largest_ratio is 1e"),
         ("top_p", 0.9, "meta.top_p is 0.9"),
         ("top_p", 1.5, "meta.top_p is 1.5"),
         ("features", [["a", "entropy"], ["a", "entropy"]], "different names"),
@@ -246,6 +250,17 @@ def test_meta_round_trip_and_strictness(example):
         with pytest.raises(TraceError, match=words) as caught:
             TraceMeta.from_json(given_text)
         assert "\n" not in str(caught.value)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 2.0**22), min_size=1, max_size=20))
+def test_ratios_are_exact_up_to_1_coarse_above_and_capped(values):
+    values = np.array(values)
+    held, capped, above = coarse_ratio(values), np.minimum(values, 2.0**20), values > 1
+    assert (held[~above] == values[~above].astype(np.float32)).all()
+    assert (np.abs(held - capped) <= 2.0**-11 * capped)[above].all()
+    assert (held[above] >= 1).all()
+    assert not (held[above].view(np.uint32) & 0x1FFF).any()  # 13 bits that pack well
 
 
 @settings(deadline=None)
