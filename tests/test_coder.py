@@ -3,11 +3,14 @@
 import json
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 from documents import ROOT
 
 import simspec
+from real.contest import Runs, compared, predictions, speedup_measured
+from real.rerun import parse_runnable
 from simspec import load_trace
 from simspec.cost.table import load_cost
 from simspec.policies import make, parse
@@ -59,6 +62,7 @@ def test_page_has_the_figures_of_the_recordings():
     page = (ROOT / "docs" / "coder.md").read_text(encoding="utf-8")
     rows = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     header, _, *rows = rows
+    rows = rows[: 1 + len(SETS)]
     assert [row[0] for row in rows] == ["all", *sorted(SETS)]
     greedy, coupled = (
         load_trace(FOLDER / rule / "model.parquet") for rule in ("greedy", "coupled")
@@ -79,3 +83,24 @@ def test_page_has_the_figures_of_the_recordings():
         shown = [first_accepted(trace), first_accepted(of_task(coupled, task)), *expected]
         printed = [float(cell) for cell in (a1, a1_coupled, *speedups)]
         assert np.abs(np.array(printed) - shown).max() <= 0.0051, (task, shown)
+
+
+@pytest.mark.docs
+def test_page_has_the_figures_of_the_runs():
+    """Predicted at the costs beside the recording, measured in the kept repeats."""
+    page = (ROOT / "docs" / "coder.md").read_text(encoding="utf-8")
+    saved = json.loads((FOLDER / "measured" / "compare-greedy-model.json").read_text())
+    asked, runs = saved["settings"], msgspec.convert(saved["runs"], list[Runs])
+    trace = load_trace(FOLDER / "greedy" / "model.parquet")
+    ran = [trace.meta.ids.index(name) for name in asked["ids"]]
+    trace = trace.select(ran).shorten(asked["budget"])
+    cost = load_cost(FOLDER / "greedy" / "model.cost.json").at(1)
+    chosen = [make(parse_runnable(run.name, trace), trace, cost) for run in runs[1:]]
+    predicted = predictions(trace, chosen, cost, asked["seed"])
+    table = compared(trace, runs, predicted, cost).set_index("contestant").iloc[1:]
+    for run, (name, row) in zip(runs[1:], table.iterrows()):
+        over = "1.00" if name == "fixed:2" else speedup_measured(run, runs[1]).text()
+        assert f"| `{name}` | {row.predicted.text()} | {row.measured.text()} | {over} |" in page
+    off = np.median([abs(error.value) for error in table.error])
+    assert f"off by {off:.1%} in the median" in page
+    assert f"{table.equal.min()} to {table.equal.max()} of the {trace.sequences} texts" in page
