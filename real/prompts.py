@@ -26,7 +26,6 @@ class Prompt:
     task: str
     source: str
     token: list[int]  # token ids
-    turns: tuple[str, ...] = ()  # all user turns of its conversation; () for plain `text`
 
 
 def prompts_of(trace: Trace) -> list[list[int]]:
@@ -309,39 +308,6 @@ def _row(data: Any, number: int, file: str) -> PromptRow:
     return PromptRow(str(data.get("id", number)), task, source, text, tuple(turns))
 
 
-@dataclass(frozen=True)
-class Conversation:
-    """How later turns become prompts."""
-
-    form: PromptFormat  # the format of turns and answers
-    longest: int  # most tokens of a prompt
-
-    def answer(self, token: Sequence[int], end_tokens: Sequence[int]) -> str:
-        """The text of an answer, without special tokens and the end token."""
-        words = list(token)
-        if words and words[-1] in end_tokens:
-            words.pop()
-        return self.form.tokenizer.decode(words, skip_special_tokens=True)
-
-    def follow(self, first: Prompt, answers: Sequence[str]) -> tuple[Prompt | None, LeftOut]:
-        """The prompt of the turn after these `answers` of a conversation, and what is left out.
-
-        It is template(turn 1, answer 1, ..., next turn). None where there is no further turn; the
-        rest of the conversation is left out where the turn is empty or its prompt is too long.
-        """
-        turn = len(answers)
-        rest = len(first.turns) - turn
-        if rest <= 0:
-            return None, LeftOut()
-        if not first.turns[turn]:
-            return None, LeftOut(rest, empty=rest, limit=self.longest)
-        token = self.form.turns(first.task, first.turns[: turn + 1], answers)
-        if len(token) > self.longest:
-            return None, LeftOut(rest, 0, rest, self.longest, len(token))
-        read = LeftOut(1, limit=self.longest, longest=len(token))
-        return replace(first, id=f"{first.id}#{turn + 1}", token=token), read
-
-
 def read_prompts(
     path: Path, form: PromptFormat, longest: int, asked: bool = False
 ) -> tuple[list[Prompt], LeftOut]:
@@ -360,7 +326,7 @@ def read_prompts(
         token = _tokens(row, form, path)
         lengths.append(len(token))
         if 1 <= len(token) <= longest:
-            kept.append(Prompt(row.id, row.task, row.source, token, row.turns))
+            kept.append(Prompt(row.id, row.task, row.source, token))
     if not rows:
         raise PromptError(f"{path} holds no prompt: {EXPECTED}")
     if not kept:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from real.commands.options import DRAFTERS, MOST_TOKENS, parse_tree_size, show_progress
 from real.model_settings import ModelSettings, RuleSettings
@@ -17,8 +17,7 @@ from simspec.settings import Settings, argument, command, option
 if TYPE_CHECKING:
     from real.pair import Pair
     from real.processes import Processes
-    from real.prompts import Conversation, Prompt, PromptOrigin
-    from real.record import Recording
+    from real.prompts import Prompt, PromptOrigin
     from simspec import Trace
 
 PANEL = "Record and train"
@@ -28,7 +27,7 @@ SEQUENCES = "sequences.json"
 
 @dataclass(frozen=True)
 class PromptSettings(Settings):
-    """Which prompts of JSON-lines files are taken, and how their turns become tokens."""
+    """Which prompts of JSON-lines files are taken, and how they become tokens."""
 
     prompts: Annotated[
         tuple[Path, ...], argument('JSON lines: {"id", "task", "text" or "turns", "source"?}.')
@@ -41,14 +40,10 @@ class PromptSettings(Settings):
     chat_template: Annotated[
         str,
         option(
-            'How "turns" become a prompt. auto: by the tokenizer\'s chat template, else in plain '
-            "styles for base models; none: those styles; or a Jinja file."
+            'How the first of "turns" becomes a prompt. auto: by the tokenizer\'s chat template, '
+            "else in plain styles for base models; none: those styles; or a Jinja file."
         ),
     ] = "auto"
-    turns: Annotated[
-        Literal["first", "all"],
-        option('Which of "turns": first; or all, later ones after the target\'s own answers.'),
-    ] = "first"
 
 
 @dataclass(frozen=True)
@@ -109,8 +104,6 @@ def record(settings: RecordSettings) -> None:
     --no-python simspec record ...
 
     Example: simspec record prompts.jsonl --drafter early_exit --rule coupled --out mine.parquet
-
-    A chat, with later turns: --models models/smollm2 --drafter prompt_lookup --turns all
 
     Several drafters, on sequences written once: --drafter eagle --drafter medusa --out FOLDER/
 
@@ -190,33 +183,22 @@ def record_drafters(
     outs = {name: out / f"{name}.parquet" if several else out for name in names}
     _check_request(settings, outs, several)
     models = replace(settings.models, device=processes.device(settings.models.device))
-    selected = select_prompts(settings, models, names, progress)
-    asked = Recorded(
-        settings.depth,
-        settings.budget,
-        settings.rule.made(),
-        (),
-        (),
-        parse_tree_size(settings.tree),
-    )
+    prompts, origin = select_prompts(settings, models, names, progress)
+    tree = parse_tree_size(settings.tree)
+    asked = Recorded(settings.depth, settings.budget, settings.rule.made(), (), (), tree)
     if several:
         pairs = models.load_all(names)
-        cache: Path | None = out / SEQUENCES
     else:
-        pairs = [models.load(names[0], settings.depth + 1, selected.longest + settings.budget)]
-        # kept until the recording is whole: later turns follow from what is written there
-        turns = out.with_name(out.name + ".turns.json")
-        cache = turns if selected.conversation is not None else None
+        longest = max(len(prompt.token) for prompt in prompts)
+        pairs = [models.load(names[0], settings.depth + 1, longest + settings.budget)]
     recordings: list[Recording] = []
     for path, pair in zip(outs.values(), pairs):
-        files = RecordingFiles(path, sequence_cache=cache)
+        files = RecordingFiles(path, sequence_cache=out / SEQUENCES if several else None)
         completed = complete_settings(asked, pair, settings.batch)
-        origin = selected.origin
-        recordings.append(make_recording(pair, completed, selected.prompts, files, origin))
-    selected = with_later_turns(selected, recordings[0], progress, processes)
-    unfinished = [r for r in recordings if not (several and is_finished(r, selected.prompts))]
+        recordings.append(make_recording(pair, completed, prompts, files, origin))
+    unfinished = [r for r in recordings if not (several and is_finished(r, prompts))]
     if unfinished:
-        record_all(unfinished, selected.prompts, progress, processes)
+        record_all(unfinished, prompts, progress, processes)
     else:
         processes.leave_to_first()
     cards = {}
@@ -225,9 +207,7 @@ def record_drafters(
         trace = load_trace(path)
         if pair.drafter.name == "sorted" and not asked.rule.sampled:
             _record_exits(pair, trace, path)
-        cards[path] = write_card(path, trace, selected.origin, len(selected.prompts))
-    if cache is not None and not several:
-        cache.unlink(missing_ok=True)
+        cards[path] = write_card(path, trace, origin, len(prompts))
     return cards
 
 
@@ -271,18 +251,6 @@ def _check_request(settings: RecordSettings, outs: dict[str, Path], several: boo
             check_history_free(BUILTIN[name].drafter)
 
 
-@dataclass(frozen=True)
-class SelectedPrompts:
-    """The prompts of a recording."""
-
-    # prompts, origin: what is recorded, and where it comes from
-    prompts: list["Prompt"]
-    origin: "PromptOrigin"
-    longest: int  # most tokens of a prompt, later turns included
-    # how later turns become prompts; None: there are none
-    conversation: "Conversation | None" = None
-
-
 def longest_prompt(context: int, budget: int) -> int:
     """Tokens that a budget of new tokens leaves of the models' context; ValueError for none."""
     if budget >= context:
@@ -298,11 +266,10 @@ def select_prompts(
     models: ModelSettings,
     drafters: Sequence[str],
     progress: Progress = quiet,
-) -> SelectedPrompts:
-    """The prompts, of first turns, that fit into the models of all drafters."""
+) -> "tuple[list[Prompt], PromptOrigin]":
+    """The prompts that fit into the models of all drafters, and where they come from."""
     from real.model.checkpoint import load_config, load_tokenizer
     from real.prompts import (
-        Conversation,
         LeftOut,
         PromptFormat,
         PromptOrigin,
@@ -322,32 +289,4 @@ def select_prompts(
     left_out = sum((left for _, left in read), LeftOut())
     if left_out.count:
         progress("reading prompts", len(selected), len(selected), left_out.describe())
-    origin = PromptOrigin(left_out, form.metadata())
-    if asked.turns == "all" and any(len(p.turns) > 1 for p in selected):
-        return SelectedPrompts(selected, origin, limit, Conversation(form, limit))
-    return SelectedPrompts(selected, origin, max(len(p.token) for p in selected))
-
-
-def with_later_turns(
-    selected: SelectedPrompts, recording: "Recording", progress: Progress, processes: "Processes"
-) -> SelectedPrompts:
-    """The prompts with those of later turns after them, if there are any.
-
-    The target's answers go into the recording's file of sequences, where the recorder finds them.
-    """
-    from real.prompts import LeftOut
-    from real.record.sequences import SequenceCache, add_later_turns
-
-    path = recording.files.sequence_cache
-    if selected.conversation is None or path is None:
-        return selected
-    settings, target = recording.settings, recording.target
-    cache = SequenceCache(path, settings, recording.meta, target, processes)
-    conversation = selected.conversation
-    prompts, later = add_later_turns(
-        target, settings, selected.prompts, conversation, cache, progress, processes
-    )
-    if later.count:
-        progress("reading later turns", later.read, later.read, later.describe())
-    left_out = (selected.origin.left_out or LeftOut()) + later
-    return replace(selected, prompts=prompts, origin=replace(selected.origin, left_out=left_out))
+    return selected, PromptOrigin(left_out, form.metadata())
