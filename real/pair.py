@@ -11,7 +11,6 @@ import torch
 
 from real.decode.engine import attach_engine
 from real.decode.features import load_predictors, required_predictors
-from real.decode.plans import BeamSearch
 from real.draft import Drafter
 from real.drafters import BUILTIN
 from real.files import TINY as TINY
@@ -135,7 +134,7 @@ def _check_tokenizer(folder: Path, tokenizer, path: str | Path) -> None:
 
 
 def check_predictors(
-    drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy | BeamSearch]
+    drafter: Drafter, trace: Trace, policies_: Sequence[Policy | TreePolicy]
 ) -> None:
     """ValueError where a policy reads a feature by another predictor than the recording's."""
     for policy in policies_:

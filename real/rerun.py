@@ -11,7 +11,7 @@ import numpy as np
 
 from real.decode.engine import engines_of
 from real.decode.loop import DecodeResult, decode
-from real.decode.plans import BeamSearch, Plan, chain_plan, make_plan, parse_beam
+from real.decode.plans import Plan, chain_plan, make_plan
 from real.draft import Drafter, Silent
 from real.model.passes import EAGER
 from real.pair import Pair, check_predictors
@@ -33,7 +33,7 @@ from simspec.trace.quantization import decode_margin
 from simspec.tree.replay import check_trace, prepare_tree
 from simspec.tree.tree import TreePolicy
 
-AnyPolicy = Policy | TreePolicy | BeamSearch
+AnyPolicy = Policy | TreePolicy
 
 SEEDS = 1 << 64
 """Seeds of draws are smaller."""
@@ -412,7 +412,7 @@ def _by_sequence(rounds: Rounds, seconds: np.ndarray) -> np.ndarray:
 
 def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
     """The policy, if it replays on a recording of the rejection rule; else PolicyError."""
-    chosen = policy if isinstance(policy, BeamSearch) else policies.make(policy, trace, cost)
+    chosen = policies.make(policy, trace, cost)
     if not isinstance(chosen, Policy):
         raise PolicyError(
             f"{chosen.name} is no policy of chains, whose rounds alone are tested under the "
@@ -424,10 +424,7 @@ def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
 
 @dataclass(frozen=True)
 class Outcome(RunSeconds):
-    """A run on a recording, compared with its replay.
-
-    Beams have no replay: their output is compared, and their own rounds are priced.
-    """
+    """A run on a recording, compared with its replay."""
 
     comparison: Comparison
 
@@ -473,8 +470,7 @@ def run_on(
     ValueError for a recording of the rejection rule, see `run_sampled`.
     """
     rule_of(trace)
-    if not isinstance(policy, BeamSearch):
-        policy = policies.make(policy, trace, cost)
+    policy = policies.make(policy, trace, cost)
     foreign = pair.drafter.name != trace.meta.drafter
     if foreign:
         check_foreign(pair.drafter.name, policy, trace)
@@ -488,7 +484,8 @@ def run_on(
     if foreign:
         replayed = rounds_of(trace, ran)
     else:
-        replayed, seconds = _replayed(trace, policy, seed, cost, ran)
+        check_policy(trace, policy, cost)
+        replayed, seconds = priced_rounds(trace, policy, cost, seed)[:2]
         spent = _by_sequence(replayed, seconds)
         simulated = float(trace.rows * cost.baseline / spent.sum())
     told = _seconds(pair, trace, policy.name, cost, ran, plain, simulated, spent)
@@ -497,20 +494,9 @@ def run_on(
     return Outcome(**vars(told), comparison=compared)
 
 
-def _replayed(
-    trace: Trace, policy: AnyPolicy, seed: int, cost: CostModel, ran
-) -> tuple[Rounds, np.ndarray]:
-    """The rounds of the replay, of beams those of the run, and their modeled seconds."""
-    if isinstance(policy, BeamSearch):
-        rounds = rounds_of(trace, ran)
-        return rounds, cost.seconds_tree(rounds, policy.rows(rounds.computed), rounds.accepted)
-    check_policy(trace, policy, cost)
-    return priced_rounds(trace, policy, cost, seed)[:2]
-
-
 def parse_runnable(text: str, trace: Trace) -> AnyPolicy | DeferredPolicy:
     """The policy of that name; ValueError where it cannot run on the prompts of `trace`."""
-    policy = parse_beam(text, trace.K) if text.startswith("beam") else policies.parse(text)
+    policy = policies.parse(text)
     if trace.ratio is None:  # under the rejection rule `chain_policy` says why it reads none
         trace.features(policy.reads)
     if isinstance(policy, TreePolicy):
@@ -527,7 +513,7 @@ def check_foreign(drafter: str, policy: object, trace: Trace) -> None:
     """ValueError for trees and oracles: they know what the recording's own drafter drafted."""
     name = getattr(policy, "name", "")
     clairvoyant = name.partition(":")[0] in policies.CLAIRVOYANT
-    if clairvoyant or isinstance(policy, (BeamSearch, TreePolicy)):
+    if clairvoyant or isinstance(policy, TreePolicy):
         raise ValueError(
             f"policy {name!r} knows what {trace.meta.drafter!r} drafted here; "
             f"expected a policy of chains such as fixed:4 for drafter {drafter!r}"

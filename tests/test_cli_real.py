@@ -63,7 +63,7 @@ def test_trees_are_recorded_priced_and_run(model_folder):
         cwd=model_folder
     )  # fmt: skip
     assert len(json.loads((model_folder / "trees.cost.json").read_text())["verify"]) == 25
-    for policy in ("static:2x1", "dynamic_tree:5", "cape:section", "optimal_tree:4", "beam:2,k=3"):
+    for policy in ("static:2x1", "dynamic_tree:5", "cape:section", "optimal_tree:4"):
         out, _ = simspec(
             "run", "trees.parquet", "--models", "models", "--policy", policy, "--cost",
             "trees.cost.json", "--json", cwd=model_folder
@@ -74,8 +74,6 @@ def test_trees_are_recorded_priced_and_run(model_folder):
         assert shown["committed_per_round"] >= 1, policy
     for policy, hint in {
         "tree_oracle": "tree_oracle is only replayed",
-        "beam:2,k=9": "9 levels are too deep",
-        "beam:two": "expected beam:width",
         "static:1x1x1x1": "4 levels are too deep, here drafts reach 3",
         "static:40": "too wide",
         "static:8x8": "over budget",

@@ -16,7 +16,6 @@ from real.decode.plans import (
     SequenceStart,
     StaticTree,
     make_plan,
-    parse_beam,
     search_tree,
     top_tokens,
 )
@@ -107,8 +106,6 @@ def test_invalid_trees_are_refused_in_one_line():
         (lambda: DynamicTree(33, 3, 5), "width is 33"),
         (lambda: DynamicTree(3, 0, 5), "levels is 0"),
         (lambda: BeamSearch(8, 8), "64 nodes, over budget"),
-        (lambda: parse_beam("beam:4,k=7", 6), "7 levels are too deep, here drafts reach 6"),
-        (lambda: parse_beam("beam:x", 6), "expected beam:width"),
         (
             lambda: make_plan(TreePolicy("t", "static", tree=chain_tree(7)), 6, 0, toy_cost()),
             "too deep",
@@ -125,5 +122,3 @@ def test_invalid_trees_are_refused_in_one_line():
         with pytest.raises(ValueError, match=hint) as refused:
             call()
         assert "\n" not in str(refused.value)
-    assert parse_beam("beam:4", 6).K == 6
-    assert parse_beam("beam:4,k=2", 6).width == 4

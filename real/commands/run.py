@@ -36,10 +36,7 @@ class Run(Settings):
     ]
     policy: Annotated[
         tuple[str, ...],
-        option(
-            "name[:arg,...], as in `simspec sweep`, trees too; or beam:width,k=levels. Repeatable "
-            "with --compare."
-        ),
+        option("name[:arg,...], as in `simspec sweep`, trees too. Repeatable with --compare."),
     ] = ("beta_ts",)
     cost: Annotated[
         Path | None,
@@ -258,7 +255,7 @@ def compare_recording(
     models, name = settings.models, settings.recording
     parsed = [parse_runnable(text, trace) for text in dict.fromkeys(settings.policy)]
     for policy in parsed:
-        if policy.name.partition(":")[0] in policies.CLAIRVOYANT or policy.name.startswith("beam"):
+        if policy.name.partition(":")[0] in policies.CLAIRVOYANT:
             raise ValueError(f"policy {policy.name!r} has no replay to predict its run by")
     rivals = () if settings.rival == ("none",) else settings.rival
     kept_cost = settings.save and settings.save.with_suffix(".cost.json")

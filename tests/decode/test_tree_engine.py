@@ -274,7 +274,6 @@ def test_trees_are_refused_with_the_reason(tmp_path):
         ("run", "drawn.parquet", "--policy", "static:2x1"),
     ):
         refused(tmp_path, *command, words="of the rejection rule")
-    refused(tmp_path, "run", "drawn.parquet", "--policy", "beam:2", words="no policy of chains")
 
 
 def test_tree_tables_hold_chains_alone_and_say_why():
