@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -61,18 +61,14 @@ class Run(Settings):
     compare: Annotated[
         bool,
         option(
-            "Time the policies, plain decoding and the rivals in shuffled blocks on each prompt: "
+            "Time the policies, plain decoding and the rival in shuffled blocks on each prompt: "
             "predicted beside measured speedups.",
             "--compare",
         ),
     ] = False
     rival: Annotated[
-        tuple[str, ...],
-        option(
-            "With --compare: transformers' generate, assisted:SCHEDULE[,tokens[,threshold]] or "
-            "prompt_lookup:tokens[,ngram]; none: no rival. Repeatable."
-        ),
-    ] = ("generate",)
+        Literal["generate", "none"], option("With --compare: transformers' generate too; or none.")
+    ] = "generate"
     repeats: Annotated[
         int, option("With --compare: runs of every contestant.", ge=1, le=10_000)
     ] = 5
@@ -111,8 +107,6 @@ class Run(Settings):
             if not self.compare:
                 raise ValueError("--plot draws what --compare measures; give both")
             check_plots(self.plot)
-        if "none" in self.rival and len(self.rival) > 1:
-            raise ValueError(f"--rival is {', '.join(self.rival)}; expected none alone")
 
     def open(self) -> tuple[Path, Trace]:
         """(file, the recording's prompts that are run)."""
@@ -245,7 +239,7 @@ def compare_recording(
     """
     from real.contest import Kept, compared, contest, contestants_of, predictions, requests_of
     from real.decode.engine import engines_of
-    from real.hf_generate import hf_contestants
+    from real.hf_generate import hf_contestant, load_hf_model
     from real.model.stored_weights import sha256
     from real.pair import check_predictors
     from real.provenance import device_name, revision, versions
@@ -257,7 +251,6 @@ def compare_recording(
     for policy in parsed:
         if policy.name.partition(":")[0] in policies.CLAIRVOYANT:
             raise ValueError(f"policy {policy.name!r} has no replay to predict its run by")
-    rivals = () if settings.rival == ("none",) else settings.rival
     kept_cost = settings.save and settings.save.with_suffix(".cost.json")
     known = settings.cost or (kept_cost if kept_cost and kept_cost.is_file() else None)
     cost = None if known is None else CostModel.from_json(known)
@@ -278,10 +271,10 @@ def compare_recording(
     }  # fmt: skip
     kept = Kept(settings.save, about, revision())
     contestants = contestants_of(trace, plain, pair, chosen, cost, settings.seed)
-    contestants += hf_contestants(
-        rivals, models.target_path, models.folder / "model", models.dtype, models.device,
-        trace.meta.end_tokens, rerun_rule(trace, settings.seed),
-    )  # fmt: skip
+    if settings.rival == "generate":
+        model = load_hf_model(models.target_path, models.dtype, models.device)
+        rule = rerun_rule(trace, settings.seed)
+        contestants.append(hf_contestant(model, trace.meta.end_tokens, rule))
     foreign = pair.drafter.name != trace.meta.drafter
     predicted = {} if foreign else predictions(trace, chosen, cost, settings.seed)
     runs = contest(

@@ -16,7 +16,7 @@ from toy_lm import END, VOCAB, toy_prompts, toy_recording
 import real.sampling
 from real.contest import PLAIN, Request, compared, contest, contestants_of, requests_of
 from real.decode.engine import make_passes
-from real.hf_generate import hf_contestant, hf_contestants, load_hf_model, parse_method
+from real.hf_generate import hf_contestant, load_hf_model
 from real.model.checkpoint import WeightsError
 from real.pair import load_pair
 from real.rerun import rerun_rule
@@ -24,10 +24,6 @@ from real.sampling import Rule
 from simspec import CostModel, policies, replay
 
 POLICIES = ["fixed:2", "beta_ts", "confidence:0.5", "static:2x1x1"]
-METHODS = [
-    "generate", "assisted:constant", "assisted:heuristic", "assisted:constant,2,0",
-    "prompt_lookup:10", "prompt_lookup:3,1",
-]  # fmt: skip
 LAW = Rule("coupled", 0.8, 3, top_k=6, top_p=0.95)
 RISK = 1e-6
 DRAWS = 400
@@ -38,16 +34,16 @@ def models(tmp_path_factory):
     return save_toys(tmp_path_factory.mktemp("models"))
 
 
-def raced(folder, trace, names, methods, dtype="float64", repeats=2, engine="eager"):
+def raced(folder, trace, names, rival=False, dtype="float64", repeats=2, engine="eager"):
     cost = CostModel.from_ratio(0.1, trace.K)
     chosen = [policies.make(name, trace, cost) for name in names]
     submitted = max((p.submitted(trace.K) for p in chosen), default=0)
     passes = make_passes(engine, max(trace.K, submitted) + 1, 128)
     pair = load_pair(folder, "model", "cpu", dtype, passes=passes)
     contestants = contestants_of(trace, pair, pair, chosen, cost, 0)
-    rule, ends = rerun_rule(trace), trace.meta.end_tokens
-    own = folder / "target", folder / "model"
-    contestants += hf_contestants(methods, *own, dtype, "cpu", ends, rule)
+    if rival:
+        model = load_hf_model(folder / "target", dtype, "cpu")
+        contestants.append(hf_contestant(model, trace.meta.end_tokens, rerun_rule(trace)))
     return {r.name: r for r in contest(contestants, requests_of(trace), repeats)}
 
 
@@ -58,14 +54,14 @@ def texts(trace):
 @pytest.fixture(scope="module")
 def greedy(models):
     trace = toy_recording("model", "greedy")[0].select([0, 6])  # the last text ends by itself
-    return trace, raced(models, trace, POLICIES, METHODS)
+    return trace, raced(models, trace, POLICIES, True)
 
 
 def test_every_contestant_writes_the_recorded_sequences(greedy):
     trace, runs = greedy
     sequences = texts(trace)
     assert [sequence[-1] in END for sequence in sequences].count(True) == 1
-    assert len(runs) == 1 + len(POLICIES) + len(METHODS)
+    assert len(runs) == 2 + len(POLICIES)
     for r in runs.values():
         assert not r.error, r.name
         assert r.token == [sequences, sequences], r.name
@@ -73,19 +69,12 @@ def test_every_contestant_writes_the_recorded_sequences(greedy):
         assert (sum(r.passes[0]) < trace.rows) == (r.name not in (PLAIN, "generate")), r.name
     replayed = replay(trace, policies.parse("fixed:2"))
     assert runs["fixed:2"].passes[0] == np.diff(replayed.offset).tolist()
-    assert runs["assisted:constant,2,0"].passes[0] == runs["fixed:2"].passes[0]
-
-
-def test_methods_do_not_affect_each_other(models, greedy):
-    trace, runs = greedy
-    alone = raced(models, trace, [], ["assisted:heuristic"], repeats=1)
-    assert alone["assisted:heuristic"].passes[0] == runs["assisted:heuristic"].passes[0]
 
 
 @pytest.mark.parametrize("engine", ["fast", "strict"])
 def test_captured_passes_give_equal_texts_and_rounds(models, greedy, engine):
     trace, eager = greedy
-    runs = raced(models, trace, ["fixed:2", "static:2x1x1"], [], repeats=1, engine=engine)
+    runs = raced(models, trace, ["fixed:2", "static:2x1x1"], repeats=1, engine=engine)
     for name, r in runs.items():
         assert (r.token[0], r.passes[0]) == (eager[name].token[0], eager[name].passes[0])
 
@@ -94,59 +83,40 @@ def test_generation_config_of_the_checkpoint_is_ignored(models, greedy):
     path = models / "target" / "generation_config.json"
     path.write_text(json.dumps({"repetition_penalty": 9.0, "do_sample": True}))
     try:
-        runs = raced(models, greedy[0], [], ["generate"], repeats=1)
+        runs = raced(models, greedy[0], [], True, repeats=1)
     finally:
         path.unlink()
     assert runs["generate"].token == runs[PLAIN].token
 
 
-def test_what_transformers_cannot_run_is_refused(models, tmp_path):
-    with pytest.raises(ValueError, match="holds no small model"):
-        hf_contestants(
-            ["assisted:constant"], models / "target", tmp_path, "float64", "cpu", (), LAW
-        )
+def test_what_transformers_cannot_load_is_refused(tmp_path):
     with pytest.raises(WeightsError, match="cannot be loaded by transformers"):
         load_hf_model(tmp_path, "float32", "cpu")
-    for text in (
-        "generat", "generate:1", "prompt_lookup", "prompt_lookup:0", "prompt_lookup:x",
-        "prompt_lookup:3,2,1", "early_exit:1", "assisted", "assisted:other",
-        "assisted:constant,0", "assisted:constant,2,3", "assisted:constant,1,0.5,2",
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match="is unknown; expected generate, "):
-            parse_method(text)
-    options = {
-        "num_assistant_tokens_schedule": "heuristic",
-        "num_assistant_tokens": 5,
-        "assistant_confidence_threshold": 0.0,
-    }
-    assert parse_method("assisted:heuristic,5,0") == ("assisted", options)
 
 
 def test_coupled_policies_write_the_recorded_sequences_and_transformers_its_own(models):
     trace = toy_recording("model", "coupled")[0].select([0, 3, 6]).shorten(12)
-    methods = ["generate", "assisted:constant", "prompt_lookup:3"]
-    runs = raced(models, trace, ["fixed:2"], methods)
+    runs = raced(models, trace, ["fixed:2"], True)
     for name in (PLAIN, "fixed:2"):
         assert runs[name].token == [texts(trace)] * 2, name
-    for name in methods:
-        assert not runs[name].error
-        assert runs[name].token[0] == runs[name].token[1] != texts(trace), name
+    theirs = runs["generate"]
+    assert not theirs.error
+    assert theirs.token[0] == theirs.token[1] != texts(trace)
 
 
 def test_rejection_draws_its_own_sequences(models):
     trace = rejection_recording("model", 8)[0].select([0, 3, 6])
-    runs = raced(models, trace, ["fixed:2"], [])
+    runs = raced(models, trace, ["fixed:2"])
     rows = compared(trace, list(runs.values()), {}, COST).set_index("contestant")
     assert rows["equal"].isna().tolist() == [False, True]
     assert runs["fixed:2"].token[0] == runs["fixed:2"].token[1]
 
 
 @cache
-def drawn_tokens(folder, method):
+def drawn_tokens(folder):
     """(counts of the new token after one prompt, drawn by LAW; logits there), for every test."""
     model = load_hf_model(folder / "target", "float64", "cpu")
-    assistant = load_hf_model(folder / "model", "float64", "cpu")
-    generate = hf_contestant(method, model, assistant, (), LAW).begin()
+    generate = hf_contestant(model, (), LAW).begin()
     prompt = toy_prompts(1)[0]
     counts = np.zeros(VOCAB)
     for address in range(DRAWS):
@@ -156,9 +126,9 @@ def drawn_tokens(folder, method):
         return counts, model(torch.tensor([prompt])).logits[0, -1:]
 
 
-def p_value(folder, method, expected):
+def p_value(folder, expected):
     """Chi-square of the new token after one prompt against the rule's distribution."""
-    counts, logits = drawn_tokens(folder, method)
+    counts, logits = drawn_tokens(folder)
     chance = expected.probs(logits)[0].numpy()
     if counts[chance == 0].any():
         return 0.0
@@ -167,15 +137,14 @@ def p_value(folder, method, expected):
 
 
 def test_transformers_draws_from_the_rule(models):
-    for method in ("generate", "assisted:constant"):
-        assert p_value(models, method, LAW) > RISK, method
+    assert p_value(models, LAW) > RISK
 
 
 @pytest.mark.parametrize(
     "other", [replace(LAW, temperature=4.0), replace(LAW, top_k=2), replace(LAW, top_p=0.3)]
 )
 def test_control_another_rule_is_noticed(models, other):
-    assert p_value(models, "generate", other) < RISK
+    assert p_value(models, other) < RISK
 
 
 def test_every_call_draws_its_own_noise(models, monkeypatch):
