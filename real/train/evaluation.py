@@ -246,10 +246,9 @@ def card_lines(card: dict) -> list[str]:
             lines.append(f"  longer than {name} by {_with_interval(lengths[key])}")
     if replay := card.get("replay"):
         search = card["search"]
-        priced = "measured seconds" if "price" in search else "the number of sub-layers"
         lines.append(
             f"  speedup {search['score']:.2f} promised by the search at K = {search['k']}, "
-            f"{_with_interval(replay)} in its replay; both priced by {priced}"
+            f"{_with_interval(replay)} in its replay; both priced by measured seconds"
         )
     if vocabulary := card.get("draft_vocabulary"):
         lines.append(

@@ -117,12 +117,6 @@ class SkipPrice:
         return spent
 
 
-def sublayer_price(decoder: Decoder, K: int) -> SkipPrice:
-    """Costs by the number of sub-layers alone: no head, and verification at the price of a step."""
-    share = 1 / (2 * len(decoder.layers))
-    return SkipPrice(0.0, share, share, (1.0,) * (K + 1))
-
-
 @torch.inference_mode()
 def measured_price(
     decoder: Decoder, K: int, context: int = 128, repeats: int = REPEATS
@@ -246,38 +240,36 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
     return max(trials, key=lambda trial: trial.speedup)
 
 
-SEARCH = {"trials": 200, "texts": 24, "price": "measured"}
-"""Trials, training sequences that they are evaluated on, and what they are priced by: seconds of
-draft steps and verification, measured here; or layers: the number of sub-layers, equal on every
-machine. `--set key=value` replaces them."""
+SEARCH = {"trials": 200, "texts": 24}
+"""Trials, and training sequences that they are evaluated on; `--set key=value` replaces them."""
 
 
 def search_skips(settings: Training, data: TrainingData, progress: Progress = quiet) -> dict:
     """Searches on greedy training sequences, evaluates the best setting, and returns its card.
 
-    The card holds the speedup that the search predicts and its replay on held-out sequences, at
-    the same price. ValueError for settings that are not of SEARCH.
+    Draft steps and verification are timed on the target. The card holds the speedup that the search
+    predicts and its replay on held-out sequences, at the same price. ValueError for settings that
+    are not of SEARCH.
     """
     asked: dict[str, Any] = SEARCH | {"seed": settings.seed} | settings.chosen
     numbers: list[Any] = [asked.get(name) for name in ("trials", "texts", "seed")]
     whole = all(type(n) is int for n in numbers) and min(numbers[:2]) > 0 <= numbers[2]
-    known = asked.keys() == {*SEARCH, "seed"} and asked["price"] in ("measured", "layers")
-    if not whole or not known:
+    if not whole or asked.keys() != {*SEARCH, "seed"}:
         raise ValueError(
             f"self_skip cannot be searched with {settings.chosen}; "
-            "expected whole numbers for some of trials, texts, seed, or price=layers"
+            "expected whole numbers for some of trials, texts, seed"
         )
     folder = settings.out / settings.place
-    requested = {**asked, "place": settings.place, "target": dict(data.made_for)}
-    if asked["price"] == "layers":  # earlier cards were priced so
-        del requested["price"]
+    # earlier cards could be priced by the number of sub-layers
+    requested = {
+        **asked, "price": "measured", "place": settings.place, "target": dict(data.made_for)
+    }  # fmt: skip
     if (folder / "card.json").exists():
         card = read_card(folder / "card.json")
         check_same_settings(card.get("asked", {}), requested, folder)
         return card
     if not (folder / "self_skip.json").exists():
-        measured = asked["price"] == "measured"
-        price = (measured_price if measured else sublayer_price)(data.target, LONGEST)
+        price = measured_price(data.target, LONGEST)
         pairs, label = data.greedy_pairs(asked["texts"]), relabel(progress, settings.place)
         best = best_trial(find(data.target, pairs, price, asked["trials"], asked["seed"], label))
         search = {
@@ -288,7 +280,7 @@ def search_skips(settings: Training, data: TrainingData, progress: Progress = qu
             "K": price.K,
             "score": best.speedup,
             **{name: getattr(best, name) for name in ("k", "acceptance", "cost")},
-            **({"price": asdict(price)} if measured else {}),
+            "price": asdict(price),
         }
         made = {"settings": best.skips.settings, "target": dict(data.made_for), "search": search}
         replace_json(folder / "self_skip.json", made)
@@ -310,9 +302,8 @@ def search_skips(settings: Training, data: TrainingData, progress: Progress = qu
 
 def _replay(search: dict, folder: Path, data: TrainingData) -> dict:
     """The speedup of the promised draft length on held-out sequences, at the search's price."""
-    price = sublayer_price(data.target, search["K"])
-    if stored := search.get("price"):
-        price = SkipPrice(**stored | {"verify": tuple(stored["verify"])})
+    stored = search["price"]
+    price = SkipPrice(**stored | {"verify": tuple(stored["verify"])})
     drafter = SelfSkipDrafter.load(folder, data.target, data.made_for)
     lengths = accepted_lengths(data.target, drafter, data.evaluation, search["k"])
     return price.replay(lengths.accepted, search["k"], search["cost"])

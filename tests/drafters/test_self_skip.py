@@ -22,7 +22,7 @@ from real.record.recorder import record_sequence
 from real.record.sequences import target_sequence
 from real.train import skip_search as skips
 from real.train.evaluation import card_lines
-from real.train.skip_search import SkipPrice, measured_price, search_skips, sublayer_price
+from real.train.skip_search import SkipPrice, measured_price, search_skips
 from simspec.numerics.formulas import expected_speedup, optimal_k
 
 
@@ -137,7 +137,7 @@ def test_control_visible_own_full_row_changes_acceptance(monkeypatch):
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(1, 32))
 def test_best_length_follows_formula_1(alpha, c, K):
-    k, speedup = sublayer_price(DECODER, K).best_length(alpha, c)
+    k, speedup = SkipPrice(0.0, 0.0, 0.0, (1.0,) * (K + 1)).best_length(alpha, c)
     assert 1 <= k <= K
     every = expected_speedup(alpha, np.arange(1, K + 1), c)
     assert speedup == pytest.approx(expected_speedup(alpha, k, c), rel=1e-12)
@@ -210,7 +210,8 @@ def test_search_takes_the_setting_that_its_price_favours():
     found = skips.best_trial(trials)
     assert found.speedup == pytest.approx(max(every))
     assert 1 <= found.k <= 3
-    blind = skips.best_trial(skips.find(SMALL, texts, sublayer_price(SMALL, 3), 40, 1))
+    even = SkipPrice(0.0, 1 / 6, 1 / 6, (1.0,) * 4)
+    blind = skips.best_trial(skips.find(SMALL, texts, even, 40, 1))
     c = price.step(SMALL, blind.skips)
     assert found.speedup >= price.best_length(blind.acceptance, c)[1]
 
@@ -253,13 +254,8 @@ def test_card_holds_the_promise_beside_its_replay(tmp_path):
     line = next(line for line in card_lines(card) if "promised" in line)
     assert f"speedup {found['score']:.2f} promised by the search at K = {found['k']}" in line
     assert "both priced by measured seconds" in line
-    plain = asked("self_skip", tmp_path, few | {"price": "layers"}, name="plain")
-    layers = search_skips(plain, data)
-    assert "price" not in layers["asked"]
-    assert "price" not in layers["search"]
-    assert any("both priced by the number of sub-layers" in line for line in card_lines(layers))
-    assert search_skips(plain, data) == layers
-    for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}, {"price": "free"}):
+    assert search_skips(asked("self_skip", tmp_path, few), data) == card
+    for odd in ({"trials": 0}, {"rate": 1}, {"seed": True}, {"texts": "many"}, {"price": "layers"}):
         with pytest.raises(ValueError, match="self_skip cannot be searched with"):
             search_skips(asked("self_skip", tmp_path, odd), data)
 

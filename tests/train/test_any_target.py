@@ -95,7 +95,7 @@ def test_a_trained_drafter_takes_a_draft_vocabulary(folder):
 
 
 def test_search_and_predictors(folder, short_predictors):
-    card = trained(folder, "self_skip", "--set", "trials=4", "--set", "price=layers")
+    card = trained(folder, "self_skip", "--set", "trials=4")
     assert card["search"]["texts"] > 2
     assert card["text"]["prompts"] > 8
     trained(folder, "early_exit", "--name", "exit", "--set", "layers=0")
