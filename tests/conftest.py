@@ -143,16 +143,6 @@ def short_predictors():
 
 
 @pytest.fixture(scope="module")
-def bare_axes():
-    """Curves are drawn without ticks: of a toy's training, their labels are a large part."""
-    import matplotlib
-    from short_training import NO_TICKS
-
-    with matplotlib.rc_context(NO_TICKS):
-        yield
-
-
-@pytest.fixture(scope="module")
 def input_folder(tmp_path_factory):
     """A recording, cost models, prompts and training text; tests leave the folder unchanged."""
     from inputs import RECORDING

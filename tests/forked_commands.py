@@ -4,11 +4,10 @@ import gc
 import os
 from functools import lru_cache
 
-import matplotlib
 import torch
 import typer.main
 from loaded_pairs import share_embedded
-from short_training import NO_TICKS, short_predictor
+from short_training import short_predictor
 
 from real.train import predictors
 
@@ -16,11 +15,9 @@ from real.train import predictors
 def keep_loaded():
     """From now on commands of this process and its children share models and the command tree.
 
-    Loading takes longer than a short recording. Loss curves have no ticks,
-    and acceptance predictors take few steps.
+    Loading takes longer than a short recording. Acceptance predictors take few steps.
     """
     os.fsync = lambda file: None
-    matplotlib.rcParams.update(NO_TICKS)
     predictors.train_predictor = short_predictor()
     torch.set_num_threads(1)
     # torch renews its pool at the first use after a fork, and loading uses it from several threads

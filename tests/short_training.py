@@ -1,10 +1,6 @@
-"""Toy trainings without what takes longest of them: ticks of loss curves, steps of predictors."""
+"""Toy trainings without most steps of their predictors."""
 
 from functools import partial
-
-SIDES = "xtick.bottom", "xtick.labelbottom", "ytick.left", "ytick.labelleft"
-NO_TICKS = dict.fromkeys(SIDES, False)
-"""Settings of matplotlib."""
 
 
 def short_predictor():

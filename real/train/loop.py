@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from real.files import replace_json, replacing
+from real.files import replacing
 from real.progress import Progress, quiet
 
 
@@ -209,19 +209,6 @@ def _restore(
                 name: value.to(p.device) if fused or value.ndim else value
                 for name, value in moments.items()
             }
-
-
-def save_loss_curve(log: list[dict], path: Path, title: str) -> None:
-    """Draws the loss of a log over its steps to `path`, and writes the log next to it as JSON."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3.5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot([row["step"] for row in log], [row["loss"] for row in log], lw=0.8)
-    axes.set(xlabel="step", ylabel="loss, nats per token", title=title)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=120)
-    replace_json(path.with_suffix(".json"), log)
 
 
 WARM_UP, TIMED = 20, 20

@@ -68,7 +68,7 @@ class Training(Settings):
         ),
     ] = "float32"
     work: Annotated[
-        Path | None, option("Text, features, checkpoints, curves; default <out>-work.")
+        Path | None, option("Text, features, checkpoints, losses; default <out>-work.")
     ] = None
     name: Annotated[
         str | None, option("The drafter's folder in --out; default: the drafter's name.")
@@ -145,7 +145,7 @@ class Training(Settings):
 
     @property
     def work_folder(self) -> Path:
-        """Text that the target wrote, features, checkpoints and curves."""
+        """Text that the target wrote, features, checkpoints and losses."""
         return self.work or self.out.with_name(self.out.name + "-work")
 
     @property

@@ -26,7 +26,7 @@ from real.progress import Progress, quiet, relabel
 from real.provenance import check_device, environment
 from real.train import evaluation
 from real.train.data import K, TrainingData, load_data
-from real.train.loop import TrainSchedule, fit, save_loss_curve
+from real.train.loop import TrainSchedule, fit
 from real.train.predictors import train_predictors
 from real.train.settings import PREDICTORS, SEARCHED, Training, check_drafter
 from real.train.skip_search import search_skips
@@ -217,7 +217,7 @@ def train_weights(settings: Training, data: TrainingData, progress: Progress = q
     ValueError where the folder, or the checkpoint in the work folder, has other settings.
     """
     place, work = settings.place, settings.work_folder
-    folder, store, curve = settings.out / place, work / place, work / f"{place}.json"
+    folder, store, losses = settings.out / place, work / place, work / f"{place}.json"
     head = prepared_head(settings, data)
     schedule = schedule_of(settings, data.target.config.width, data.length)
     requested = _requested(settings, schedule, head, data)
@@ -231,14 +231,14 @@ def train_weights(settings: Training, data: TrainingData, progress: Progress = q
     loss = _loss(settings, schedule, head, data, starts)
     log: list[dict] = []
     if _is_saved(settings.drafter, head, folder):
-        log = json.loads(curve.read_text()) if curve.exists() else []
+        log = json.loads(losses.read_text()) if losses.exists() else []
     else:
         replace_json(store / "asked.json", requested)
         if settings.steps != 0:  # else the weights stay as they start
             drafter = recipe_of(settings.drafter).drafter(data.target, head)
             label = relabel(progress, place)
             log = fit(store, head, loss, schedule, label, _validation(drafter, data))
-            save_loss_curve(log, curve.with_suffix(".png"), f"drafter {place}: training loss")
+            replace_json(losses, log)
         _save(settings.drafter, head, data, folder)
     progress(f"evaluating {place}", 0, 1)
     steps = log[-1]["step"] if log else 0

@@ -31,7 +31,6 @@ WORLD = prompts(40)
 TASKS = {request.id: f"task {i % 2}" for i, (request, _) in enumerate(WORLD)}
 ADVISE = ("advise", "vllm", "--model", "m", "--prompts", "p.jsonl", "--depth", 5)
 """Half of 40 prompts is chosen on, half verified on."""
-pytestmark = pytest.mark.usefixtures("bare_axes")
 
 
 def drafted_at(config, batch):

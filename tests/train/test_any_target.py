@@ -11,7 +11,7 @@ from real.pair import load_pair
 from real.provenance import multiplies_bfloat16
 from simspec import load_trace
 
-pytestmark = pytest.mark.usefixtures("few_replicates", "any_seconds", "bare_axes")
+pytestmark = pytest.mark.usefixtures("few_replicates", "any_seconds")
 LENGTH = ("--steps", "6", "--rows", "2", "--distil-tokens", "1500")
 SIZES = tuple(word for item in ("width=8", "layers=1", "heads=1", "head_dim=8", "hidden=16")
               for word in ("--set", item))  # fmt: skip

@@ -24,7 +24,6 @@ from real.train.loop import TrainSchedule, fit, learning_rate_factor, optimizers
 from real.train.settings import Training, check_drafter
 from real.train.train import new_head, paper_of, recipe_of, schedule_of, settings_of, train_weights
 
-pytestmark = pytest.mark.usefixtures("bare_axes")
 HERE = Path("nowhere")
 SIZES = dict(width=8, layers=1, heads=1, head_dim=8, hidden=12)
 DRAFTERS = ["early_exit", "eagle", "medusa", "hydra", "glide"]
