@@ -1,6 +1,7 @@
 """Masked losses, and features that the target computes once."""
 
-import json
+import errno
+import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -238,28 +239,64 @@ def test_stored_features_equal_those_on_the_fly(tmp_path, name, soft, monkeypatc
             assert read[mask].abs().max() > 1e-3
 
 
-def test_unfit_features_are_refused(tmp_path, monkeypatch):
-    found = training_set(tmp_path)
+def made(folder, dtype=torch.float64, **given):
+    """The file of the features of such sequences."""
+    found = training_set(folder, dtype, **given)
     found.batches(PLAN, ("feature",))
-    other = training_set(tmp_path, seed=1)
-    with pytest.raises(ValueError, match="of the sequences next to it; delete its folder"):
-        other.batches(PLAN, ("feature",))
-    with pytest.raises(ValueError, match=r"holds F64 \[.*expected BF16"):
-        training_set(tmp_path, torch.bfloat16).batches(PLAN, ("feature",))
-    path = tmp_path / "feature" / "00001.safetensors"
-    path.write_bytes(path.read_bytes()[:-8])
-    feature_store._slice.cache_clear()
-    with pytest.raises(ValueError, match="00001.safetensors is damaged"):
-        training_set(tmp_path).batches(PLAN, ("feature",))
-    header = json.dumps({"feature": {"dtype": "F64", "shape": [1 << 40, 16]}}).encode()
-    path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(ValueError, match="00001.safetensors is damaged"):
-        training_set(tmp_path).batches(PLAN, ("feature",))
-    monkeypatch.setattr(feature_store.shutil, "disk_usage", lambda folder: FullDisk())
-    with pytest.raises(ValueError, match="features need .* bytes, .* has 5 free"):
-        training_set(tmp_path / "new").batches(PLAN, ("feature",))
-    assert not (tmp_path / "new").exists()
+    return found.features._place / "feature.npy"
 
 
-class FullDisk:
-    free = 5
+def test_other_sequences_and_dtypes_have_other_files(tmp_path):
+    first = made(tmp_path)
+    kept = first.read_bytes()
+    others = [made(tmp_path, seed=1), made(tmp_path, torch.bfloat16), made(tmp_path, count=70)]
+    assert len({first, *others}) == 4
+    assert made(tmp_path) == first
+    assert first.read_bytes() == kept
+    stored = np.load(first)
+    assert stored.shape == (len(sequences().token), TARGET.config.width)
+    rounded = torch.from_numpy(np.load(others[1])).view(torch.bfloat16)
+    assert torch.equal(rounded, torch.from_numpy(stored).bfloat16())
+
+
+def test_killed_features_go_on_behind_their_last_batch(tmp_path, monkeypatch):
+    """A name that comes later is computed alone; both equal those of a call that nobody kills."""
+    names, calls, inner = ("feature", "kv:0"), [], feature_store.read_target
+    monkeypatch.setattr(feature_store, "BATCH_TOKENS", 60)
+
+    def counted(*given):
+        calls.append(given[2])
+        if len(calls) == 7:
+            raise KeyboardInterrupt
+        return inner(*given)
+
+    monkeypatch.setattr(feature_store, "read_target", counted)
+    with pytest.raises(KeyboardInterrupt):
+        training_set(tmp_path / "killed").batches(PLAN, names[:1])
+    training_set(tmp_path / "killed").batches(PLAN, names[:1])
+    whole = len(calls) - 1
+    training_set(tmp_path / "killed").batches(PLAN, names)
+    assert calls[-whole:] == [["kv:0"]] * whole
+    training_set(tmp_path / "whole").batches(PLAN, names)
+    assert len(calls) == 1 + 3 * whole
+    assert len(calls) > 40
+    for name in ("feature.npy", "kv-0.npy"):
+        (one,), (other,) = ((tmp_path / x).rglob(name) for x in ("killed", "whole"))
+        np.testing.assert_allclose(np.load(one), np.load(other), rtol=1e-12)
+
+
+def test_unfit_features_are_refused(tmp_path, monkeypatch):
+    path = made(tmp_path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:-8], whole.replace(b"<f8", b"<i8"), whole.replace(b"<f8", b"|O8")):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="feature.npy is damaged: .*it is made anew"):
+            made(tmp_path)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ValueError, match="cannot be made: .*No space left.*lower --distil-tokens"):
+        made(tmp_path / "new")
+    assert not list((tmp_path / "new").rglob("feature*"))
