@@ -12,7 +12,7 @@
 # make test-engines  the tests that need those environments and the model of `make smollm2`
 # make smollm2     fetch a chat model of 135 M parameters into models/smollm2, beside an EAGLE
 # make coder       fetch Qwen2.5-Coder 1.5B and the 0.5B that drafts for it into models/coder, 6.5 GB
-# make smollm2-run   decode 20 prompts with that EAGLE for real, beside the replay: README's figures
+# make smollm2-run   time 20 prompts with that EAGLE, beside plain decoding and the replay's prediction
 # make smollm2-STEP  train its drafters, record, measure and compare them: steps are in tools/smollm2.sh
 # make example     cut the small recording of the wheel out of traces/
 # make costs       measure the costs of the embedded models' recordings in one sitting, on an idle machine

@@ -20,7 +20,7 @@ from real.files import check_same_settings, replace_json
 from real.pair import Pair
 from real.progress import Progress, quiet
 from real.prompts import prompts_of
-from real.rerun import ratio_of_rates, rerun_rule
+from real.rerun import rerun_rule
 from real.sampling import clear_noise_cache
 from real.seconds import doubt, source_of
 from simspec import CostModel, Policy, Trace, policies
@@ -323,6 +323,13 @@ def contestants_of(
         policy_contestant(PLAIN, plain, Silent(), no_drafts, trace, cost, seed),
         *(policy_contestant(p.name, pair, pair.drafter, p, trace, cost, seed) for p in chosen),
     ]
+
+
+def ratio_of_rates(totals: np.ndarray) -> np.ndarray:
+    """Tokens a second over those of plain decoding, of (tokens, seconds, plain tokens, plain
+    seconds)."""
+    tokens, seconds, plain_tokens, plain_seconds = (totals[..., i] for i in range(4))
+    return tokens / seconds * plain_seconds / plain_tokens
 
 
 def speedup_measured(runs: Runs, plain: Runs, **options: Any) -> Estimate:

@@ -11,6 +11,7 @@ from real.files import TINY, check_embedded_models
 from simspec import CostModel, Trace, load_trace
 from simspec.settings import Settings, option
 from simspec.trace.recordings import costs_of, locate
+from simspec.tree.tree import MAX_NODES
 
 if TYPE_CHECKING:  # commands declare these options without importing torch
     from real.pair import Pair
@@ -162,7 +163,8 @@ def open_recording(name: str, prompts: int = 0) -> tuple[Path, Trace]:
 
 
 def policy_cost_of(path: Path, cost: Path | None, K: int) -> CostModel:
-    """Costs that policies observe: of `cost`, else next to the recording, else a ratio of 0.1."""
+    """Costs that policies observe: of `cost`, else next to the recording, else a ratio of 0.1 for
+    trees of any size."""
     costs = costs_of({"": path}, None if cost is None else str(cost))[""]
     costs = 0.1 if costs is None else costs
-    return costs if isinstance(costs, CostModel) else CostModel.from_ratio(costs, K)
+    return costs if isinstance(costs, CostModel) else CostModel.from_ratio(costs, K, MAX_NODES)

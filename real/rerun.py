@@ -11,34 +11,25 @@ import numpy as np
 
 from real.decode.engine import engines_of
 from real.decode.loop import DecodeResult, decode
-from real.decode.plans import Plan, chain_plan, make_plan
-from real.draft import Drafter, Silent
-from real.model.passes import EAGER
+from real.decode.plans import make_plan
 from real.pair import Pair, check_predictors
 from real.progress import Progress, quiet, relabel
 from real.prompts import prompts_of
-from real.provenance import device_name
 from real.record.rows import check_history_free, record_emitted
-from real.sampling import Rule, clear_noise_cache
-from real.seconds import doubt, source_of
-from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies
-from simspec.cost.gate import Claim
-from simspec.numerics.stats import estimate, stacked
+from real.sampling import Rule
+from simspec import CostModel, Policy, PolicyError, Rounds, Trace, policies, replay
 from simspec.policy_kind import DeferredPolicy
 from simspec.replay.replay import prepare
 from simspec.replay.round_tests import POWER, ReplaySettings, RoundTests, check_rounds
-from simspec.replay.sweep import check_policy, priced_rounds
 from simspec.trace.file import SAMPLED
 from simspec.trace.quantization import decode_margin
-from simspec.tree.replay import check_trace, prepare_tree
+from simspec.tree.replay import check_trace, replay_tree
 from simspec.tree.tree import TreePolicy
 
 AnyPolicy = Policy | TreePolicy
 
 SEEDS = 1 << 64
 """Seeds of draws are smaller."""
-WARM_UP_TOKENS = 24
-"""New tokens of the sequence that is decoded before others are timed."""
 
 
 def recorded_rule(trace: Trace) -> Rule:
@@ -79,123 +70,48 @@ def rerun_rule(trace: Trace, seed: int = 0) -> Rule:
 def rerun(
     pair: Pair,
     trace: Trace,
-    policies_: Sequence[AnyPolicy],
+    policy: AnyPolicy,
     seed: int,
     cost: CostModel,
     progress: Progress = quiet,
-) -> list[list[DecodeResult]]:
-    """Decodes all sequences of a trace under every policy, and without a drafter: one list of
-    results each.
+) -> tuple[DecodeResult, ...]:
+    """Decodes all sequences of a trace under a policy that observes `cost`.
 
-    Policies take turns on each sequence, so that a slow minute affects all. The last list is
-    plain decoding, the baseline of speedups. `seed` is of the policies' draws, and of the tokens
-    where the rule draws them (`rerun_rule`).
+    `seed` is of the policy's draws, and of the tokens where the rule draws them (`rerun_rule`).
     """
-    check_predictors(pair.drafter, trace, policies_)
-    rule, prompts, ends = rerun_rule(trace, seed), prompts_of(trace), trace.meta.end_tokens
-
-    def runs() -> list[tuple[Drafter, Plan]]:
-        plain = chain_plan(policies.BUILTIN["fixed"](0), trace.K, seed, cost)
-        plans = [make_plan(p, trace.K, seed, cost, trace.meta.tree) for p in policies_]
-        return [*((pair.drafter, plan) for plan in plans), (Silent(), plain)]
-
-    if pair.target.passes is not EAGER and prompts:  # capture before the timed runs
-        budget = min(WARM_UP_TOKENS, int(trace.budget[0]))
-        for drafter, plan in runs():
-            decode(pair.target, drafter, plan, rule, prompts[0], budget, ends)
-        pair.target.passes.warm()
-    timed = runs()
-    results: list[list[DecodeResult]] = [[] for _ in timed]
-    for s, prompt in enumerate(prompts):
+    check_predictors(pair.drafter, trace, [policy])
+    rule, ends, results = rerun_rule(trace, seed), trace.meta.end_tokens, list[DecodeResult]()
+    plan = make_plan(policy, trace.K, seed, cost, trace.meta.tree)
+    for s, prompt in enumerate(prompts_of(trace)):
         budget, sequence = int(trace.budget[s]), int(trace.sequence[s])
-        for column, (drafter, plan) in zip(results, timed):
-            clear_noise_cache()
-            column.append(decode(pair.target, drafter, plan, rule, prompt, budget, ends, sequence))
-        progress("running", s + 1, len(prompts))
-    return results
-
-
-def ratio_of_rates(totals: np.ndarray) -> np.ndarray:
-    """Tokens a second over those of plain decoding, of (tokens, seconds, plain tokens, plain
-    seconds)."""
-    tokens, seconds, plain_tokens, plain_seconds = (totals[..., i] for i in range(4))
-    return tokens / seconds * plain_seconds / plain_tokens
+        results.append(
+            decode(pair.target, pair.drafter, plan, rule, prompt, budget, ends, sequence)
+        )
+        progress("running", s + 1, trace.sequences)
+    return tuple(results)
 
 
 @dataclass(frozen=True)
-class RunSeconds:
-    """A policy run for real, in seconds and tokens."""
+class Ran:
+    """A policy run for real."""
 
     policy: str
-    # speedup over plain decoding: modelled (None for a drafter that was not recorded), wall-clock
-    simulated: float | None
-    measured: float
-    device: str  # that of the costs
-    committed: float  # output tokens a round
-    results: tuple  # runs of all sequences
+    results: tuple[DecodeResult, ...]  # of all sequences
     engines: Mapping[str, str]  # that the target and the drafter ran on
-    prices: str  # the costs that predict, in words
-    doubt: str  # why the seconds are not settled; "": they are
 
     @property
-    def told_seconds(self) -> str:
-        """What `simspec run` says of the seconds."""
-        if self.doubt:
-            return self.doubt
-        told = f"speedup {self.measured:.3f} measured, "
-        if self.simulated is None:
-            return told + "no replay of this drafter"
-        return told + f"{self.simulated:.3f} simulated {self.prices}"
+    def committed(self) -> float:
+        """Output tokens a round."""
+        tokens = sum(len(result.token) for result in self.results)
+        return tokens / sum(len(result.position) for result in self.results)
 
     def summary(self) -> dict:
         """The object that `simspec run --json` prints."""
         return {
             "policy": self.policy,
-            "speedup_simulated": None if self.simulated is None else round(self.simulated, 4),
-            "speedup_measured": round(self.measured, 4),
             "committed_per_round": round(self.committed, 4),
-            "device": self.device,
-            "doubt": self.doubt,
             "engines": dict(self.engines),
         }
-
-
-def _seconds(
-    pair: Pair,
-    trace: Trace,
-    policy: str,
-    cost: CostModel,
-    ran: Sequence[DecodeResult],
-    plain: Sequence[DecodeResult],
-    simulated: float | None,
-    spent: np.ndarray,
-    replayed: float | None = None,
-) -> RunSeconds:
-    """What the runs took, beside what predicts it.
-
-    spent: predicted seconds of every sequence; replayed: predicted tokens a round, those of the
-    run where the rounds are equal.
-    """
-    parts = [
-        np.array([value(r) for r in results], float)
-        for results in (ran, plain)
-        for value in (lambda r: len(r.token), lambda r: r.seconds.sum())
-    ]
-
-    def error(totals: np.ndarray) -> np.ndarray:
-        return totals[..., 0] / totals[..., 1] / ratio_of_rates(totals[..., 2:]) - 1
-
-    measured = float(ratio_of_rates(np.array([part.sum() for part in parts])))
-    predicted = np.diff(trace.offset) * cost.baseline, spent
-    over = estimate(stacked(*predicted, *parts), error, method="percentile")
-    committed = sum(len(r.token) for r in ran) / sum(len(r.position) for r in ran)
-    here = device_name(pair.target.decoder.device)
-    said = Claim(
-        policy, simulated or np.nan, np.nan if simulated is None else replayed or committed
-    )
-    why = doubt(said, Claim(policy, measured, committed), over, cost, here)
-    told = engines_of(pair.target, pair.drafter), source_of(cost, here), why
-    return RunSeconds(policy, simulated, measured, cost.device, committed, tuple(ran), *told)
 
 
 NEAR_TIE = 1e-4
@@ -321,12 +237,12 @@ def _evidence(trace: Trace, policy: AnyPolicy, row: int, end: int, depth: int) -
 
 
 REPLAYS = 32
-"""Replays of the recording whose mean is the modelled speedup."""
+"""Replays of the recording whose mean length of rounds stands beside the run's."""
 
 
 @dataclass(frozen=True)
-class SampledOutcome(RunSeconds):
-    """A run whose tokens are drawn; `simulated` is the mean over replays of the recording."""
+class SampledOutcome(Ran):
+    """A run whose tokens are drawn."""
 
     rule: str
     tests: RoundTests  # of the rounds, against replays of the run's own tokens and the recording
@@ -356,6 +272,8 @@ class SampledOutcome(RunSeconds):
         lengths = f"{self.committed:.3f} tokens a round"
         if self.replayed is not None:
             lengths += f", {self.replayed:.3f} in replays of the recording"
+        else:
+            lengths += ", no replay of this drafter"
         outcome = f"NOT EQUAL: {', '.join(tests.alarms)}" if tests.alarms else "no alarm"
         return (
             f"{self.policy}: {tests.rounds} rounds, {tests.replayed:.1f} +- {tests.spread:.1f} in "
@@ -363,8 +281,7 @@ class SampledOutcome(RunSeconds):
             f"{p_values}\n"
             f"{outcome}; a false alarm has probability {tests.risk:g} at most (each test "
             f"{tests.level:.2g}); a loss of {tests.detectable:.2%} of accepted tokens is detected "
-            f"with probability {POWER}\n"
-            f"{self.told_seconds}"
+            f"with probability {POWER}"
         )
 
 
@@ -377,10 +294,9 @@ def run_sampled(
     risk: float = 1e-3,
     progress: Progress = quiet,
 ) -> SampledOutcome:
-    """Runs `policy` and plain decoding on a trace's prompts, and tests rounds against replays.
+    """Runs `policy` on a trace's prompts, and tests its rounds against replays.
 
-    The run draws its own tokens, by another seed than the recording's. Both speedups are time per
-    token of plain decoding over that of the policy, without prefill. A drafter other than the
+    The run draws its own tokens, by another seed than the recording's. A drafter other than the
     recording's is tested on the run's own tokens only. PolicyError for policies that do not replay
     under this rule, RecordError for a drafter that is not history-free.
     """
@@ -389,25 +305,17 @@ def run_sampled(
     rule = rerun_rule(trace, seed)
     settings = ReplaySettings(chosen, cost, (rule.seed + 1) % SEEDS, risk)
     running = relabel(progress, f"running {chosen.name}")
-    ran, plain = rerun(pair, trace, [chosen], seed, cost, running)
+    ran = rerun(pair, trace, chosen, seed, cost, running)
     own = record_emitted(pair.target, pair.drafter, rule, trace, [r.token for r in ran])
     rounds = rounds_of(own, ran)
     recorded = pair.drafter.name == trace.meta.drafter
     tests = check_rounds(rounds, own, settings, trace if recorded else None)
-    simulated = replayed = None
-    spent = np.ones(trace.sequences)
+    replayed = None
     if recorded:
-        replays = list(settings.replays(trace, REPLAYS))
-        spent = np.mean([_by_sequence(r, cost.seconds(r)) for r in replays], 0)
-        simulated = float(trace.rows * cost.baseline / spent.sum())
-        replayed = float(trace.rows / np.mean([len(r) for r in replays]))
-    told = _seconds(pair, trace, chosen.name, cost, ran, plain, simulated, spent, replayed)
-    return SampledOutcome(**vars(told), rule=rule.name, tests=tests, replayed=replayed)
-
-
-def _by_sequence(rounds: Rounds, seconds: np.ndarray) -> np.ndarray:
-    """Seconds of rounds, summed over each sequence."""
-    return np.diff(np.concatenate(([0.0], np.cumsum(seconds)))[rounds.offset])
+        lengths = [len(rounds) for rounds in settings.replays(trace, REPLAYS)]
+        replayed = float(trace.rows / np.mean(lengths))
+    engines = engines_of(pair.target, pair.drafter)
+    return SampledOutcome(chosen.name, ran, engines, rule.name, tests, replayed)
 
 
 def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
@@ -423,10 +331,11 @@ def chain_policy(trace: Trace, policy: object, cost: CostModel) -> Policy:
 
 
 @dataclass(frozen=True)
-class Outcome(RunSeconds):
+class Outcome(Ran):
     """A run on a recording, compared with its replay."""
 
     comparison: Comparison
+    foreign: bool  # whether its drafter is another than the recording's: only texts are compared
 
     @property
     def equal(self) -> bool:
@@ -436,11 +345,12 @@ class Outcome(RunSeconds):
     def describe(self) -> str:
         """The line that `simspec run` prints."""
         compared = self.comparison
-        equal = "the rounds equal the replay" if self.equal else "THE ROUNDS DIFFER"
+        same = "the texts are as recorded" if self.foreign else "the rounds equal the replay"
+        equal = same if self.equal else "THE ROUNDS DIFFER"
         return (
             f"{self.policy}: {compared.rounds} rounds compared, "
             f"{len(compared.exceptions)} exceptions, {len(compared.failures)} failures: {equal}; "
-            f"{self.told_seconds}"
+            f"{self.committed:.3f} tokens a round"
         )
 
     def summary(self) -> dict:
@@ -463,35 +373,28 @@ def run_on(
     seed: int = 0,
     progress: Progress = quiet,
 ) -> Outcome:
-    """Runs `policy` and plain decoding on a trace's prompts, and compares rounds with the replay.
+    """Runs `policy` on a trace's prompts, and compares its rounds with the replay.
 
-    Both speedups are time per token of plain decoding over that of the policy, without prefill.
     A drafter other than the recording's has no replay there: only its tokens are compared.
     ValueError for a recording of the rejection rule, see `run_sampled`.
     """
     rule_of(trace)
     policy = policies.make(policy, trace, cost)
-    foreign = pair.drafter.name != trace.meta.drafter
+    foreign, replayed = pair.drafter.name != trace.meta.drafter, None
     if foreign:
         check_foreign(pair.drafter.name, policy, trace)
-    if isinstance(policy, TreePolicy):
-        prepare_tree(trace, policy, cost.reading(policy.reads))
-    ran, plain = rerun(
-        pair, trace, [policy], seed, cost, relabel(progress, f"running {policy.name}")
-    )
-    cost = cost.reading(policy.reads)
-    simulated, spent = None, np.ones(trace.sequences)
-    if foreign:
-        replayed = rounds_of(trace, ran)
+    elif isinstance(policy, TreePolicy):
+        replayed = replay_tree(trace, policy)
     else:
-        check_policy(trace, policy, cost)
-        replayed, seconds = priced_rounds(trace, policy, cost, seed)[:2]
-        spent = _by_sequence(replayed, seconds)
-        simulated = float(trace.rows * cost.baseline / spent.sum())
-    told = _seconds(pair, trace, policy.name, cost, ran, plain, simulated, spent)
+        replayed = replay(trace, policy, seed=seed, cost=cost)
+    running = relabel(progress, f"running {policy.name}")
+    ran = rerun(pair, trace, policy, seed, cost, running)
     # the recording's draft margins are no evidence for another drafter
-    compared = compare(trace, policies.BUILTIN["fixed"](0) if foreign else policy, replayed, ran)
-    return Outcome(**vars(told), comparison=compared)
+    known = policies.BUILTIN["fixed"](0) if foreign else policy
+    replayed = rounds_of(trace, ran) if replayed is None else replayed
+    comparison = compare(trace, known, replayed, ran)
+    engines = engines_of(pair.target, pair.drafter)
+    return Outcome(policy.name, ran, engines, comparison, foreign)
 
 
 def parse_runnable(text: str, trace: Trace) -> AnyPolicy | DeferredPolicy:

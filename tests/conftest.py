@@ -120,11 +120,9 @@ def few_replicates():
 def any_seconds():
     """Seconds of toys on this machine are no speedups: for tests of anything but the seconds."""
     import real.contest
-    import real.rerun
     from simspec.cost import gate
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(real.rerun, "doubt", lambda *_: "")
         patch.setattr(real.contest, "doubt", lambda *_: "")
         patch.setattr(gate, "check_claims", lambda *_: None)
         yield

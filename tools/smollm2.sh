@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # How traces/smollm2 was made: BIN=.venv/bin DATA=FOLDER tools/smollm2.sh STEP, or `make smollm2-STEP`.
 #
-# Steps: run (README's figures); eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines;
+# Steps: run (a speedup, in minutes); eagle, drafters, glide, exit (training); recordings, costs, untrained; compare; engines;
 # rejection. Killed, each command goes on where it was. DATA holds the public prompts that traces/README.md names.
 # Steps from recordings on serve another pair too, as coder.sh does: MODELS TRACES (folders), DRAFTERS RULES PER_TASK BUDGET
 # DEPTH (recordings), DTYPE THREADS SECONDS_EACH (costs, run, compare), NAMES POLICIES RIVALS PROMPTS TOKENS RUN (run, compare).
@@ -22,7 +22,7 @@ learn() { # fixed chats, code and prose
 }
 case $1 in
   run) name=${NAMES:-greedy/eagle}
-    "$S" run $T/$name.parquet --cost $T/$name.cost.json "${ran[@]}" ${RUN:---policy fixed:2 --prompts 20} ;;
+    "$S" run $T/$name.parquet --cost $T/$name.cost.json "${ran[@]}" ${RUN:---compare --rival none --policy fixed:2 --prompts 20 --budget 32} ;;
   eagle) # without a GPU, in the form that vLLM loads, then with unrolled draft steps; four hours of two cores
     learn
     eagle=("${text[@]}" "${chat[@]}" "${small[@]}" --set bias=false)

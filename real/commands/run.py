@@ -41,8 +41,8 @@ class Run(Settings):
     cost: Annotated[
         Path | None,
         option(
-            "Cost model's JSON; default: measured now, with --teacher-force NAME.cost.json beside "
-            "the recording, else a ratio of 0.1."
+            "Cost model's JSON; default: NAME.cost.json beside the recording, else a ratio of 0.1; "
+            "with --compare measured now."
         ),
     ] = None
     prompts: Annotated[
@@ -122,15 +122,15 @@ class Run(Settings):
 def run(settings: Run) -> None:
     """Run a policy for real on a recording's prompts and compare every round with the replay.
 
-    The rounds are one statement, the seconds another: predicted and measured speedups are compared
-    at costs of this device. Exits with code 1 if rounds differ, or seconds beyond noise.
+    Exits with code 1 if rounds differ.
 
     Under the rejection rule the run draws its own tokens: its rounds are compared with replays in
     distribution.
 
     --compare: several policies, plain decoding and transformers run back to back on each prompt, in
-    shuffled order; a table shows speedups predicted by replays beside measured ones. Fewer than 5
-    repeats or 20 prompts are no measurement to publish.
+    shuffled order; a table shows speedups predicted by replays beside measured ones, at costs of
+    this device. Exits with code 1 if they differ beyond noise. Fewer than 5 repeats or 20 prompts
+    are no measurement to publish.
 
     --teacher-force: exits with code 1 unless 97% of rounds accept as recorded, and every token that
     is not the target's pick is within rounding of the dtype.
@@ -151,7 +151,7 @@ def run(settings: Run) -> None:
         else:
             outcome = run_recording(settings, progress)
             said, summary = outcome.describe(), outcome.summary()
-            sound = outcome.equal and not outcome.doubt
+            sound = outcome.equal
     if settings.compare:
         if settings.plot is not None:
             from real.contest import PLAIN
@@ -206,20 +206,19 @@ def run_recording(settings: Run, progress: Progress = quiet) -> "Outcome | Sampl
         run_sampled,
     )
 
-    _, trace = settings.open()
-    policy = parse_runnable(settings.policy[0], trace)
-    cost = None if settings.cost is None else CostModel.from_json(settings.cost)
+    path, trace = settings.open()
+    policy: Any = parse_runnable(settings.policy[0], trace)
+    cost = policy_cost_of(path, settings.cost, trace.K)
     if settings.drafter not in ("", trace.meta.drafter):
         check_foreign(settings.drafter, policy, trace)
-        cost = cost or CostModel.from_ratio(0.1, trace.K)  # policies observe it, nothing is priced
-    rule, submitted = recorded_rule(trace), policy.submitted(trace.K)
-    if rule.sampled:
-        chain_policy(trace, policy, CostModel.from_ratio(0.1, trace.K))
-    pair, cost = load_priced(settings, trace, cost, submitted, progress)
+    sampled, submitted = recorded_rule(trace).sampled, policy.submitted(trace.K)
+    if sampled:
+        policy = chain_policy(trace, policy, cost)
+    name, drafter = settings.recording, settings.drafter
+    pair = settings.models.load_for(trace, name, submitted, drafter=drafter)
     outcome: Outcome | SampledOutcome
-    if rule.sampled:
-        chosen = chain_policy(trace, policy, cost)
-        outcome = run_sampled(trace, pair, chosen, cost, settings.seed, progress=progress)
+    if sampled:
+        outcome = run_sampled(trace, pair, policy, cost, settings.seed, progress=progress)
     else:
         outcome = run_on(trace, pair, policy, cost, settings.seed, progress)
     if settings.save is not None:

@@ -210,7 +210,7 @@ def test_predictor_of_another_recording_is_refused():
     pair = Pair()
     pair.target, pair.drafter = target, other
     with pytest.raises(ValueError, match="reads 'theta' by predictor") as caught:
-        rerun(pair, trace, [reads("theta", 0.5)], 0, toy_cost(12))
+        rerun(pair, trace, reads("theta", 0.5), 0, toy_cost(12))
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="the recording by none"):
         check_predictors(

@@ -28,13 +28,20 @@ def test_costs_are_measured_to_what_the_drafter_offers(folder, monkeypatch):
         return MeasureSettings(**given | {"context": (16,), "repeats": 1})
 
     monkeypatch.setattr("real.measure.MeasureSettings", short)
-    out, _ = simspec("run", "deep.parquet", "--policy", "fixed:6", "--json", cwd=folder)
+    asked = ("run", "deep.parquet", "--policy", "fixed:6", "--json")
+    compare = ("--compare", "--rival", "none", "--repeats", 1)
+    out, error = simspec(*asked, *compare, cwd=folder)
+    assert "measuring costs" in error
+    assert {row["contestant"]: row["equal"] for row in json.loads(out)["rows"]} == {
+        "plain": 1, "fixed:6": 1
+    }  # fmt: skip
+    out, error = simspec(*asked, cwd=folder)
+    assert "measuring" not in error
     assert json.loads(out)["replay_equal"]
     assert json.loads(out)["rounds_compared"] > 0
 
 
-def test_lookahead_runs_deeper_than_its_ngrams_without_a_measurement(folder):
+def test_lookahead_runs_deeper_than_its_ngrams(folder):
     lookahead = ("--drafter", "lookahead", "--policy", "fixed:6")
-    out, error = simspec("run", "deep.parquet", *lookahead, "--json", cwd=folder)
+    out, _ = simspec("run", "deep.parquet", *lookahead, "--json", cwd=folder)
     assert json.loads(out)["lossless"]
-    assert "measuring" not in error

@@ -57,7 +57,7 @@ def test_runs_equal_their_replays_in_distribution(drafter, policy, rule):
     assert outcome.tests.rounds > 200
     assert len(outcome.tests.p_values) == 5
     assert outcome.tests.detectable < 0.6
-    assert outcome.simulated > 0
+    assert outcome.replayed > 1
     assert "no alarm" in outcome.describe()
 
 
@@ -146,7 +146,7 @@ def test_another_drafter_is_tested_on_its_own_tokens():
     trace, _ = recording("model")
     _, pair = recording("prompt_lookup")
     outcome = run_sampled(trace.select(range(MIN_PROMPTS)), pair, "fixed:2", COST, risk=0.01)
-    assert outcome.simulated is None
+    assert outcome.replayed is None
     assert len(outcome.tests.p_values) == 3
     assert "no replay of this drafter" in outcome.describe()
     json = outcome.summary()
