@@ -49,14 +49,9 @@ DIALOGUE = "User: {}\n\nAssistant:"
 """The style of tasks that STYLES does not list."""
 
 
-def styled(task: str, turns: Sequence[str], answers: Sequence[str] = ()) -> str:
-    """User turns in their task's style, each but the last with its answer.
-
-    A later turn follows after an empty line: `User: a\\n\\nAssistant: b\\n\\nUser: c ...`.
-    """
-    style = STYLES.get(task, DIALOGUE)
-    replies = [*answers, ""]
-    return "\n\n".join(style.format(turn) + reply for turn, reply in zip(turns, replies))
+def styled(task: str, turn: str) -> str:
+    """A user turn in its task's style."""
+    return STYLES.get(task, DIALOGUE).format(turn)
 
 
 OWN = "tokenizer"
@@ -173,9 +168,10 @@ class PromptFormat:
         return plain if plain[: len(begin)] == begin else begin + plain
 
     def turns(self, task: str, turns: Sequence[str], answers: Sequence[str] = ()) -> list[int]:
-        """Tokens of a chat up to its next answer: user turns, and answers to all but the last."""
+        """Tokens of a chat up to its next answer: user turns, and answers to all but the last;
+        without a template of one turn."""
         if self.template is None:
-            return self.text(styled(task, turns, answers))
+            return self.text(styled(task, *turns))
         return self._encode(self.template.render(turns, answers))
 
     def metadata(self) -> dict[str, str]:

@@ -370,7 +370,7 @@ def _messages(settings: Advise) -> "list[Prompt]":
     for row in (rows[i] for i in evenly_spaced(len(rows), settings.count)):
         turns = row.turns[:1] if row.text is None else (row.text,)
         if settings.raw:
-            text = styled(row.task, turns) if row.text is None else row.text
+            text = styled(row.task, *turns) if row.text is None else row.text
             made.append(Prompt(row.id, {"prompt": text}))
         else:
             made.append(Prompt(row.id, {"messages": messages(turns)}))

@@ -9,8 +9,8 @@ from cost_replicates import replicated
 from shell import command
 from toy_lm import toy_cost
 
+from real.contest import doubt
 from real.provenance import device_name
-from real.seconds import doubt
 from simspec.cost.gate import Claim
 from simspec.numerics.stats import Estimate
 
