@@ -338,12 +338,14 @@ def tasks_of(recorded: Recorded, names: Sequence[str] = ()) -> Mask:
 
 
 def figure(
-    *columns: Array, of: Callable[[Array], Any] = quotient, seed: int = 0, level: float = 0.95
-) -> Estimate:
+    *columns: Array, of: Callable[[Array], Any] = quotient, seed: int = 0, level: float = 0.95,
+    method: str = "bca",
+) -> Estimate:  # fmt: skip
     """A function of sums over prompts, with its interval over prompts, and prices where columns
     hold replicates of them; 50 resamples lie beyond each of its ends."""
     resamples = min(round(100 / (1 - level)), 16_000)
-    return estimate(stacked(*columns), of, level=level, resamples=resamples, seed=seed)
+    options: dict[str, Any] = {"level": level, "resamples": resamples, "seed": seed}
+    return estimate(stacked(*columns), of, method=method, **options)
 
 
 def speedup(recorded: Recorded, seconds: Array, chosen: Mask | None = None) -> Estimate:

@@ -22,10 +22,8 @@ from simspec.papers.recorded import (
 )
 from simspec.policies.fixed import fixed
 from simspec.policies.thompson import beta_ts
-from simspec.replay.sweep import SECONDS, prompt_figures
 from simspec.trace.exits import cascade
 from simspec.trace.synthetic import iid
-from simspec.tree.tree import TreePolicy, chain_tree
 
 TRACES = ROOT / "traces"
 S, ROWS = 60, 120
@@ -133,18 +131,15 @@ def test_hm_is_its_definition():
     assert eesd.harmonic_mean(ours, fixed(3)).value == pytest.approx(100 * 2 * v * r / (v + r))
 
 
-def test_a_tree_without_siblings_is_a_chain():
-    """The control: as a tree it drafts beyond the output's end, and would lose to itself."""
+def test_siblings_that_are_never_right_cost_their_rows_alone():
+    """The control of claim 10: a chain is no tree, so an effect below 0 can be found."""
     ours = bundled("glide", "tiny-glide-coupled")
     rank = np.where(ours.trace.rank > 0, 255, 0).astype(np.uint8)
-    single = replace(ours, trace=replace(ours.trace, rank=rank), _kept={}).at(FLAT)
-    tree = TreePolicy("one branch", "static", tree=chain_tree(2))
-    seconds = [
-        prompt_figures(single.trace, policy, single.cost)[:, SECONDS].sum()
-        for policy in (fixed(2), tree)
-    ]
-    assert seconds[0] < seconds[1]
-    assert eesd.tree_over_chain(single).interval.high >= 0
+    single = replace(ours, trace=replace(ours.trace, rank=rank), _kept={})
+    at = single.at(FLAT)
+    assert eesd.best_tree(at) == pytest.approx(at.seconds(fixed(1)))  # a row more is free
+    dear = replace(at.cost, verify=at.cost.verify + 0.1 * np.arange(len(at.cost.verify)))
+    assert eesd.tree_over_chain(replace(at, cost=dear)).interval.high < 0
 
 
 def test_beams_are_recorded_along_the_outputs_that_their_costs_price():

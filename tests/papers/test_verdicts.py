@@ -16,8 +16,8 @@ from simspec.papers.claims import (
     UNDECIDED,
     Claim,
     Effect,
+    needed,
     pooled,
-    prompts_needed,
     verdict_of,
     verdict_table,
 )
@@ -96,24 +96,31 @@ def test_pieces_of_exactly_zero_are_named_and_do_not_count():
     assert verdict_of(wide, [same]).word == NOT_HELD
 
 
-def test_as_many_prompts_as_are_named_decide_in_four_of_five_draws():
-    drawn = worlds(0.2, draws=20, prompts=40)
-    undecided = next(e for (e,) in drawn if verdict_of(ALL, [e]).word == UNDECIDED)
-    found, value = verdict_of(ALL, [undecided]), undecided.interval.value
-    assert found.prompts == prompts_needed(undecided, ALL.bounds) > 40
-    decided = shares(ALL, worlds(value, prompts=int(found.prompts)))[
-        HELD if value > 0 else NOT_HELD
-    ]
-    assert decided == pytest.approx(0.8, abs=0.12)
-
-
-def test_no_number_of_prompts_outweighs_prices_that_differ_more():
+def priced(mean, error, prompts, draws=150, spread=1.0):
+    """Draws of a piece of this mean, at measured prices of this error and their replicates."""
     random = np.random.default_rng(0)
-    ours = 1 + random.normal(0.1, 0.5, P)[:, None]
-    spread = np.concatenate(([1.0], random.normal(1, 0.3, 64)))
-    uncertain = Effect("x", "a", "p", "", (ours * spread, np.ones((P, 65))))
-    assert prompts_needed(uncertain, ALL.bounds) == np.inf
-    assert verdict_of(ALL, [uncertain]).word == UNDECIDED
+    for _ in range(draws):
+        times = 1 + mean + random.normal(0, spread, prompts)
+        prices = random.normal(0, error) + np.append(0.0, random.normal(0, error, 64))
+        columns = times[:, None] + prices if error else times
+        yield [Effect("x", "a", "p", "", (columns, np.ones(prompts)))]
+
+
+@pytest.mark.parametrize("error", [0.0, 0.3])
+def test_as_many_prompts_and_prices_as_are_named_decide_in_four_of_five_draws(error):
+    """The control: at prices that err as much as they did ten times the prompts do not."""
+    (undecided,) = next(e for e in priced(0.4, error, 20) if verdict_of(ALL, e).word == UNDECIDED)
+    found, mean = verdict_of(ALL, [undecided]).needed, undecided.interval.value
+    assert found == needed(undecided, ALL.bounds)
+    assert str(found).endswith("%") == np.isfinite(found.prices) == (error > 0)
+    spread = undecided.columns[0].reshape(20, -1)[:, 0].std(ddof=1)
+    right, precise = HELD if mean > 0 else NOT_HELD, found.prices if error else 0.0
+    drawn = priced(mean, precise, found.prompts, spread=spread)
+    assert shares(ALL, drawn)[right] == pytest.approx(0.8, abs=0.1)
+    assert found.prompts > 20
+    if error:
+        drawn = priced(mean, error, 10 * found.prompts, 30, spread)
+        assert shares(ALL, drawn)[right] < 0.5
 
 
 @settings(max_examples=25, deadline=None)
