@@ -297,7 +297,7 @@ VERDICT_NOTE = (
     "their mean effect is tested, or, where the claim is that some differ, each with a corrected "
     "level. Its error is 5%. undecided: prompts that would decide it in 4 of 5 draws, were the "
     "effect as estimated; prices to N%: if measured until they leave this standard error in it. no "
-    "evidence: both sides did the same."
+    "evidence: both sides did the same. all: every pair with such recordings at that price."
 )
 PRICE_NOTE = (
     "H200: bundled steps of vLLM with an EAGLE-3 head, for drafters of one layer; measured: on the "
@@ -337,10 +337,17 @@ def summary(claims: Sequence[Claim], recordings: Recordings) -> DataFrame:
         first = {"claim": claim.number, "sentence": claim.sentence, "before": before}
         for word in (HELD, NOT_HELD, UNDECIDED, NO_EVIDENCE):
             if pairs := found.get(word):
+                others = {price for rest in found if rest != word for price in found[rest]}
+                pairs = {p: names if p in others else _all_of(names) for p, names in pairs.items()}
                 rows.append(first | {"now": word} | _by_price(pairs) | {"changed by": changed})
                 first, changed = dict.fromkeys(first, ""), ""  # once a claim
     title = "The papers' claims: verdicts by price, and the pairs of each"
     return frame(rows, names=9, title=title, notes=(VERDICT_NOTE, PRICE_NOTE, EAGLE_NOTE))
+
+
+def _all_of(names: list[str]) -> list[str]:
+    """Pairs that all have one verdict, as their number where they are many and nothing is added."""
+    return names if len(names) < 3 or any("(" in name for name in names) else [f"all {len(names)}"]
 
 
 def _by_price(pairs: Mapping[str, Sequence[str]]) -> dict[str, str | None]:
