@@ -230,9 +230,10 @@ axis.legend(fontsize=8)
 #
 # **The paper** adds the next best tokens beside each draft (CAPE), more of them where the drafter
 # is unsure; it is faster than the chain alone, and than beams, which double the time of a draft
-# step. **The recordings** agree on siblings where verification is flat, as on a GPU. That sizes by
-# confidence beat one size for all they do not show, and beams pay there too. **Why:** flat prices
-# charge a step of beams as one of a chain. At twice its price beams would lose.
+# step. **The recordings** agree on siblings where verification is flat, as on a GPU and, for coder,
+# on its CPU. That sizes by confidence beat one size for all only coder's measured prices show, and
+# beams pay on both pairs. **Why:** flat prices charge a step of beams as one of a chain. At twice
+# its price beams would lose.
 #
 # **Look for:** points right of 0, where the first of each pair is the faster one.
 
