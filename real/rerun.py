@@ -237,7 +237,7 @@ def _evidence(trace: Trace, policy: AnyPolicy, row: int, end: int, depth: int) -
 
 
 REPLAYS = 32
-"""Replays of the recording whose mean length of rounds stands beside the run's."""
+"""Replays of the recording whose mean length of rounds is shown with the run's."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@
 set -euo pipefail
 export MODELS=models/coder TRACES=traces/coder DRAFTERS="model prompt_lookup suffix" RULES="${RULES:-greedy coupled}"
 export PER_TASK=22 BUDGET=192 DEPTH=12 DTYPE="${DTYPE:-bfloat16}" NAMES="${NAMES:-greedy/model}"
-export PROMPTS=24 TOKENS=24 RIVALS="--rival none" # an hour and a quarter, alone
+export PROMPTS=24 TOKENS=24 RIVALS="--rival none --plot traces/coder/speedups.png" # an hour and a quarter, alone
 export POLICIES="${POLICIES:-fixed:2 entropy confidence:0.8 adaedl two_thresholds beta_ts cali_ts:validated,predictor=confidence cost_ts}"
 export RUN="--compare --rival none --policy fixed:2 --policy entropy --prompts 6 --budget 24 --repeats 2" # minutes, alone
 if [ "$1" = engines ]; then # the 0.5B in vLLM, as its own draft model and with simspec's policies; half an hour, alone

@@ -95,7 +95,7 @@ class FeatureStore:
         self, names: Sequence[str], tokens: int, first: int, progress: Progress,
         save: Callable[[int], None] = lambda batches: None
     ) -> None:  # fmt: skip
-        """Computes features of all sequences in batches of so many tokens, from one on."""
+        """Computes features of all sequences in batches of at most `tokens`, from `first` on."""
         batches = list(self._batches(tokens))
         for number, indices in enumerate(batches[first:], first + 1):
             token, size = self._padded(indices)
