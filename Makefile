@@ -25,7 +25,7 @@ DATA ?= ../shared/data
 located = $(foreach name,$(1),$(shell find tests -name test_$(name).py))
 # Tests of compiled functions: interpreted, their code may differ.
 CORE := rng cost specialize policy policies oracle posterior scalar_predictor exits cost_aware simulate synthetic
-CORE += formulas metrics sweep drawn tree tree_policy tree_replay tree_metrics beta_draw
+CORE += formulas metrics sweep drawn tree tree_policy tree_replay beta_draw
 SLOW := assisted comparison embedded engine_rules engine_run equality fuzz kill noisy_machines oracle
 SLOW += rejection_draws sampling tree_engine
 

@@ -1,6 +1,6 @@
 """Pages of docs/ whose console blocks show commands and what these print.
 
-`python tests/console_pages.py docs/tuning.md` writes today's output into a page.
+`python tests/console_pages.py docs/exchange.md` writes today's output into a page.
 """
 
 import re

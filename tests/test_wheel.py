@@ -234,7 +234,7 @@ def test_demo_runs_on_the_wheel_of_models_and_asks_for_it(unpacked, models, tmp_
     )  # fmt: skip
     # the sweep above compiles what the wheel holds; here that would be half of the time
     code, output, problem = _alone([unpacked, models], demo, tmp_path, NUMBA_DISABLE_JIT="1")
-    assert code in (0, 1), problem  # whether seconds agree is this machine's
+    assert code == 0, problem
     (row,) = json.loads(output)["rows"]
     assert row["recording"].startswith("tiny-model-greedy-")
     assert (row["exceptions"], row["failures"]) == (0, 0)

@@ -148,7 +148,6 @@ def test_near_tie_is_excused():
     trace = replace(trace, meta=replace(trace.meta, dtype="bfloat16"))
     shaken = type(target)(_shaken(target.decoder), (), capacity=32)
     result = forced(trace, shaken, model, "fixed:2")
-    assert {d.excused for d in result.divergences} <= {True, False}
     assert result.divergences
     assert all(d.excused == (d.gap <= 0.3 or d.ulps <= 3) for d in result.divergences)
     assert result.failures == tuple(d for d in result.divergences if d.gap > 0.3 and d.ulps > 3)

@@ -93,6 +93,7 @@ def test_control_the_wrong_law_does_not_predict_them():
     table = load_cost(NAME)
     plain = {cell.batch: speed(cell) for cell in STEPS.cells if cell.k == 0}
     cells = [cell for cell in STEPS.cells if cell.rate == 0.8 and cell.k > 1]
+    assert len(cells) == 6
     for cell in cells:
         cost = table.at(cell.batch)
         wrong = expected_committed(0.6, cell.k) / (cost.verify[cell.k] / cost.baseline)

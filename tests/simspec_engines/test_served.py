@@ -176,7 +176,7 @@ def test_prediction_is_that_of_the_passes_one_by_one(tmp_path):
     served = served_at(run(tmp_path, planted), 1)
     passes = np.concatenate(planted_passes(planted))
     hidden, rounds = len(passes) - served.passes.sum(), DRAFT + VERIFY + 0.5
-    for row in lengths_of(served, Prices.of(COST, 1, "c")):
+    for row in (found := lengths_of(served, Prices.of(COST, 1, "c"))):
         spent = committed = -hidden
         spent *= rounds[0]
         for drafts, _, *accepted in passes:
@@ -186,6 +186,7 @@ def test_prediction_is_that_of_the_passes_one_by_one(tmp_path):
             spent += parts * rounds[row.K] if drafts else rounds[0]
             committed += emitted
         assert row.predicted.value == pytest.approx(committed * 9 / spent)
+    assert [row.K for row in found] == [1, 2, 3]
 
 
 def test_a_schedule_where_numbers_of_requests_differ_and_none_where_drafts_lose(tmp_path):
