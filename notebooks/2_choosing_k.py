@@ -431,8 +431,8 @@ axes[0, 0].invert_yaxis()
 #
 # SmolLM2-135M with six drafters, at costs measured on two CPU cores (docs/smollm2.md).
 #
-# **Look for:** how few curves rise above 1, and where their top is: K = 2, but for prompt lookup
-# on greedy outputs, whose drafts are free.
+# **Look for:** how little most curves rise above 1, and where their top is: K = 2, but for prompt
+# lookup on greedy outputs, whose drafts are free.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True)

@@ -1,7 +1,7 @@
 """Digests of replays: python tools/replay_digests.py [--write] [RECORDING ...]
 
 For each bundled recording and each policy below, one SHA-256 over the rounds and their seconds.
-Compared with tests/goldens/replay_digests.json, which the commit tagged before-the-cut wrote: equal
+Compared with tests/goldens/replay_digests.json, which commit 27e8c13e wrote: equal
 digests say that replays are the same, bit for bit. A policy that a recording lacks the features for
 has none.
 """

@@ -27,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Replay speculative-decoding policies exactly, on recordings of real drafters.\n\n"
-    "Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy beta_ts --cost 0.1",
+    "Example: simspec sweep mine.parquet --policy fixed:3 --policy beta_ts --cost 0.1",
 )
 NAMES = add_commands(app, __name__)
 EXTRA = "train", "record", "measure", "run", "audit", "advise", "engine", "demo"

@@ -31,7 +31,7 @@ def check(settings: CheckSettings) -> None:
 
     The exit code is 1 if anything disagrees, or if a planted fault is not found.
 
-    Example: simspec check traces/prose.parquet --json
+    Example: simspec check mine.parquet --json
     """
     from simspec.check import FALSE_ALARM, controls, recording_checks, synthetic_checks
     from simspec.output.frames import frame, show

@@ -81,7 +81,7 @@ class Sweep(Settings):
 def sweep(settings: Sweep) -> None:
     """Replay policies on recordings and print what each would gain, or another --report.
 
-    Example: simspec sweep traces/prose.parquet --policy fixed:3 --policy oracle --cost 0.08
+    Example: simspec sweep mine.parquet --policy fixed:3 --policy oracle --cost 0.08
 
     Example: simspec sweep mine.parquet --report differences --policy cost_ts --against fixed:3
 

@@ -172,7 +172,7 @@ def score_frame(scores: Sequence[dict[str, Any]]) -> Any:
         rows += [{"recording": of["recording"], **row} for row in found]
     notes = [
         "share: of the gap from the best fixed length, held at its choice on all prompts, to the "
-        "oracle. regret: time over theirs."
+        "oracle. regret: extra time over either."
     ]
     return frame(
         rows, ("recording", "policy", "speedup", *nothing), names=2, notes=notes,

@@ -44,6 +44,7 @@ def test_acceptance_by_depth_is_kaplan_meiers_estimate(requests):
     time = np.where(rejected, accepted + 1, drafted + 0.5)
     known = SurvfuncRight(time, rejected.astype(int))
     survival, last = dict(zip(known.surv_times, known.surv_prob)), 1.0
+    assert (curve[0].depth, curve[0].tried) == (1, len(drafted))
     for point in curve:
         last = survival.get(point.depth, last)
         if point.tried:
