@@ -23,7 +23,8 @@ COPIES = {
 """Path in the repository -> page of the site."""
 
 PICTURES = {
-    f"traces/smollm2/{name}": f"pictures/{name}" for name in ("engines.png", "speedups.png")
+    f"traces/{name}": f"pictures/{name}"
+    for name in ("coder/speedups.png", "smollm2/engines.png", "smollm2/speedups.png")
 }
 """Picture in the repository -> file of the site."""
 

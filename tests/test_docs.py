@@ -72,6 +72,15 @@ def test_control_a_broken_link_is_noticed(tmp_path):
     assert broken_links(page) == ["gone.md"]
 
 
+def test_the_site_has_the_pictures_of_its_pages():
+    named = {
+        str((page.parent / link).resolve().relative_to(ROOT.resolve()))
+        for page in PAGES
+        for link in re.findall(r"!\[[^]]*\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    }
+    assert named == set(HOOKS.PICTURES)
+
+
 def _click_commands():
     root = typer.Typer()
     root.registered_commands = list(app.registered_commands)
