@@ -16,15 +16,12 @@ def slots(counts, batch):
 def price(steps_of, tokens, catch_up):
     """Seconds of one step, from its [(computed, drafted, backlog, context)]."""
     longest = max(computed for computed, _, _, _ in steps_of)
-    verified = max(drafted for _, drafted, _, _ in steps_of)
     seconds = tokens.overhead + tokens.fixed
     for computed, drafted, backlog, context in steps_of:
         seconds += tokens.kv * context
         seconds += tokens.token * (drafted + 1)
         if computed:
             seconds += catch_up[min(backlog, len(catch_up) - 1)]
-    if verified:
-        seconds += tokens.step
     if longest:
         seconds += tokens.draft_round
     for j in range(1, longest + 1):

@@ -11,13 +11,12 @@ ROWS = 64  # of a pass that are listed; more are on the same line
 
 @dataclass(frozen=True)
 class TokenCost:
-    """Seconds of a pass of the target, its rows and cached tokens; of a pass over several rows; of
-    a draft step, a round that drafts, a step's further rows and cached tokens; of a round."""
+    """Seconds of a pass of the target, its rows and cached tokens; of a draft step, a round that
+    drafts, a step's further rows and cached tokens; of a round."""
 
     fixed: float
     token: float = 0.0
     kv: float = 0.0
-    step: float = 0.0
     draft: float = 0.0
     draft_round: float = 0.0
     draft_row: float = 0.0
@@ -30,8 +29,7 @@ class TokenCost:
         plain = self.fixed + self.token + self.kv * context
         return CostModel(
             draft=(self.draft + self.draft_kv * context) * drafts + self.draft_round * (drafts > 0),
-            verify=plain + self.token * rows + self.step * (rows > 0),
+            verify=plain + self.token * rows,
             catch_up=np.zeros(1), overhead=self.overhead, baseline=self.overhead + plain,
-            node=self.draft_row, kv_verify=self.kv, kv_draft=self.draft_kv, step=self.step,
-            context=context,
+            node=self.draft_row, kv_verify=self.kv, kv_draft=self.draft_kv, context=context,
         )  # fmt: skip

@@ -21,9 +21,7 @@ class StepLoad:
     # computed, most_computed: int64: drafted tokens computed: their sum, their maximum
     computed: Integers
     most_computed: Integers
-    # drafted, most_drafted: int64: drafted tokens verified: their sum, their maximum
-    drafted: Integers
-    most_drafted: Integers
+    drafted: Integers  # int64: sum of the drafted tokens verified
     catch_up: Array  # float64: sum of catch_up[backlog] of those that draft, in seconds
     cached: Array  # float64: sum of the contexts
     draft_cached: Array  # float64: sum of context x computed tokens
@@ -38,8 +36,7 @@ class BatchCost:
     | part | seconds |
     | --- | --- |
     | draft | draft[most computed], and `node` for each computed token beyond m a draft step |
-    | verify | m = 1: verify[n - 1], less `step` where no sequence has two rows; \
-m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear between entries |
+    | verify | m = 1: verify[n - 1]; m > 1: verify at n / active - 1, linear between entries |
     | catch-up | sum of catch_up[backlog] / m |
     | cached tokens | kv_verify (cached - m C) + kv_draft (draft_cached - m C most computed) |
 
@@ -58,7 +55,7 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
                 f"cost {cost.name!r} prices drafts up to {cost.K}, a round computed {most.max()}: "
                 "measure further"
             )
-        verify = self._verify(load.drafted, load.most_drafted, load.active)
+        verify = self._verify(load.drafted, load.active)
         seconds: Array = cost.overhead + cost.draft[most] + verify
         seconds = seconds + load.catch_up / self.measured
         if self.measured == 1:
@@ -71,7 +68,7 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
         none = np.zeros(len(active), np.int64)
         seconds: Array = self.cost.baseline + self._cached(cached, 0.0, none)
         if self.measured == 1:
-            seconds = seconds + (self._verify(none, none, active) - self.cost.verify[0])
+            seconds = seconds + (self._verify(none, active) - self.cost.verify[0])
         return seconds
 
     def alike(self, batch: int, context: float) -> CostModel:
@@ -83,7 +80,7 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
         cached, none = context * active.astype(np.float64), np.zeros(len(counts))
         copies = batch if self.measured == 1 else 1
         draft = self.cost.draft + self.cost.node * (copies - 1) * counts
-        verify = self._verify(batch * counts, counts, active)
+        verify = self._verify(batch * counts, active)
         return CostModel(
             draft=np.maximum(draft + self._cached(none + self._held, cached * counts, counts), 0.0),
             verify=np.maximum(verify + self._cached(cached, none, 0 * counts), 0.0),
@@ -108,7 +105,7 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
         draft = draft + self.cost.kv_draft * lengths * (context * requests - self._held)
         rows = np.maximum(np.arange(batch * (K + 1) + 1), 1)
         active = np.minimum(rows, batch)
-        verify = self._verify(rows - active, np.minimum(rows - active, 1), active)
+        verify = self._verify(rows - active, active)
         verify = verify + self._cached(context * active, 0.0, 0 * rows)
         verify = np.maximum.accumulate(verify)
         return StepSeconds(np.maximum(draft, 0.0), np.maximum(verify, 0.0), cost.overhead)
@@ -118,20 +115,13 @@ m > 1: passes[n - m] as far as it goes, else verify at n / active - 1, linear be
         """Cached tokens that the lists hold already."""
         return self.measured * self.cost.context
 
-    def _verify(self, drafted: Integers, most: Integers, active: Integers) -> Array:
+    def _verify(self, drafted: Integers, active: Integers) -> Array:
         if self.measured > 1:
             rows = drafted / active
             verify = self.cost.widen(int(np.ceil(rows.max(initial=0)))).verify
-            line = np.interp(rows, np.arange(len(verify)), verify)
-            if self.cost.passes is None:
-                return line
-            beyond = np.maximum(drafted + active - self.measured, 0)
-            last = len(self.cost.passes) - 1
-            return np.where(beyond <= last, self.cost.passes[np.minimum(beyond, last)], line)
+            return np.interp(rows, np.arange(len(verify)), verify)
         index = drafted + active - 1
-        verify = self.cost.widen(int(index.max(initial=0))).verify
-        single = (most == 0) & (index > 0)
-        return np.where(single, verify[index] - self.cost.step, verify[index])
+        return self.cost.widen(int(index.max(initial=0))).verify[index]
 
     def _cached(self, cached: Any, draft_cached: Any, most_computed: Integers) -> Array:
         verified = self.cost.kv_verify * (cached - self._held)

@@ -22,10 +22,9 @@ from simspec.cost.provenance import (
 from simspec.cost.rounds import CostTables, backlogs
 from simspec.output.files import check_keys, read_json, write_json
 
-_ARRAYS = (*LISTS, "passes")
-_TERMS = ("node", "kv_verify", "kv_draft", "step", "context")
+_TERMS = ("node", "kv_verify", "kv_draft", "context")
 _ROUNDING = 1 + 1e-9
-_OPTIONAL = ("origin", "precision", "predictor", "passes", *_TERMS)
+_OPTIONAL = ("origin", "precision", "predictor", *_TERMS)
 """Keys that a file leaves out where they say nothing."""
 PREDICTED = "theta", "theta_low_rank"
 """Features that a learned predictor gives (EESD Eq. 5)."""
@@ -34,7 +33,7 @@ MOST_SECONDS = 1e9
 LEAST_SECONDS = 1e-15
 """Limit of a plain step, from below."""
 Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
-_PLAIN = dict.fromkeys(_ARRAYS, list[float]) | {"name": str, "device": str}
+_PLAIN = dict.fromkeys(LISTS, list[float]) | {"name": str, "device": str}
 """Types of a file's values; others are numbers."""
 
 
@@ -58,13 +57,11 @@ class CostModel:
     | precision | CostPrecision  | intervals and replicates; None: unknown, or derived             |
     | kv_verify | float          | each cached token that a pass of the target reads               |
     | kv_draft  | float          | each cached token that a draft step reads                       |
-    | step      | float          | part of verify[1:]: the kernel of several rows a sequence       |
     | context   | float          | cached tokens at which the lists and `baseline` hold            |
-    | passes    | float64 [P]    | of a batch: its pass by rows, from one a sequence; None: a line |
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
     predictor None: not measured, `feature` is charged in its place; PREDICTED are its names.
-    All times are finite and >= 0, baseline > 0. The lists hold the last four fields' terms already:
+    All times are finite and >= 0, baseline > 0. The lists hold the last three fields' terms already:
     `at` moves them to another context, `simspec.cost.batch` to a batch. ValueError otherwise.
     """
 
@@ -81,14 +78,12 @@ class CostModel:
     precision: CostPrecision | None = None
     kv_verify: Seconds = 0.0
     kv_draft: Seconds = 0.0
-    step: Seconds = 0.0
     context: Finite = 0.0
     predictor: Seconds | None = None
-    passes: np.ndarray | None = None
     _parent: ClassVar[tuple[Callable[..., "CostModel"], tuple["CostModel", ...]] | None] = None
 
     def __post_init__(self) -> None:
-        for field in LISTS if self.passes is None else _ARRAYS:
+        for field in LISTS:
             array = np.ascontiguousarray(getattr(self, field), dtype=np.float64)
             # a comparison with nan is false
             if (
@@ -120,17 +115,17 @@ class CostModel:
 
     def _check_terms(self) -> None:
         """ValueError where the terms are more than what the lists hold."""
-        cached, step = self.kv_verify * self.context, self.step * (np.arange(self.nodes + 1) > 0)
+        cached = self.kv_verify * self.context
         read = self.kv_draft * self.context * np.arange(self.K + 1)
         within = (
-            (self.verify * _ROUNDING >= cached + step).all()
+            (self.verify * _ROUNDING >= cached).all()
             and self.baseline * _ROUNDING > cached
             and (self.draft * _ROUNDING >= read).all()
         )
         if not within:
             raise self._error(
-                f"{self.context:g} cached tokens, or the kernel step, cost more than draft, verify "
-                "or baseline: state smaller terms"
+                f"{self.context:g} cached tokens cost more than draft, verify or baseline: state "
+                "smaller terms"
             )
 
     def _error(self, reason: str) -> ValueError:
@@ -242,7 +237,6 @@ class CostModel:
             draft=np.maximum(draft, 0.0),
             verify=np.maximum(self.verify + self.kv_verify * moved, 0.0),
             baseline=self.baseline + self.kv_verify * moved,
-            passes=None,
             context=float(context),
         )
 
@@ -258,20 +252,17 @@ class CostModel:
         return self._derived("truncate", K, draft=draft, verify=verify)
 
     def extend(self, K: int) -> "CostModel":
-        """The same costs extrapolated to K >= self.K by their last step, the kernel step left out;
-        at least one must be measured.
+        """The same costs extrapolated to K >= self.K by their last step; at least one must be
+        measured.
         """
         if K < self.K or self.K < 1:
             raise self._error(
                 f"prices drafts up to {self.K}, asked to extend to {K}: truncate() or measure more"
             )
-        kernel = self.step if self.nodes == 1 else 0.0
         draft, verify = (
-            np.concatenate((times, times[-1] + max(last, 0.0) * np.arange(1, K + 2 - len(times))))
-            for times, last in (
-                (self.draft, self.draft[-1] - self.draft[-2]),
-                (self.verify, self.verify[-1] - self.verify[-2] - kernel),
-            )
+            np.concatenate((part, part[-1] + max(last, 0.0) * np.arange(1, K + 2 - len(part))))
+            for part in (self.draft, self.verify)
+            for last in [part[-1] - part[-2]]
         )
         return self._derived("extend", K, draft=draft, verify=verify)
 

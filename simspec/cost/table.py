@@ -208,11 +208,8 @@ def _between(low: CostModel, high: CostModel, share: float, name: str) -> CostMo
     parts: dict[str, Any] = {
         f.name: line(getattr(low, f.name), getattr(high, f.name))
         for f in fields(CostModel)
-        if f.name not in ("name", "device", "origin", "precision", "predictor", "passes")
+        if f.name not in ("name", "device", "origin", "precision", "predictor")
     }
-    if low.passes is not None and high.passes is not None:
-        rows = min(len(low.passes), len(high.passes))
-        parts["passes"] = line(low.passes[:rows], high.passes[:rows])
     if low.predictor is not None and high.predictor is not None:
         parts["predictor"] = line(low.predictor, high.predictor)
     between = CostModel(

@@ -142,7 +142,7 @@ def contexts(
 def _totals(start, steps, computed, drafted, catch_up, context):
     """The arrays of a StepLoad; each slot has a round in each of these many steps."""
     rounds = computed.shape[0]
-    sums = np.zeros((5, steps), np.int64)
+    sums = np.zeros((4, steps), np.int64)
     times = np.zeros((3, steps))
     for i in range(start.shape[0]):
         r = start[i]
@@ -151,12 +151,11 @@ def _totals(start, steps, computed, drafted, catch_up, context):
             sums[1, t] += computed[r]
             sums[2, t] = max(sums[2, t], computed[r])
             sums[3, t] += drafted[r]
-            sums[4, t] = max(sums[4, t], drafted[r])
             times[0, t] += catch_up[r]
             times[1, t] += context[r]
             times[2, t] += context[r] * computed[r]
             r = r + 1 if r + 1 < rounds else 0
-    return sums[0], sums[1], sums[2], sums[3], sums[4], times[0], times[1], times[2]
+    return sums[0], sums[1], sums[2], sums[3], times[0], times[1], times[2]
 
 
 @cached_njit

@@ -11,14 +11,13 @@ from strategies import costs
 from token_cost import TokenCost
 
 from simspec import CostModel, Rounds, Stepper, policies, sweep, synthetic
-from simspec.cost.batch import BatchCost, StepLoad
 from simspec.cost.rounds import next_backlog, round_seconds
 
 ROUND = st.tuples(st.integers(0, 6), st.booleans(), st.integers(0, 6)).map(
     lambda x: (0, x[0], d := x[0] - (x[1] and x[0] > 0), min(x[2], d))
 )
-TERMS = ("kv_verify", "kv_draft", "step", "context")
-TOKENS = TokenCost(8.0, 0.5, 0.01, 2.0, 1.0, draft_kv=0.002, overhead=0.25)
+TERMS = ("kv_verify", "kv_draft", "context")
+TOKENS = TokenCost(8.0, 0.5, 0.01, 1.0, draft_kv=0.002, overhead=0.25)
 
 
 @settings(deadline=None)
@@ -46,8 +45,6 @@ def test_from_ratio_truncate_extend():
     measured = CostModel([0, 1, 3], [5, 6, 6], [0], 0, 5)
     assert measured.extend(4).draft.tolist() == [0, 1, 3, 5, 7]
     assert measured.extend(3).verify.tolist() == [5, 6, 6, 6]
-    two = CostModel([0, 1], [4, 7], [0], 0, 4, step=2)
-    assert two.extend(3).verify.tolist() == [4, 7, 8, 9]  # the kernel step is not paid again
     for change, words in (
         (lambda: cost.truncate(5), "up to 4, asked for 5"),
         (lambda: cost.extend(3), "asked to extend to 3"),
@@ -103,18 +100,6 @@ def test_context_moves_what_reads_the_cache(here, there):
 def test_terms_by_hand():
     cost = TOKENS.cost(2, 100)
     assert cost.baseline == 0.25 + 8 + 0.5 + 1
-    assert cost.verify[:3].tolist() == [8 + 0.5 + 1, 8 + 1 + 1 + 2, 8 + 1.5 + 1 + 2]
+    assert cost.verify[:3].tolist() == [8 + 0.5 + 1, 8 + 1 + 1, 8 + 1.5 + 1]
     assert cost.draft.tolist() == [0, 1.2, 2.4]
-    assert [getattr(cost, name) for name in TERMS] == [0.01, 0.002, 2, 100]
-
-
-@pytest.mark.parametrize("drafted, seconds", [(0, 1.0), (1, 1.3), (2, 1.4), (3, 1.5)])
-def test_a_batch_takes_its_pass_by_rows(drafted, seconds):
-    """Rows beyond `passes` follow the line of `verify`."""
-    cost = CostModel([0, 0.1, 0.2], [1, 1.4, 2], [0], 0.0, 1.0, passes=[1, 1.3, 1.4])
-    one, none = np.ones(1, np.int64), np.zeros(1)
-    rows = drafted * one, (drafted > 0) * one
-    load = StepLoad(2 * one, rows[0], 0 * one, *rows, none, none, none)
-    if drafted == 3:
-        seconds = np.interp(1.5, [0, 1, 2], [1, 1.4, 2])
-    assert BatchCost(cost, 2).seconds(load)[0] == pytest.approx(seconds)
+    assert [getattr(cost, name) for name in TERMS] == [0.01, 0.002, 100]

@@ -118,8 +118,3 @@ def test_json_round_trip(tmp_path_factory, table):
     table.to_json(path)
     assert CostTable.from_json(path) == table == load_cost(path)
     assert os.listdir(path.parent) == ["t.json"]
-
-
-def test_passes_lie_between_contexts():
-    low, high = (CostModel([0, 1], [x, 2 * x], [0], 0.0, x, passes=[x, x + 1]) for x in (1.0, 3.0))
-    assert CostTable((2,), (0, 10), ((low, high),)).at(2, 5).passes.tolist() == [2, 3]

@@ -141,13 +141,13 @@ def test_lagged_confidences_start_anew_with_a_request():
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 6), st.integers(1, 4), st.sampled_from((0.0, 9.0)))
 def test_planned_seconds_are_those_of_the_step(batch, K, context):
-    cost = replace(TokenCost(8.0, 0.25, 0.01, 1.0, 0.5, draft_kv=0.001, draft_row=0.01,
+    cost = replace(TokenCost(8.0, 0.25, 0.01, 0.5, draft_kv=0.001, draft_row=0.01,
                              overhead=1.0).cost(6, 3.0), feature=0.125)  # fmt: skip
     reads = ("confidence",)
     table = BatchCost(cost).by_rows(batch, K, context, reads)
     prices = StepPrices(cost, batch, None, reads)
     for drafted in range(1, batch * K + 1):
-        one = [batch * K, K, drafted, 1]
+        one = [batch * K, K, drafted]
         sums = (batch * context, batch * context * K)
         load = StepLoad(
             *(np.array([v]) for v in (batch, *one)), *np.array([[0.0], *[[v] for v in sums]])

@@ -18,7 +18,7 @@ from simspec.replay import metrics
 from simspec.replay.batches import StepPrices, batch_replay, policy_steps, step_seconds
 from simspec.trace.quantization import LOG_ODDS
 
-COST = TokenCost(8.0, 0.25, kv=0.01, step=1.0, draft=0.5, draft_row=0.01, overhead=1.0).cost(6, 3.0)
+COST = TokenCost(8.0, 0.25, kv=0.01, draft=0.5, draft_row=0.01, overhead=1.0).cost(6, 3.0)
 EXAMPLES = [text for kind in BATCH_KINDS.values() for text in kind.examples]
 
 

@@ -22,7 +22,7 @@ TIME = st.integers(0, 16).map(lambda n: n / 64)
 
 @st.composite
 def token_costs(draw):
-    return TokenCost(draw(TIME) + 0.25, *(draw(TIME) for _ in range(8)))
+    return TokenCost(draw(TIME) + 0.25, *(draw(TIME) for _ in range(7)))
 
 
 def named(name, trace):
@@ -88,14 +88,14 @@ def test_steps_by_hand():
         **{name: getattr(trace, name)[:6] for name in ("token", "depth", "feature")},
         run=np.array([1, 1, 1, 0, 0, 0], np.uint8),
     )
-    cost = TokenCost(10.0, 1.0, step=5.0).cost(1)
+    cost = TokenCost(10.0, 1.0).cost(1)
     rounds = replay(short, policies.parse("fixed:1"))
     assert twin_rounds(rounds, short) == [
         [(0, 1, 1, 1), (2, 1, 1, 1)],
         [(0, 1, 1, 0), (1, 0, 0, 0)],
     ]
     refill = policy_steps(short, rounds, cost, 2)
-    assert refill.seconds.tolist() == [10 + 5 + 4, 10 + 5 + 3, 19, 18]
+    assert refill.seconds.tolist() == [10 + 4, 10 + 3, 14, 13]
     plain = plain_steps(short, cost, 2)
     assert plain.seconds.tolist() == [12] * 6
     assert plain.load.active.tolist() == [2] * 6

@@ -16,7 +16,7 @@ from simspec.replay.evaluation import evaluate
 from simspec.reports.batches import BatchPlan, batch_notes, batch_rows, crossings
 
 TRACE = synthetic.iid(0.7, 12, 60, 4, seed=4, confidence=True)
-COST = TokenCost(10.0, 0.5, kv=0.001, step=1.0, draft=0.8).cost(4, 30)
+COST = TokenCost(10.0, 0.5, kv=0.001, draft=0.8, draft_round=1.0).cost(4, 30)
 
 
 def speedup(K, batch, context=None, cost=COST):
