@@ -49,7 +49,6 @@ from simspec.engines.ngram import ngram_rule
 from simspec.engines.text import read_texts, record_texts
 from simspec.papers.recorded import read_card
 from simspec.policies import fixed
-from simspec.policy.predictor import ScalarPredictor
 from simspec.replay.metrics import summary
 from simspec.reports.drafters import tokens_learned
 from simspec.reports.summaries import trace_summary
@@ -407,11 +406,6 @@ KINDS: dict[str, Kind] = {
     **{f"{name} head": Kind(heads(name), use_head, weight=2) for name in HEADS},
     "drafter settings": Kind(texts(**SETTINGS), use_head, weight=3),
     "predictor": Kind(predictors, use_predictor, weight=3),
-    "scalar predictor": Kind(
-        lambda folder: ScalarPredictor(0.1, 0.9, -0.2, 0.0, "s").to_json(folder / "p.json"),
-        ScalarPredictor.from_json,
-        weight=2,
-    ),
     "tree": Kind(texts(**TREES), load_tree, weight=3),
     "unfinished costs": Kind(sittings, use_sitting, weight=2),
     "repeats": Kind(

@@ -153,9 +153,8 @@ def cali_ts(
     `sampling`, without the predictor, with theta ~ N(theta-hat, sigma_S^2 / n), clipped: the limit
     sigma_M -> infinity, where n = 1 is used before the first round, around theta_0.
 
-    predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, its JSON file, or
-    its weights as 'scalar/bias/confidence/entropy/depth'; a scalar predictor reads 'confidence' and
-    'entropy'.
+    predictor: the name of a recorded probability ('theta'), a `ScalarPredictor`, or its weights as
+    'scalar/bias/confidence/entropy/depth'; a scalar predictor reads 'confidence' and 'entropy'.
     """
     settings = dict(locals())
     label, reads, weights = head_arguments("cali_ts", predictor)

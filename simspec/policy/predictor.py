@@ -1,16 +1,13 @@
 """Predictors of P(accepted) of a drafted token, from scalars or a head, and calibration."""
 
 import math
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from os import PathLike
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from simspec.numerics.compile import cached_njit
-from simspec.output.files import check_keys, read_json, write_json
 from simspec.policy.policy import Array, PolicyError
 from simspec.trace.quantization import LOG_ODDS, decode, table
 from simspec.trace.trace import Trace
@@ -68,14 +65,13 @@ class ScalarPredictor:
     EESD Eq. 5.
 
     c is the drafter's top probability in the grid's range, H the entropy of q in nats, i the slot
-    from 0; source names the data it was fitted on. ValueError for a weight that is not finite.
+    from 0. ValueError for a weight that is not finite.
     """
 
     bias: float
     confidence: float
     entropy: float
     depth: float
-    source: str = ""
 
     def __post_init__(self) -> None:
         for name in ("bias", *READS, "depth"):
@@ -84,8 +80,6 @@ class ScalarPredictor:
             if not number or not math.isfinite(value):
                 raise ValueError(f"predictor: {name} is {value!r}, expected a finite number")
             object.__setattr__(self, name, float(value))
-        if not isinstance(self.source, str):
-            raise ValueError(f"predictor: source is {self.source!r}, expected text")
 
     @property
     def weights(self) -> tuple[float, float, float, float]:
@@ -104,22 +98,6 @@ class ScalarPredictor:
         )
         probability: np.ndarray = np.exp(-np.logaddexp(0.0, -z))
         return probability
-
-    def to_json(self, path: str | PathLike[str]) -> None:
-        """Writes the predictor as one JSON object, completely or not at all; ValueError where it
-        cannot.
-        """
-        write_json(path, asdict(self))
-
-    @classmethod
-    def from_json(cls, path: str | PathLike[str]) -> "ScalarPredictor":
-        """Reads what `to_json` wrote; ValueError, one line with the path, for anything else."""
-
-        def make(data: Any) -> "ScalarPredictor":
-            check_keys(data, (field.name for field in fields(cls)))
-            return cls(**data)
-
-        return read_json(path, make, "scalar predictor")
 
 
 def _clipped_logit(confidence: Any) -> np.ndarray:
@@ -195,12 +173,7 @@ def fit_predictor(
     confidence, entropy = feature.T
     constant, depth = np.ones(len(label)), np.minimum(slot, MAX_DEPTH)
     design = np.stack((constant, _clipped_logit(confidence), entropy, depth), axis=1)
-    bias, by_confidence, by_entropy, by_depth = _logistic_fit(design, label)
-    source = (
-        f"{len(label)} examples of {chosen.sequences} sequences, "
-        f"{trace.meta.target} with {trace.meta.drafter}, {trace.meta.rule}"
-    )
-    return ScalarPredictor(bias, by_confidence, by_entropy, by_depth, source)
+    return ScalarPredictor(*_logistic_fit(design, label))
 
 
 def _logistic_fit(design: np.ndarray, label: np.ndarray) -> list[float]:
@@ -252,38 +225,21 @@ def predicted(params: Array, features: Array, i: int) -> float:
 
 
 def head_arguments(
-    policy: str, predictor: str | os.PathLike[str] | ScalarPredictor
+    policy: str, predictor: str | ScalarPredictor
 ) -> tuple[str, tuple[str, ...], tuple[float, ...]]:
     """(label that reads back as the predictor, features it reads, its five parameters)."""
+    if isinstance(predictor, str) and predictor.isidentifier():
+        return predictor, (predictor,), (0.0,) * 5
     try:
-        scalar, label = _read_predictor(predictor)
+        if isinstance(predictor, ScalarPredictor):
+            scalar, label = predictor, "/".join(("scalar", *map(repr, predictor.weights)))
+        elif isinstance(predictor, str) and predictor.startswith("scalar/"):
+            scalar, label = ScalarPredictor(*map(float, predictor.split("/")[1:])), predictor
+        else:
+            raise ValueError(
+                "expected a feature's name, a ScalarPredictor, or "
+                "scalar/bias/confidence/entropy/depth"
+            )
     except (TypeError, ValueError) as error:
         raise PolicyError(f"{policy}: predictor is {predictor!r}: {error}") from None
-    if any(mark in label for mark in ",=\n"):
-        raise PolicyError(
-            f"{policy}: predictor is {label!r}, "
-            "expected a path without comma, equals sign or line break"
-        )
-    if scalar is None:
-        return label, (label,), (0.0,) * 5
     return label, READS, (1.0, *scalar.weights)
-
-
-def _read_predictor(
-    predictor: str | os.PathLike[str] | ScalarPredictor,
-) -> tuple[ScalarPredictor | None, str]:
-    """(the scalar predictor, None for a recorded feature; its label)."""
-    if isinstance(predictor, ScalarPredictor):
-        return predictor, "/".join(("scalar", *map(repr, predictor.weights)))
-    path = isinstance(predictor, os.PathLike)
-    if path or isinstance(predictor, str) and predictor.endswith(".json"):
-        return ScalarPredictor.from_json(predictor), os.fspath(predictor)
-    if isinstance(predictor, str) and predictor.startswith("scalar/"):
-        weights = [float(weight) for weight in predictor.split("/")[1:]]
-        return ScalarPredictor(*weights), predictor  # type: ignore[arg-type]
-    if not isinstance(predictor, str) or not predictor.isidentifier():
-        raise ValueError(
-            "expected a feature's name, a ScalarPredictor, its .json file, "
-            "or scalar/bias/confidence/entropy/depth"
-        )
-    return None, predictor

@@ -1,4 +1,4 @@
-"""The scalar acceptance predictor: in policies, in files, and fitted to recordings."""
+"""The scalar acceptance predictor: in policies, and fitted to recordings."""
 
 from dataclasses import replace
 
@@ -60,29 +60,14 @@ def test_policies_read_the_token_just_drafted(side):
             assert bool(go_on(params, state, 0, np.full((9, 2), np.nan), 1.0)[0])
 
 
-def test_scalar_files(tmp_path):
-    scalar, path = ScalarPredictor(0.1, 1 / 3, -2e-7, 0.25, "by hand"), tmp_path / "scalar.json"
-    scalar.to_json(path)
-    assert ScalarPredictor.from_json(path) == scalar
-    assert [p.name for p in tmp_path.iterdir()] == ["scalar.json"]
-    by_path, inline = cali_ts(predictor=str(path)), cali_ts(predictor=scalar)
-    assert by_path.params == inline.params
-    assert by_path.reads == inline.reads == ("confidence", "entropy")
-    assert parse(by_path.name) == by_path == cali_ts(predictor=path)
+def test_a_scalar_predictor_reads_back_from_its_policys_name():
+    inline = cali_ts(predictor=ScalarPredictor(0.1, 1 / 3, -2e-7, 0.25))
     assert parse(inline.name) == inline
-    whole = path.read_text()
-    damaged = whole.replace("0.1", '"x"'), whole.replace("0.25", "NaN")
-    for text in ("", "[]", "{}", '{"bias": 1}', *damaged, "[" * 99999):
-        path.write_text(text)
-        for read in (lambda: ScalarPredictor.from_json(path), lambda: cali_ts(predictor=path)):
-            with pytest.raises(ValueError, match="not a scalar predictor") as caught:
-                read()
-            assert "\n" not in str(caught.value)
-    with pytest.raises(ValueError, match="cannot be written"):
-        scalar.to_json(tmp_path / "absent" / "scalar.json")
-    with pytest.raises(PolicyError, match="without comma"):
-        scalar.to_json(tmp_path / "a,b.json")
-        cali_ts(predictor=tmp_path / "a,b.json")
+    assert inline.reads == ("confidence", "entropy")
+    for wrong in ("scalar/1/2", "scalar/1/2/3/x", "scalar/1/2/3/nan", "a,b", "p.json", 3):
+        with pytest.raises(PolicyError, match="predictor is") as caught:
+            cali_ts(predictor=wrong)
+        assert "\n" not in str(caught.value)
 
 
 def _known(scalar, sequences=60, rows=60, depth=4):
@@ -115,7 +100,6 @@ def test_fit_recovers_the_true_weights():
     assert len(full) > 3
     assert np.abs(full[:, 1] - full[:, 2]).max() < 0.12
     assert table[:, 0].sum() == len(label) == len(sequence)
-    assert "examples of 30 sequences" in scalar.source
     assert scalar.depth == pytest.approx(truth.depth, abs=0.3)
 
 
