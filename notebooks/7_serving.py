@@ -36,7 +36,7 @@ from simspec.engines.import_report import depth_counts, depth_curve, length_at, 
 from simspec.engines.imports import read_import
 from simspec.numerics import stats
 from simspec.policies import fixed
-from simspec.published import length_curves
+from simspec.published import FOLDER
 from simspec.reports.batches import BatchPlan, batch_rows, crossings
 from simspec.trace.acceptance import depth_acceptance
 from simspec.trace.recordings import CHECKOUT
@@ -288,13 +288,13 @@ def errors(trace, K, longest=8):
 
 rows = {each: {K: errors(one, K) for K in range(1, 9)} for each, one in traces.items()}
 published = []
-for curve in length_curves():
-    printed = [
-        (e.K, e.error) for e in curve.printed if e.stand_in == "table" and e.measured_at > e.K
-    ]
-    whole = {K: 1 + sum(shares) for K, shares in curve.marginals.items() if len(shares) == K}
-    lengths = dict(curve.accepted_length) | whole
-    for M, shares in curve.marginals.items():
+for curve in json.loads((FOLDER / "lengths.json").read_text("utf-8")):
+    tables = [e for e in curve.get("printed", ()) if e["stand_in"] == "table"]
+    printed = [(e["K"], e["error"]) for e in tables if e.get("measured_at", 0) > e["K"]]
+    marginals = {int(K): shares for K, shares in curve.get("marginals", {}).items()}
+    whole = {K: 1 + sum(shares) for K, shares in marginals.items() if len(shares) == K}
+    lengths = dict(zip(curve["K"], curve["accepted_length"])) | whole
+    for M, shares in marginals.items():
         smaller = [K for K in lengths if K < M and len(shares) >= K]
         printed += [(K, (1 + sum(shares[:K])) / lengths[K] - 1) for K in smaller]
     published += [(K, 100 * error) for K, error in printed]
