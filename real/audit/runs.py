@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar
 
-import msgspec
 from msgspec import Meta
 
 from real.decode.loop import DecodeResult
@@ -16,34 +15,22 @@ from real.prompts import prompts_of
 from real.provenance import device_name
 from real.sampling import Rule
 from simspec import Trace
+from simspec.cost.provenance import convert_fields, converted
 from simspec.numerics.rng import check_seed
-from simspec.output.files import parse_json
+from simspec.output.files import check_keys, parse_json, read_lines, reraised
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Count = Annotated[int, Meta(ge=0)]
 ROUND = "position", "computed", "drafted", "accepted"
 Tokens = Annotated[tuple[TokenId, ...], Meta(min_length=1)]
-
-
-class RunError(ValueError):
-    """An invalid emitted run, or an invalid file of one."""
-
-
-def _convert(instance: Any) -> None:
-    """Checks the fields against their annotations; RunError."""
-    for name, hint in get_type_hints(type(instance), include_extras=True).items():
-        try:
-            value = msgspec.convert(getattr(instance, name), hint)
-        except msgspec.ValidationError as error:
-            raise RunError(f"{name} is invalid: {error}") from None
-        object.__setattr__(instance, name, value)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class RunHeader:
     """How a run was made; names are '' where they are unknown, a greedy run's temperature is 1.
 
-    RunError for values of other types or ranges.
+    ValueError for values of other types or ranges.
     """
 
     rule: str
@@ -59,12 +46,9 @@ class RunHeader:
     end_tokens: tuple[TokenId, ...] = ()
 
     def __post_init__(self) -> None:
-        _convert(self)
-        try:
-            check_seed(self.seed)
-            _ = self.sampling_rule
-        except ValueError as error:
-            raise RunError(str(error)) from None
+        convert_fields(self, "header")
+        check_seed(self.seed)
+        _ = self.sampling_rule  # which checks its parameters
 
     @property
     def sampling_rule(self) -> Rule:
@@ -77,8 +61,8 @@ class EmittedSequence:
     """One emitted sequence: token ids, the new ones with their end token.
 
     sequence: address of its random draws. rounds: (position, computed, drafted, accepted); ()
-    where they are unknown. RunError for rounds that do not follow each other, accept more than they
-    drafted, or commit another number of tokens.
+    where they are unknown. ValueError for rounds that do not follow each other, accept more than
+    they drafted, or commit another number of tokens.
     """
 
     prompt: Tokens
@@ -87,26 +71,26 @@ class EmittedSequence:
     rounds: tuple[tuple[Count, Count, Count, Count], ...] = ()
 
     def __post_init__(self) -> None:
-        _convert(self)
+        convert_fields(self, "sequence")
         end, left = 0, 0
         for i, (position, _, drafted, accepted) in enumerate(self.rounds):
             if position != end:
-                raise RunError(
+                raise ValueError(
                     f"rounds[{i}] begins at {position}; expected {end}, the end of the round before"
                 )
             if accepted > drafted:
-                raise RunError(f"rounds[{i}] accepts {accepted} of {drafted} drafted tokens")
+                raise ValueError(f"rounds[{i}] accepts {accepted} of {drafted} drafted tokens")
             end, left = position + accepted + 1, len(self.token) - position - accepted
         # 0: an accepted end token, with no bonus token after it
         if self.rounds and left not in (0, 1):
-            raise RunError(f"the rounds commit {end} tokens, the sequence has {len(self.token)}")
+            raise ValueError(f"the rounds commit {end} tokens, the sequence has {len(self.token)}")
 
 
 @dataclass(frozen=True)
 class EmittedRun:
     """A run: its header and its sequences.
 
-    RunError for no sequence, or for tokens after an end token.
+    ValueError for no sequence, or for tokens after an end token.
     """
 
     header: RunHeader
@@ -114,15 +98,15 @@ class EmittedRun:
 
     def __post_init__(self):
         if not self.sequences:
-            raise RunError("the run holds no sequence; expected at least one")
+            raise ValueError("the run holds no sequence; expected at least one")
         for i, sequence in enumerate(self.sequences):
             check_end_tokens(sequence, self.header.end_tokens, f"sequence {i}: ")
 
     def check_vocabulary(self, vocab: int) -> None:
-        """RunError for a token outside a vocabulary of `vocab` tokens."""
+        """ValueError for a token outside a vocabulary of `vocab` tokens."""
         for i, sequence in enumerate(self.sequences):
             if (largest := max(*sequence.prompt, *sequence.token)) >= vocab:
-                raise RunError(
+                raise ValueError(
                     f"sequence {i} holds token {largest}, the target's vocabulary is "
                     f"0..{vocab - 1}; name the target of the run"
                 )
@@ -131,16 +115,16 @@ class EmittedRun:
 def check_end_tokens(
     sequence: EmittedSequence, end_tokens: Sequence[int], prefix: str = ""
 ) -> None:
-    """RunError for an end token before the sequence's end, or a last round that does not fit it."""
+    """ValueError for an end token before the sequence's end, or a last round that does not fit."""
     token, rounds = sequence.token, sequence.rounds
     early = [i for i, t in enumerate(token[:-1]) if t in end_tokens]
     if early:
-        raise RunError(
+        raise ValueError(
             f"{prefix}token[{early[0]}] = {token[early[0]]} ends a sequence, "
             f"but {len(token) - 1 - early[0]} more follow"
         )
     if rounds and rounds[-1][0] + rounds[-1][3] == len(token) and token[-1] not in end_tokens:
-        raise RunError(
+        raise ValueError(
             f"{prefix}the last round has no bonus token, "
             "though the sequence does not end with an end token"
         )
@@ -171,7 +155,7 @@ def emitted_sequences(trace: Trace, results: Sequence[DecodeResult]) -> tuple[Em
 
 
 def recorded_run(trace: Trace) -> EmittedRun:
-    """A recording as a run without rounds; RunError for a synthetic one."""
+    """A recording as a run without rounds; ValueError for a synthetic one."""
     meta = trace.meta
     header = RunHeader(
         rule=meta.rule, temperature=meta.temperature or 1.0, top_k=getattr(meta, "top_k", 0),
@@ -188,8 +172,8 @@ def recorded_run(trace: Trace) -> EmittedRun:
 
 
 FILE_KIND = "run"
-LONGEST_LINE = 1 << 26
-"""Characters of a line, which is one sequence."""
+LONGEST_LINE, MOST_BYTES = 1 << 26, 1 << 34
+"""Bytes of a line, which is one sequence, and of a file."""
 
 
 def save_run(path: Path, header: RunHeader, sequences: Sequence[EmittedSequence]) -> None:
@@ -209,57 +193,44 @@ def load_run(path: Path) -> EmittedRun:
     | first | "simspec": "run", "rule" | the other fields of `RunHeader` |
     | others | "prompt", "token" | "sequence" (default: 0, 1, ...), "rounds" |
 
-    RunError, one line that names path and line, for any fault. Two sequences with one address are
+    ValueError, one line that names path and line, for any fault. Two sequences with one address are
     refused, because they would share their draws.
     """
     sequences: list[EmittedSequence] = []
     addresses: set[int] = set()
-    number = 0
-    try:
-        with open(path, encoding="utf-8") as file:
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
-                if len(line) == LONGEST_LINE:
-                    raise RunError(f"it has over {LONGEST_LINE:,} characters; expected a sequence")
-                if number > 1 and not line.strip():
-                    continue
-                parse_json(line)  # which refuses a key twice
-                held = msgspec.json.decode(line, type=dict[str, Any])
-                if number == 1:
+    header = None
+    with reraised(ValueError, str(path)):
+        for number, line in read_lines(path, LONGEST_LINE, MOST_BYTES):
+            with reraised(ValueError, f"line {number}"):
+                held = converted("it", parse_json(line.decode("utf-8")), dict)
+                if header is None:
                     header = _header(held)
-                else:
-                    values = {"sequence": len(sequences)} | held
-                    _check_keys(values, EmittedSequence, ("prompt", "token"))
-                    sequence = EmittedSequence(**values)
-                    check_end_tokens(sequence, header.end_tokens)
-                    if sequence.sequence in addresses:
-                        raise RunError(
-                            f"sequence {sequence.sequence} occurs twice; "
-                            "expected a different address for every sequence"
-                        )
-                    addresses.add(sequence.sequence)
-                    sequences.append(sequence)
-        if not number:
-            raise RunError("the file is empty; expected a header and one line per sequence")
+                    continue
+                sequence = _made(EmittedSequence, {"sequence": len(sequences)} | held)
+                check_end_tokens(sequence, header.end_tokens)
+                if sequence.sequence in addresses:
+                    raise ValueError(
+                        f"sequence {sequence.sequence} occurs twice; "
+                        "expected a different address for every sequence"
+                    )
+                addresses.add(sequence.sequence)
+                sequences.append(sequence)
+        if header is None:
+            raise ValueError("the file is empty; expected a header and one line per sequence")
         return EmittedRun(header, tuple(sequences))
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        where = f"line {number}: " if number else ""
-        raise RunError(f"{path}: {where}{' '.join(str(error).split())[:300]}") from None
 
 
-def _header(values: dict) -> RunHeader:
+def _header(values: dict[str, Any]) -> RunHeader:
     if values.pop("simspec", None) != FILE_KIND:
-        raise RunError(
+        raise ValueError(
             'not an emitted run: expected a header with "simspec": "run", '
             "as `simspec run --save` writes it"
         )
-    _check_keys(values, RunHeader, ("rule",))
-    return RunHeader(**values)
+    return _made(RunHeader, values)
 
 
-def _check_keys(values: dict, kind: type, required: Sequence[str]) -> None:
-    missing = [name for name in required if name not in values]
-    unknown = sorted(set(values) - {f.name for f in fields(kind)})
-    if missing or unknown:
-        raise RunError(f"missing keys {missing}, unknown keys {unknown}")
+def _made(kind: type[T], values: dict[str, Any]) -> T:
+    """The dataclass of a line's values, which may leave out fields that have a default."""
+    known = fields(kind)  # type: ignore[arg-type]
+    check_keys(values, (f.name for f in known if f.name in values or f.default is MISSING))
+    return kind(**values)
