@@ -199,7 +199,7 @@ def load_run(path: Path) -> EmittedRun:
     sequences: list[EmittedSequence] = []
     addresses: set[int] = set()
     header = None
-    with reraised(ValueError, str(path)):
+    with reraised(ValueError, f"{path} cannot be read"):
         for number, line in read_lines(path, LONGEST_LINE, MOST_BYTES):
             with reraised(ValueError, f"line {number}"):
                 held = converted("it", parse_json(line.decode("utf-8")), dict)

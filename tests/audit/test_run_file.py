@@ -160,7 +160,7 @@ def test_invalid_file_is_refused_in_one_line(content, words, tmp_path):
     with pytest.raises(ValueError) as caught:
         load_run(path)
     message = str(caught.value)
-    assert message.startswith(f"{path}: ")
+    assert message.startswith(f"{path} cannot be read: ")
     assert words in message
     assert "\n" not in message
     assert len(message) < 500 + len(str(path))
