@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import torch.distributed
 
+from simspec.output.files import reraised
+
 LAUNCHED = "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
 """Environment variables of a launched process."""
 START, WAIT = timedelta(minutes=10), timedelta(days=30)
@@ -81,14 +83,10 @@ def launched_processes() -> Iterator[Processes]:
     if processes.count == 1:
         yield processes
         return
-    try:
+    what = f"process {processes.rank} of {processes.count} does not reach the others"
+    remedy = "start all of them by one torchrun"
+    with reraised(ValueError, what, remedy, (RuntimeError, ValueError)):
         torch.distributed.init_process_group("gloo", timeout=START)
-    except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(
-            f"process {processes.rank} of {processes.count} does not reach the others ({reason}); "
-            "start all of them by one torchrun"
-        ) from None
     try:
         yield processes
     except ShareDone:

@@ -197,7 +197,7 @@ def test_invalid_input_exits_with_code_2(folder):
     save_run(folder / "other.jsonl", replace(run.header, target="else/123"), run.sequences)
     for arguments, words in (
         (["missing.jsonl"], "missing.jsonl cannot be read"),
-        (["broken.jsonl"], "broken.jsonl: line 2: token is invalid"),
+        (["broken.jsonl"], "broken.jsonl cannot be read: line 2: sequence: token is 'x'"),
         (["tiny-modl-greedy"], "did you mean tiny-model-greedy?"),
         (["large.jsonl"], "holds token 2147483647"),
         (["other.jsonl"], "was made with target else/123"),
