@@ -162,8 +162,8 @@ def reraised(
     try:
         yield
     except raised as error:
-        end = f"; {remedy}" if remedy else ""
-        raise kind(f"{what}: {one_note(error)[:LONGEST_REASON]}{end}") from error
+        reason, end = one_note(error)[:LONGEST_REASON], f"; {remedy}" if remedy else ""
+        raise kind(f"{what}: {reason or type(error).__name__}{end}") from error
 
 
 def read_json(path: str | PathLike[str], make: Callable[[Any], T], kind: str) -> T:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from simspec import policies as built_in
 from simspec.cost.model import CostModel
 from simspec.numerics.compile import fingerprint
+from simspec.output.files import reraised
 from simspec.output.terminal import progress_bar
 from simspec.policies.oracles import greedy_oracle, oracle
 from simspec.policy.policy import Policy, PolicyError
@@ -538,13 +539,10 @@ def _connected(address: str) -> Iterator[Any]:
             f"{address!r} is no address of a Dask scheduler: expected the one that `dask "
             "scheduler` prints, such as tcp://10.0.0.1:8786"
         )
-    try:
+    what = f"no Dask scheduler answers at {address}"
+    remedy = "start one with `dask scheduler`, and give the address that it prints"
+    with reraised(ValueError, what, remedy, (OSError, ValueError)):
         client = client_of(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"no Dask scheduler answers at {address} ({_one_line(error)}): start one with `dask "
-            "scheduler`, and give the address that it prints"
-        ) from None
     with client:
         _check_workers(client, address)
         yield client
@@ -567,7 +565,3 @@ def _check_workers(client: Any, address: str) -> None:
                     f"worker {name} has {package} {there}, this process {here[package]}: install "
                     "the same versions everywhere, or results would differ"
                 )
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
