@@ -10,8 +10,8 @@ import torch.distributed
 
 from simspec.output.files import reraised
 
-LAUNCHED = "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"
-"""Environment variables of a launched process."""
+LAUNCHED = "RANK", "WORLD_SIZE", "LOCAL_RANK"
+"""Environment variables of a launched process; torch reads those of its address."""
 START, WAIT = timedelta(minutes=10), timedelta(days=30)
 """How long the processes may take to find each other, and then to end a share."""
 
@@ -98,20 +98,9 @@ def launched_processes() -> Iterator[Processes]:
 def _from_environment() -> Processes:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return ALONE
-    given = {name: os.environ.get(name, "") for name in LAUNCHED}
-    numbers = {name: given[name] for name in LAUNCHED if name != "MASTER_ADDR"}
-    wrong = [name for name, text in numbers.items() if not (text.isascii() and text.isdigit())]
-    if not given["MASTER_ADDR"]:
-        wrong.append("MASTER_ADDR")
-    if wrong:
-        raise ValueError(
-            f"environment variable {wrong[0]} is {given[wrong[0]]!r} with WORLD_SIZE="
-            f"{given['WORLD_SIZE']}; start the processes by torchrun, or unset WORLD_SIZE"
-        )
-    rank, count, local = (int(given[name]) for name in LAUNCHED[:3])
-    if not local <= rank < count:
-        raise ValueError(
-            f"RANK is {rank}, LOCAL_RANK {local} and WORLD_SIZE {count}; expected LOCAL_RANK <= "
-            "RANK < WORLD_SIZE, as torchrun sets them"
-        )
+    remedy = "start the processes by torchrun, or unset WORLD_SIZE"
+    with reraised(ValueError, f"{', '.join(LAUNCHED)} are not as torchrun sets them", remedy):
+        rank, count, local = (int(os.environ[name]) for name in LAUNCHED)
+        if not 0 <= local <= rank < count:  # which would wait for processes that never come
+            raise ValueError(f"RANK {rank}, WORLD_SIZE {count}, LOCAL_RANK {local}")
     return Processes(rank, count, local)

@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
-import socket
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 import simspec
 from simspec.engines.documents import read_source
 from simspec.engines.exports import BY_BATCH, LENGTH, NGRAM, read_vllm, version_numbers
+from simspec.output.files import reraised
 
 WORKERS = Path(__file__).parent / "workers"
 """Folder of the worker scripts; each imports the standard library and its engine only."""
@@ -22,8 +21,6 @@ FOLDERS = "SIMSPEC_ENGINES"
 """Environment variable with the folder of the engines' environments; default `.engines`."""
 ANSWER = 60
 """Seconds that an environment's Python may take to name a version."""
-MOST_ANSWER = 200
-"""Bytes of that name and version."""
 MOST_DRAFT = 64
 """Draft lengths beyond it are refused, whatever the engine would take."""
 NGRAM_PROPOSER = "simspec.engines.vllm_proposer.PolicyProposer"
@@ -275,17 +272,15 @@ def find_environment(engine: Engine) -> Environment:
     )
     if not python.is_file():
         raise ValueError(f"{engine.name} has no environment at {folder}: {remedy}")
-    try:
-        answer = _first_words(python, ["-I", "-c", VERSION, *engine.packages])
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ValueError(f"{engine.name}: {python} does not run ({reason}): {remedy}") from None
-    if len(answer) > MOST_ANSWER:
-        raise ValueError(
-            f"{engine.name}: {python} writes over {MOST_ANSWER} bytes where it should name a "
-            f"package and its version: {remedy}"
-        )
-    found = answer.decode("utf-8", "replace").split()
+    what = f"{engine.name}: {python} does not run"
+    with reraised(ValueError, what, remedy, (OSError, subprocess.SubprocessError)):
+        answer = subprocess.run(
+            [python, "-I", "-c", VERSION, *engine.packages], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=ANSWER,
+        )  # fmt: skip
+        if answer.returncode:
+            raise subprocess.SubprocessError(f"it ends with code {answer.returncode}")
+    found = answer.stdout.split()
     if len(found) != 2:
         raise ValueError(
             f"{engine.name}: {python} has no package {' or '.join(engine.packages)}: {remedy}"
@@ -293,28 +288,6 @@ def find_environment(engine: Engine) -> Environment:
     package, version = found
     # without its local part, such as +cpu, which the engine itself may not state
     return Environment(python, package, version.partition("+")[0])
-
-
-def _first_words(python: Path, arguments: Sequence[str]) -> bytes:
-    """What a Python writes, cut after MOST_ANSWER bytes and one more; then its group is ended.
-
-    SubprocessError where it fails, OSError where it says nothing for ANSWER seconds.
-    """
-    ours, theirs = socket.socketpair()
-    with ours, ours.makefile("rb") as answers, subprocess.Popen(
-        [python, *arguments], stdin=subprocess.DEVNULL, stdout=theirs.fileno(),
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    ) as process:  # fmt: skip
-        theirs.close()
-        ours.settimeout(ANSWER)
-        try:
-            answer = answers.read(MOST_ANSWER + 1)
-            if len(answer) <= MOST_ANSWER and (code := process.wait(ANSWER)):
-                raise subprocess.SubprocessError(f"it ends with code {code}")
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    return answer
 
 
 def llamacpp_options(settings: EngineSettings) -> dict[str, Any]:

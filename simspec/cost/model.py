@@ -61,7 +61,7 @@ class CostModel:
 
     R >= K, since trees submit more than K tokens. A backlog beyond B costs catch_up[B].
     predictor None: not measured, `feature` is charged in its place; PREDICTED are its names.
-    All times are finite and >= 0, baseline > 0. The lists hold the last three fields' terms already:
+    All times are finite and >= 0, baseline > 0. The lists include the last three fields' terms:
     `at` moves them to another context, `simspec.cost.batch` to a batch. ValueError otherwise.
     """
 
