@@ -25,6 +25,7 @@ from real.sampling import clear_noise_cache
 from simspec import CostModel, Policy, Trace, policies
 from simspec.cost.gate import Claim, PriceError, check_claims, no_interval, settled
 from simspec.numerics.stats import Estimate, estimate, stacked
+from simspec.output.files import reraised
 from simspec.output.frames import frame
 from simspec.replay.evaluation import evaluate
 from simspec.tree.tree import TreePolicy
@@ -105,10 +106,9 @@ class Kept:
         self.saved = _Saved(plain, [revision], [])
         if path is None or not path.exists():
             return
-        try:
+        raised = msgspec.DecodeError, RecursionError
+        with reraised(ValueError, f"{path} holds no repeats", "name another file", raised):
             found = msgspec.json.decode(path.read_bytes(), type=_Saved)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise ValueError(f"{path} holds no repeats ({error}); name another file") from None
         check_same_settings(found.settings, plain, path, "name another file to save to")
         self.saved.runs = found.runs
         self.saved.revisions = list(dict.fromkeys([*found.revisions, revision]))

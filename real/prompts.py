@@ -273,16 +273,10 @@ def read_rows(path: Path) -> list[PromptRow]:
     Rows of the public sets in SETS get our task name, and their license is appended to the source.
     PromptError for a file that cannot be read, a line over MOST_LINE bytes, and an invalid row.
     """
-    rows = []
-    try:
-        for number, line in read_lines(path, MOST_LINE, MOST_BYTES):
-            rows.append(_read_row(line.decode("utf-8").strip(), number, Path(path)))
-    except PromptError:
-        raise
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise PromptError(f"{path} cannot be read as prompts ({reason}): {EXPECTED}") from error
-    return rows
+    what = f"{path} cannot be read as prompts"
+    with reraised(PromptError, what, EXPECTED, (OSError, ValueError)):
+        lines = [(i, text.decode()) for i, text in read_lines(path, MOST_LINE, MOST_BYTES)]
+    return [_read_row(line.strip(), number, Path(path)) for number, line in lines]
 
 
 def _read_row(line: str, number: int, path: Path) -> PromptRow:
@@ -349,7 +343,5 @@ def _tokens(row: PromptRow, form: PromptFormat, path: Path) -> list[int]:
     """[] for a row without text."""
     if row.text is not None:
         return form.text(row.text) if row.text else []
-    try:
+    with reraised(PromptError, f"{path}, prompt {row.id!r}", raised=PromptError):
         return form.turns(row.task, row.turns[:1]) if row.turns[0] else []
-    except PromptError as error:
-        raise PromptError(f"{path}, prompt {row.id!r}: {error}") from error

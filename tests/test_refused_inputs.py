@@ -114,7 +114,7 @@ PROMPTS = {
     "empty": (b"", "holds no prompt"),
     "blank": (b"\n \n\n", "holds no prompt"),
     "too long": (PROMPT_LINE.replace(b"some", b"word " * 1000), "holds no prompt of 1 to 510"),
-    "not UTF-8": (PROMPT_LINE + b"caf\xe9", "x.jsonl cannot be read as prompts ('utf-8'"),
+    "not UTF-8": (PROMPT_LINE + b"caf\xe9", "x.jsonl cannot be read as prompts: 'utf-8'"),
     "bad JSON": (PROMPT_LINE * 2 + b"{broken\n" + PROMPT_LINE, f"x.jsonl line 3: {JSON}"),
     **{name: (PROMPT_LINE + line, SECOND) for name, line in {
         "deep JSON": b"[" * 200_000, "a list": b"[]", "no text": b'{"task": "t"}', "a NUL": b"\0",

@@ -38,7 +38,7 @@ from simspec import CostModel
 from simspec.cost.gate import SECONDS
 from simspec.cost.provenance import CostOrigin, converted
 from simspec.cost.table import CostTable
-from simspec.output.files import read_json
+from simspec.output.files import read_json, reraised
 
 DRAWS = 100
 """Bootstrap replicates of a cell, over its blocks."""
@@ -574,7 +574,7 @@ def _forward_case(data: Any) -> ForwardCase | None:
     """The case of one result; None for prefills and mixed batches. ValueError for other data."""
     made = converted("a result", data, dict[str, Any])
     name = str(made.get("case"))[:80]
-    try:
+    with reraised(ValueError, f"case {name!r} is no result of `vllm bench forward`"):
         requests, rank = made["requests"], made["ranks"][0]
         shapes = [(r["query_len"], r["kv_len"], r["num_draft_tokens"]) for r in requests]
         sizes = converted("its requests", shapes, list[tuple[Size, Size, Length]])
@@ -584,8 +584,6 @@ def _forward_case(data: Any) -> ForwardCase | None:
         drafter = converted(
             "its drafter", rank.get("drafter", {}).get("num_draft_tokens", 0), Length
         )
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-        raise ValueError(f"case {name!r} is no result of `vllm bench forward`: {error}") from None
     k = sizes[0][2] if sizes else 0
     if not sizes or any(query != k + 1 or drafts != k for query, _, drafts in sizes):
         return None

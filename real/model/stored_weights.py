@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from real.model.decoder import Decoder, frequencies
+from simspec.output.files import reraised
 
 
 class WeightsError(ValueError):
@@ -46,10 +47,9 @@ def _packed(path: str | Path) -> Path:
 
 def _decompressed(compressed: bytes, path: Path) -> bytes:
     reader = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=1 << 28)
-    try:
+    what = f"{path} is damaged or no .xz file"
+    with reraised(ValueError, what, "fetch it again", (lzma.LZMAError, EOFError)):
         out = reader.decompress(compressed, MAX_RATIO * len(compressed) + 1)
-    except (lzma.LZMAError, EOFError) as error:
-        raise ValueError(f"{path} is damaged or no .xz file: {error}; fetch it again") from error
     if len(out) > MAX_RATIO * len(compressed):
         raise ValueError(
             f"{path} decompresses to more than {MAX_RATIO} times its size, expected weights; "

@@ -66,16 +66,13 @@ def read_texts(path: str | Path, encode: Encode | None = None) -> list[WrittenTe
     are left out. ValueError with the line for anything else, and where no text is left.
     """
     texts = []
-    try:
+    with reraised(ValueError, f"{path} cannot be read"):
         for number, line in read_lines(path, MOST_LINE, MOST_BYTES):
             with reraised(ValueError, f"line {number}"):
                 parse_json(line.decode("utf-8"))  # which refuses a key twice
                 text = _text(msgspec.json.decode(line, type=Line), number, encode)
             if len(text.output):
                 texts.append(text)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(getattr(error, "strerror", None) or error).split())[:200]
-        raise ValueError(f"{path} cannot be read: {reason}") from None
     if not texts:
         raise ValueError(f'{path} holds no text, expected JSON lines with "prompt" and "output"')
     return texts
