@@ -15,6 +15,9 @@ from real.commands.options import MOST_TOKENS, show_progress
 from real.model_settings import evenly_spaced
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS
 from simspec.engines.step_log import is_step_log
+from simspec.output.files import write_json
+from simspec.output.frames import frame_data, show
+from simspec.output.terminal import print_note, print_text, progress_bar
 from simspec.settings import Settings, command, option
 
 if TYPE_CHECKING:
@@ -166,7 +169,6 @@ def advise(settings: Advise) -> None:
     from real.record.texts import written_texts
     from simspec.cost.table import load_cost
     from simspec.engines.vllm_proposer import served_policy
-    from simspec.output.terminal import print_note
 
     given, log, model, out = settings.options, settings.log, settings.model, settings.out
     if settings.url is not None:
@@ -254,7 +256,6 @@ def _remarks(rows: Any, raw: bool = False, file: Path | None = None) -> list[str
     """Prints the faults of the texts, and returns them. Where they leave nothing to draft, the
     command ends, and their file is removed, since other prompts are needed."""
     from real.engines.answers import NothingToDraft, answer_faults
-    from simspec.output.terminal import print_note
 
     try:
         remarks = answer_faults(rows, raw)
@@ -271,9 +272,6 @@ def _remarks(rows: Any, raw: bool = False, file: Path | None = None) -> list[str
 def _tell(found: Any, candidates: Any, as_json: bool) -> NoReturn:
     """Writes setting, report and advice.json, prints what they say, and ends the command."""
     from real.engines import advise as steps
-    from simspec.output.files import write_json
-    from simspec.output.frames import show
-    from simspec.output.terminal import print_text
 
     plan = found.plan
     written, by_policy = steps.write_setting(found), steps.write_policy(found)
@@ -307,10 +305,6 @@ def _tell_steps(log: Path, out: Path, as_json: bool) -> NoReturn:
 
 def _tell_table(table: Any, sentences: list[str], out: Path, as_json: bool) -> NoReturn:
     """Prints a table and what it says, writes them to advice.json, and ends the command."""
-    from simspec.output.files import write_json
-    from simspec.output.frames import frame_data, show
-    from simspec.output.terminal import print_text
-
     write_json(out / "advice.json", frame_data(table) | {"advice": sentences})
     show(table, as_json, advice=sentences)
     for sentence in [] if as_json else sentences:
@@ -328,8 +322,6 @@ def _tell_served(settings: Advise, url: str) -> NoReturn:
     from simspec.engines import server as to
     from simspec.engines.served import Prices, served_advice
     from simspec.engines.steps import round_seconds
-    from simspec.output.frames import show
-    from simspec.output.terminal import progress_bar
 
     variable, key = to.key_from(os.environ)
     servers = [to.Server(to.address_of(url), False, key)]
@@ -426,7 +418,6 @@ def _requests(
     from real.engines import Request
     from real.model.checkpoint import load_tokenizer
     from real.prompts import PromptFormat, read_prompts
-    from simspec.output.terminal import print_note
 
     path, count = settings.prompts, settings.count
     assert path is not None

@@ -9,6 +9,9 @@ import typer
 
 from real.commands.options import MOST_TOKENS, show_progress
 from simspec.cli.options import MOST_BATCH, MOST_PROMPTS, MOST_REPEATS, MOST_THREADS
+from simspec.output.files import check_output, write_json
+from simspec.output.frames import frame, show
+from simspec.output.terminal import print_note, print_text
 from simspec.settings import Settings, argument, command, option
 
 if TYPE_CHECKING:
@@ -229,7 +232,6 @@ def list_engines(
 ) -> None:
     """List the engines, whether they are installed here, and what they can do."""
     from real.engines import RELEASED, find_environment
-    from simspec.output.frames import frame, show
 
     rows = []
     for name, adapter in RELEASED.items():
@@ -271,7 +273,6 @@ def measure(settings: Measure) -> None:
     from real.engines.rows import Plan, read_rows
     from real.engines.shapes import shape_of
     from simspec.cost.gate import PriceError
-    from simspec.output.files import check_output
 
     given, out = settings.options, settings.out
     check_output(out)
@@ -303,8 +304,6 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
 
     import real.engines
     from real.engines.shapes import ShapePlan, contexts_of, measure_shape, read_steps, step_table
-    from simspec.output.files import write_json
-    from simspec.output.terminal import print_note
 
     if settings.engine != "vllm":
         raise ValueError(f"{settings.engine} times no shape: give vllm, or a folder with weights")
@@ -336,8 +335,6 @@ def _shape_cost(settings: Measure, shape: "Shape") -> "CostTable":
 def _show_cost(cost: "CostModel | CostTable", out: Path, as_json: bool) -> None:
     """Writes the costs, and prints their warnings and a table of each cell."""
     from real.engines.measure import cells_of
-    from simspec.output.frames import frame, show
-    from simspec.output.terminal import print_note
 
     cost.to_json(out)
     for warning in cost.warnings:
@@ -376,8 +373,6 @@ def run(settings: Run) -> None:
     from real.engines.rows import Plan
     from real.engines.run import with_policies
     from simspec import CostModel
-    from simspec.output.files import check_output
-    from simspec.output.frames import frame, show
 
     given, concurrent, ks = settings.options, settings.concurrent, settings.k or LENGTHS
     used = given.engine_settings(settings.model, settings.drafter, max(ks), concurrent)
@@ -423,9 +418,6 @@ def compare(settings: Compare) -> None:
     from simspec import load_trace
     from simspec.cost.table import load_cost
     from simspec.engines.exports import runner_notes
-    from simspec.output.files import check_output
-    from simspec.output.frames import show
-    from simspec.output.terminal import print_note, print_text
     from simspec.reports.speedup_curve import check_plots
     from simspec.trace.recordings import locate, measured_on
 
@@ -506,7 +498,6 @@ def run_requests(
     from real.engines.run import run_on_engine
     from real.engines.trial import try_version
     from simspec.engines.exports import check_method
-    from simspec.output.terminal import print_note
 
     adapter = adapter_of(name)
     adapter.start(settings)

@@ -12,6 +12,7 @@ from real.model_settings import ModelSettings, RuleSettings
 from real.progress import Progress, quiet, relabel
 from simspec.cli.options import LONGEST_DRAFT
 from simspec.output.files import check_output
+from simspec.output.frames import frame, show
 from simspec.output.terminal import print_text
 from simspec.settings import Settings, command, option
 
@@ -102,7 +103,6 @@ def measure(settings: CostSettings) -> None:
     from real.measure.estimate import faster_wider_warning
     from real.measure.price import best_length, tokens_per_round
     from simspec.cost.gate import Claim, PriceError, check_claims, no_interval
-    from simspec.output.frames import show
 
     show(cost_frame([table for _, table in tables]))
     warnings = dict.fromkeys(text for _, table in tables for text in table.warnings)
@@ -198,8 +198,6 @@ def _asked(settings: CostSettings) -> list[Asked]:
 
 def cost_frame(tables: "list[CostTable]") -> "DataFrame":
     """A row of every context: milliseconds of a plain step, and other parts in plain steps."""
-    from simspec.output.frames import frame
-
     rows = []
     for table in tables:
         for context, cost in zip(table.context, table.known):

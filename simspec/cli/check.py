@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 from msgspec import Meta
 
+from simspec.output.frames import frame, show
+from simspec.output.terminal import print_text
 from simspec.settings import Settings, argument, command, option
 
 PANEL = "Run and verify"
@@ -34,8 +36,6 @@ def check(settings: CheckSettings) -> None:
     Example: simspec check mine.parquet --json
     """
     from simspec.check import FALSE_ALARM, controls, recording_checks, synthetic_checks
-    from simspec.output.frames import frame, show
-    from simspec.output.terminal import print_text
     from simspec.trace.recordings import locate
     from simspec.trace.trace import load_trace
 

@@ -4,6 +4,8 @@ import json
 
 from simspec.cli.replayed import print_notes
 from simspec.engines import EXPORT_FORMATS, EXTRA_EXPORTS, Export
+from simspec.output.frames import frame, show
+from simspec.output.terminal import print_fields, print_text
 from simspec.settings import command
 
 PANEL = "Engines"
@@ -19,8 +21,6 @@ def export(settings: Export) -> None:
     --target models/mine/target --out served/eagle
     """
     from simspec.cli import _load_extras
-    from simspec.output.frames import frame, show
-    from simspec.output.terminal import print_fields, print_text
 
     out = settings.out
     if settings.format not in EXPORT_FORMATS:

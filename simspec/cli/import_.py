@@ -4,6 +4,9 @@ import json
 from typing import Any
 
 from simspec.engines import EXTRA_IMPORTS, IMPORT_FORMATS, Import
+from simspec.output.files import check_output
+from simspec.output.frames import frame, show
+from simspec.output.terminal import print_fields, print_text
 from simspec.settings import command
 
 PANEL = "Engines"
@@ -19,7 +22,6 @@ def import_(settings: Import) -> None:
     simspec import specdecode-bench gsm8k.jsonl --at 3 --out gsm8k.parquet
     """
     from simspec.cli import _load_extras
-    from simspec.output.terminal import print_fields, print_text
 
     if settings.format not in IMPORT_FORMATS:
         _load_extras()
@@ -30,7 +32,6 @@ def import_(settings: Import) -> None:
     from simspec.engines.import_report import import_report
     from simspec.engines.imports import read_import, read_imports, write_recordings
     from simspec.engines.moved import LEAST, fallen, series_of
-    from simspec.output.files import check_output
 
     if len(settings.files) > 1 and settings.out is None and not settings.at:
         moved = fallen(series_of(read_imports(settings)))
@@ -69,9 +70,6 @@ TABLES = {
 
 
 def _print(report: dict[str, Any]) -> None:
-    from simspec.output.frames import frame, show
-    from simspec.output.terminal import print_fields
-
     fields = {key: report[key] for key in ("format", "file", "sha256", "kind")}
     means = dict.fromkeys(total["accepted_length_means"] for total in report["totals"])
     fields["accepted length"] = "; ".join(filter(None, means)) or "not in the file"
@@ -89,9 +87,6 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _print_moved(moved: dict[str, Any]) -> None:
-    from simspec.output.frames import frame, show
-    from simspec.output.terminal import print_fields
-
     print_fields({
         "has acceptance fallen?": moved["verdict"],
         "false alarms": f"{moved['false_alarms']:.0%} of series without a fall, at one look and "

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from simspec.cli.replayed import Json, Markdown
+from simspec.output.frames import frame, show
 from simspec.settings import Settings, command
 
 PANEL = "Decide"
@@ -22,7 +23,6 @@ def policies(settings: Policies) -> None:
 
     Example: simspec policies --markdown
     """
-    from simspec.output.frames import frame, show
     from simspec.policies import BATCH_KINDS, KINDS
     from simspec.policy_kind import GROUPS
 

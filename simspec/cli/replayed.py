@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from simspec.output.terminal import print_note
 from simspec.settings import Settings, argument, option
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ class Replayed(Settings):
 
 def print_notes(notes: Iterable[str]) -> None:
     """Prints each note as one line on stderr."""
-    from simspec.output.terminal import print_note
-
     for note in notes:
         print_note(note)
 

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 from simspec.cli.replayed import Markdown, Replayed, print_notes
+from simspec.output.files import check_output, replacing
+from simspec.output.frames import frame, show
+from simspec.output.terminal import print_text, progress_bar
 from simspec.settings import Settings, command, option
 
 PANEL = "Decide"
@@ -51,7 +54,6 @@ def report(settings: Report) -> None:
 
 
 def _show(settings: Report, paths: Mapping[str, Path]) -> None:
-    from simspec.output.frames import frame, show
     from simspec.reports.summaries import contents_frame, trace_summary
     from simspec.trace.trace import load_trace
 
@@ -64,7 +66,6 @@ def _show(settings: Report, paths: Mapping[str, Path]) -> None:
 
 
 def _papers(settings: Report) -> None:
-    from simspec.output.frames import show
     from simspec.papers import TABLES
     from simspec.papers.recorded import Recordings
     from simspec.trace.recordings import CHECKOUT
@@ -82,9 +83,6 @@ def _page(settings: Report, paths: Mapping[str, Path]) -> None:
 
     from simspec.cost.table import CostTable
     from simspec.cost.why import why_frame
-    from simspec.output.files import check_output, replacing
-    from simspec.output.frames import show
-    from simspec.output.terminal import print_text, progress_bar
     from simspec.reports.comparison import Question
     from simspec.reports.page import RecordingFigures, all_figures, page_of
     from simspec.reports.speedup_curve import check_plots

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from simspec.cli.options import MOST_BATCH, MOST_CONTEXT
 from simspec.cli.replayed import Markdown, Replayed, print_notes, servable_groups
+from simspec.output.files import check_output, write_csv
+from simspec.output.frames import flat, show
 from simspec.settings import Settings, command, option
 
 PANEL = "Decide"
@@ -90,8 +92,6 @@ def sweep(settings: Sweep) -> None:
     Many settings: simspec sweep --policy=fixed:{0..8} --policy=beta_ts:alpha0={1,2,4,8}
     (the shell expands the braces)
     """
-    from simspec.output.files import check_output, write_csv
-    from simspec.output.frames import flat, show
     from simspec.replay.evaluation import covers, covers_text
     from simspec.trace.recordings import check_priced, comparable_costs, cost_notes, locate
 

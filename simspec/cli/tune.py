@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from simspec.cli.replayed import Cost, Json, Seed, Traces
+from simspec.output.frames import show
+from simspec.output.terminal import progress_bar
 from simspec.settings import Settings, argument, command, option
 
 PANEL = "Decide"
@@ -32,8 +34,6 @@ def tune(settings: Tune) -> None:
     Example: simspec tune product:predictor=theta mine.parquet --cost cost.json --trials 1000
     """
     from simspec.cli.replayed import print_notes, servable_groups
-    from simspec.output.frames import show
-    from simspec.output.terminal import progress_bar
     from simspec.replay.evaluation import covers, covers_text
     from simspec.reports.tuning import Search, default_text, tuning_frame
     from simspec.reports.tuning import tune as tune_policy

@@ -98,7 +98,7 @@ def test_line_of_100_megabytes_is_refused_before_it_is_read_whole(tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"task": "t", "text": "' + "a " * 50_000_000 + '"}')
     said = said_within(64 << 20, lambda: read_prompts(path, PLAIN, 100))
-    assert "(line 1: expected at most 2,097,152 bytes a line and" in said
+    assert "prompts: line 1: expected at most 2,097,152 bytes a line and" in said
 
 
 def test_only_newlines_end_a_line(tmp_path):
