@@ -12,7 +12,7 @@ from real.model_settings import ModelSettings, RuleSettings
 from real.progress import Progress, quiet, relabel
 from simspec.cli.options import LONGEST_DRAFT
 from simspec.output.files import check_output
-from simspec.output.frames import frame, show
+from simspec.output.frames import DataFrame, frame, show
 from simspec.output.terminal import print_text
 from simspec.settings import Settings, command, option
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from real.sampling import Rule
     from simspec import Trace
     from simspec.cost.table import CostTable
-    from simspec.output.frames import DataFrame
 
 PANEL = "Record and train"
 SHOWN = 0, 1, 2, 4, 8, 16, 32, 48
@@ -196,7 +195,7 @@ def _asked(settings: CostSettings) -> list[Asked]:
     ]
 
 
-def cost_frame(tables: "list[CostTable]") -> "DataFrame":
+def cost_frame(tables: "list[CostTable]") -> DataFrame:
     """A row of every context: milliseconds of a plain step, and other parts in plain steps."""
     rows = []
     for table in tables:

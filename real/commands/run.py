@@ -13,7 +13,7 @@ from real.progress import Progress, quiet, relabel
 from simspec import CostModel, Trace, policies
 from simspec.numerics.rng import check_seed
 from simspec.output.files import check_output
-from simspec.output.frames import show
+from simspec.output.frames import DataFrame, show
 from simspec.output.terminal import print_text
 from simspec.reports.speedup_curve import check_plots, plot_policies
 from simspec.settings import Settings, argument, command, option
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from real.audit.forced_decoding import ForcedComparison, SampledForcedComparison
     from real.pair import Pair
     from real.rerun import Outcome, SampledOutcome
-    from simspec.output.frames import DataFrame
 
 PANEL = "Run and verify"
 
