@@ -259,12 +259,12 @@ class CostModel:
             raise self._error(
                 f"prices drafts up to {self.K}, asked to extend to {K}: truncate() or measure more"
             )
-        draft, verify = (
-            np.concatenate((part, part[-1] + max(last, 0.0) * np.arange(1, K + 2 - len(part))))
-            for part in (self.draft, self.verify)
-            for last in [part[-1] - part[-2]]
-        )
-        return self._derived("extend", K, draft=draft, verify=verify)
+
+        def longer(times: np.ndarray) -> np.ndarray:
+            step = max(times[-1] - times[-2], 0.0)
+            return np.concatenate((times, times[-1] + step * np.arange(1, K + 2 - len(times))))
+
+        return self._derived("extend", K, draft=longer(self.draft), verify=longer(self.verify))
 
     def widen(self, nodes: int) -> "CostModel":
         """The same costs with `verify` extrapolated to `nodes` submitted tokens, if it is shorter.
