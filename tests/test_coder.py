@@ -10,15 +10,19 @@ from documents import ROOT
 
 import simspec
 from real.contest import Runs, compared, predictions, speedup_measured
+from real.engines.measure import speedup_table
+from real.engines.rows import read_rows
 from real.rerun import parse_runnable
 from simspec import load_trace
 from simspec.cost.table import load_cost
+from simspec.numerics import stats
 from simspec.policies import make, parse
 from simspec.replay.evaluation import halves
 from simspec.replay.metrics import by_prompt
 from simspec.trace.acceptance import repeated_ngrams
 
 FOLDER = ROOT / "traces" / "coder"
+RULES = "entropy", "confidence:0.8"
 SETS = "code", "functions", "math", "chat", "summary", "sql"
 
 
@@ -104,3 +108,32 @@ def test_page_has_the_figures_of_the_runs():
     off = np.median([abs(error.value) for error in table.error])
     assert f"off by {off:.1%} in the median" in page
     assert f"{table.equal.min()} to {table.equal.max()} of the {trace.sequences} texts" in page
+
+
+def decode_seconds(rows, name):
+    """float64[P]: from the first token to the last of each prompt under a length or policy."""
+    held = {row.request.id: row.finished for row in rows if (row.policy or row.k) == name}
+    return np.array([held[at].seconds - held[at].first_seconds for at in sorted(held)])
+
+
+@pytest.mark.docs
+def test_page_has_the_figures_of_vllm():
+    """Predicted along the texts that vLLM wrote without drafts, at the costs of other prompts."""
+    page = " ".join((ROOT / "docs" / "coder.md").read_text(encoding="utf-8").split())
+    folder = FOLDER / "engines"
+    cost, texts = load_cost(folder / "vllm-model.cost.json"), load_trace(folder / "texts.parquet")
+    recorded = load_trace(FOLDER / "greedy" / "model.parquet")
+    off, off_recorded = [], []
+    for name, shown in (("vllm-model", (1, 2, 3)), ("vllm-hosted", (2, 3, *RULES))):
+        about, rows = read_rows(folder / f"{name}.rows.jsonl.xz")
+        along, other = (speedup_table(about, rows, cost, trace) for trace in (texts, recorded))
+        off += [abs(row.error) for row in along.rows if row.k]
+        off_recorded += [abs(row.error) for row in other.rows if row.k]
+        for at in shown:
+            row, how = along.row(at), f"with `{at}`" if at in RULES else f"at K = {at}"
+            assert f"{row.measured_interval.text()} {how} ({row.predicted:.2f})" in page
+    assert f"off by {np.median(off):.1%} in the median and {max(off):.1%} at most" in page
+    assert f"is off by {np.median(off_recorded):.1%}." in page
+    seconds = {at: decode_seconds(rows, at) for at in (2, 3, RULES[1])}  # of those that it hosts
+    over = [stats.ratio(seconds[k], seconds[RULES[1]]).text() for k in (2, 3)]
+    assert f"{over[0]} times as fast as K = 2, and {over[1]} times as K = 3" in page

@@ -10,7 +10,7 @@
 #   BATCHED              recording whose export is the schedule of draft lengths by requests in a pass
 #   PRICED FEW SOME MANY prompts of costs; of runs with a draft model, with policies and exact ones, and of fast ones
 #   BUDGET ROWS          new tokens of the recording and of runs for texts; folder of rows that are not finished
-#   DTYPE SEEING         of vLLM's weights; policies of a draft model that simspec's proposer runs
+#   DTYPE SEEING HOSTED  of vLLM's weights; policies of a draft model that simspec's proposer runs, and is timed with
 set -euo pipefail
 BIN=$1 MODELS=$2 OUT=$3 ROWS=${ROWS:-out/engines}
 shift 3
@@ -25,6 +25,7 @@ for policy in beta_ts beta_ts:censored beta_ts:scope=stream cali_ts:side=samplin
   cost_ts exp3 goodput ucb; do BLIND+=" --policy $policy"; done
 SEEING=${SEEING:--k 0 -k 4 --policy confidence:0.4 --policy cali_ts:validated,predictor=confidence}
 LEARNED="--policy beta_ts --policy cost_ts"
+HOSTED=${HOSTED:--k 1 $LEARNED $SEEING}
 # llama.cpp is exact with f32.gguf: its texts are the recording's
 VLLM="vllm --model $TARGET --dtype ${DTYPE:-float32}"
 VLLM_DRAFT="$VLLM --drafter model:$DRAFT"
@@ -66,7 +67,7 @@ policies runs policies-ngram-8 $VLLM $TEXTS --prompts $SOME --budget 24 --concur
 policies runs policies-model-8 $VLLM_DRAFT $TEXTS --prompts $SOME --budget 24 --concurrent 8 $SEEING
 policy-speeds runs vllm-own $VLLM --prompts 36 --budget 32 -k 0 -k 5
 policy-speeds runs vllm-policies $VLLM --prompts 36 --budget 32 -k 0 -k 5 -k 8 $LEARNED --policy goodput --cost $OUT/vllm-ngram.cost.json
-hosted runs vllm-hosted $VLLM_DRAFT $SPEEDS -k 1 $LEARNED $SEEING --cost $OUT/vllm-model.cost.json
+hosted runs vllm-hosted $VLLM_DRAFT $SPEEDS $HOSTED --cost $OUT/vllm-model.cost.json
 END
 }
 
@@ -95,7 +96,7 @@ for step in $steps; do
     for word in "${options[@]}"; do needed "${word#model:}"; done
     if [ "$what" = costs ]; then # on a quarter of the prompts
       "$BIN/simspec" engine measure "$engine" --threads 2 --part 4/4 --out "$ROWS/$name.cost.json" "${options[@]}"
-      cp "$ROWS/$name.cost.json" "$OUT"
+      cp "$ROWS/$name.cost.json" "$OUT/"
     else # on the others, or those of --part
       "$BIN/simspec" engine run "$engine" --threads 2 --repeats 1 --part 1-3/4 --out "$rows" "${options[@]}"
       xz -9 -c "$rows" > "$rows.part"

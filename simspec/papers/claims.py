@@ -290,7 +290,8 @@ def evidence(claims: Sequence[Claim], recordings: Recordings) -> DataFrame:
 
 EAGLE_NOTE = (
     "smollm2's eagle is not the paper's head: it was trained unrolled on 3 steps, with equal "
-    "weights of its losses, and drafts 8,192 of 49,152 tokens."
+    "weights of its losses, and drafts 8,192 of 49,152 tokens. coder's was trained with the "
+    "paper's loss, for 15 minutes of two cores, and drafts 8,192 of 151,936."
 )
 VERDICT_NOTE = (
     "A verdict is of one pair of target and text: the recordings of a pair share their prompts, so "
