@@ -230,10 +230,10 @@ axis.legend(fontsize=8)
 #
 # **The paper** adds the next best tokens beside each draft (CAPE), more of them where the drafter
 # is unsure; it is faster than the chain alone, and than beams, which double the time of a draft
-# step. **The recordings** agree on siblings where verification is flat: at an H200's prices, beyond 7
-# tokens extrapolated, and for coder on its CPU. That sizes by confidence beat one size for all only
-# coder's measured prices show, and beams pay on both pairs. **Why:** flat prices charge a step of
-# beams as one of a chain. At twice its price beams would lose.
+# step. **The recordings** agree on siblings where verification is flat: at an H200's prices,
+# beyond 7 tokens extrapolated, and for coder on its CPU. That sizes by confidence beat one size
+# for all only coder's measured prices show, and beams pay on both pairs. **Why:** flat prices
+# charge a step of beams as one of a chain. At twice its price beams would lose.
 #
 # **Look for:** points right of 0, where the first of each pair is the faster one.
 
@@ -264,11 +264,11 @@ axes[1].legend(fontsize=7)
 # %% [markdown]
 # ## EAGLE: what does a drafted feature in the input cost?
 #
-# **The paper** prints n-alpha, acceptance with n drafted features in the input: 0-alpha is higher,
-# 1 to 4 are alike. **The recordings** of coder's head, which two cores trained with the paper's loss
-# for 15 minutes, show the first as printed (dotted: positions whose n tokens before were accepted)
-# and over all rows (full lines), those of SmolLM2's over all rows alone. **Why:** positions where
-# n tokens were accepted are easier, which hides what the features cost.
+# **The paper** prints n-alpha, acceptance with n drafted features in the input: 0-alpha is
+# higher, 1 to 4 are alike. **The recordings** of coder's head, which two cores trained with the
+# paper's loss for 15 minutes, show the first as printed (dotted: positions whose n tokens before
+# were accepted) and over all rows (full lines), those of SmolLM2's over all rows alone. **Why:**
+# positions where n tokens were accepted are easier, which hides what the features cost.
 #
 # **Look for:** the dotted line above the full one, growing with n.
 
