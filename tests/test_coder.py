@@ -1,6 +1,7 @@
 """The pair that people run: its recordings, and the page of its figures."""
 
 import json
+import lzma
 from collections import Counter
 
 import msgspec
@@ -9,11 +10,12 @@ import pytest
 from documents import ROOT
 
 import simspec
+from real.audit.runs import load_run
 from real.contest import Runs, compared, predictions, speedup_measured
 from real.engines.measure import speedup_table
 from real.engines.rows import read_rows
 from real.rerun import parse_runnable
-from simspec import load_trace
+from simspec import CostModel, Rounds, load_trace
 from simspec.cost.table import load_cost
 from simspec.numerics import stats
 from simspec.policies import make, parse
@@ -60,6 +62,35 @@ def tuned(trace, cost, texts):
     for fit, rest in halves(trace):
         found[rest] = seconds[seconds[:, fit].sum(axis=1).argmin(), rest]
     return found
+
+
+def run_rounds(run, trace):
+    """The rounds of a saved run, whose texts are those of the trace."""
+    rounds = [np.array(sequence.rounds) for sequence in run.sequences]
+    offset = np.cumsum([0, *map(len, rounds)])
+    position, computed, drafted, accepted = np.concatenate(rounds).T
+    row = position + np.repeat(trace.offset[:-1], np.diff(offset))
+    return Rounds(offset, row, computed, drafted, accepted)
+
+
+def test_float32_rounds_equal_their_replays(tmp_path):
+    page = " ".join((ROOT / "docs" / "coder.md").read_text(encoding="utf-8").split())
+    rounds = prompts = 0
+    for packed in sorted((FOLDER / "measured").glob("float32-*.jsonl.xz")):
+        path = tmp_path / packed.stem
+        path.write_bytes(lzma.decompress(packed.read_bytes()))
+        run, rule = load_run(path), packed.name.split("-")[1]
+        trace = load_trace(FOLDER / rule / "model.parquet")
+        place = trace.sequence.tolist()
+        trace = trace.select([place.index(sequence.sequence) for sequence in run.sequences])
+        texts = np.split(trace.token, trace.offset[1:-1])
+        assert [sequence.token for sequence in run.sequences] == [tuple(text) for text in texts]
+        ran, cost = run_rounds(run, trace), CostModel.from_ratio(0.1, trace.K)
+        replays = {k: simspec.replay(trace, make(parse(f"fixed:{k}"), trace, cost)) for k in (1, 2)}
+        assert (run.header.dtype, run.header.policy) == ("float32", "fixed:1")
+        assert (ran == replays[1], ran == replays[2]) == (True, False)
+        rounds, prompts = rounds + len(ran), prompts + len(run.sequences)
+    assert f"In float32 {rounds:,} rounds of `fixed:1` ({prompts} prompts)" in page
 
 
 @pytest.mark.docs
