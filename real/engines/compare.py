@@ -293,7 +293,7 @@ def _policy_passes(
 ) -> list[Sequenced]:
     """A state that passes on does so from row to row of one block and session alone, and never
     between requests that are in flight together."""
-    given, plan = about["draft"]["cost"], about["plan"]
+    given, plan = about["draft"].get("cost"), about["plan"]
     cost = None if given is None else CostModel.from_dict(given)
     longest, concurrent = max(plan["ks"]), plan["concurrent"]
     policy, cost = served_policy(text, longest, cost)

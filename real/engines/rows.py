@@ -18,9 +18,8 @@ import msgspec
 from msgspec import Meta
 
 from real.engines.worker import Finished, Request, decoded
-from simspec.cost.provenance import converted
 from simspec.engines.vllm_proposer import suffix_rule
-from simspec.output.files import check_output, naming, parse_json, reraised
+from simspec.output.files import check_output, converted, naming, parse_json, reraised
 
 FORMAT, ROWS = 1, ".rows.jsonl"
 MOST_BYTES, MOST_LINE = 1 << 30, 16 << 20
@@ -241,7 +240,7 @@ def _check_about(about: Mapping[str, Any]) -> None:
     converted("it", about, About)
     plan, draft = about["plan"], about["draft"]
     method = None if draft is None else draft["method"]
-    if plan.get("policies") and method != "policy":
+    if plan.get("policies") and method not in ("policy", "model"):
         raise ValueError("its policies have no proposer")
     if method in ("ngram", "policy") and draft["ngram_min"] > draft["ngram_max"]:
         raise ValueError("its n-grams have no length")

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from real.engines.adapter import (
+    Engine,
     EngineSettings,
     ModelDraft,
     NgramDraft,
@@ -23,6 +24,7 @@ from real.engines.rows import Arm, Plan, Row, RowFile, open_rows
 from real.engines.worker import MOST_TOKENS, Finished, Ready, Request, Worker
 from real.progress import Progress, quiet
 from simspec import CostModel, Stepper
+from simspec.engines.exports import own_threshold
 from simspec.engines.ngram import FEATURES
 from simspec.engines.vllm_proposer import served_policy
 from simspec.trace.trace import Trace
@@ -67,17 +69,26 @@ def choose_prompts(
 
 
 def with_policies(
-    settings: EngineSettings, policies: Sequence[str], cost: CostModel | None
+    engine: Engine, settings: EngineSettings, policies: Sequence[str], cost: CostModel | None
 ) -> EngineSettings:
-    """The settings with simspec's proposer, where policies decide up to the draft's k tokens.
+    """The settings where policies decide up to the draft's k tokens.
 
-    cost: what policies plan with. ValueError for policies that it cannot run.
+    An engine with a threshold of its own runs confidence policies by it, others simspec's proposer.
+    cost: what policies plan with. ValueError for policies that the engine cannot run.
     """
     from real.decode.features import feature_grids
 
     draft = settings.draft
     if settings.schedule or draft is None:
         raise ValueError("--policy decides draft lengths: leave --schedule out, and name a drafter")
+    if engine.inclusive is not None:
+        if not isinstance(draft, ModelDraft):
+            raise ValueError(f"{engine.name} has a threshold for draft models alone: name one")
+        for text in policies:
+            _, policy = own_threshold(text, engine.inclusive, engine.name)
+            if policy.longest(draft.k) < draft.k:
+                raise ValueError(f"{text} ends drafts below the longest -k, {draft.k}: leave K out")
+        return settings
     if isinstance(draft, NgramDraft):
         draft = PolicyDraft(draft.k, draft.ngram_min, draft.ngram_max)
     elif isinstance(draft, ModelDraft):
@@ -222,10 +233,10 @@ def run_on_engine(
 
     force: overrides the plan's; None: where the engine can force drafts and does not draft by a
     model, whose passes must count. ValueError for a schedule whose requests would take turns, and
-    for policies where simspec does not draft in the engine.
+    for policies where the engine's n-grams draft.
     """
-    if plan.policies and not isinstance(settings.draft, PolicyDraft):
-        raise ValueError("policies run by simspec's own proposer in the engine: draft by it")
+    if plan.policies and not isinstance(settings.draft, PolicyDraft | ModelDraft):
+        raise ValueError("policies run by simspec's proposer, or an engine's threshold of a model")
     if settings.schedule and plan.group > plan.concurrent:
         raise ValueError(
             "a schedule's passes are predicted for requests that start together: give --concurrent "

@@ -36,9 +36,9 @@ from real.measure.estimate import Estimate, drift_warning
 from real.measure.timing import Timed
 from simspec import CostModel
 from simspec.cost.gate import SECONDS
-from simspec.cost.provenance import CostOrigin, converted
+from simspec.cost.provenance import CostOrigin
 from simspec.cost.table import CostTable
-from simspec.output.files import read_json, reraised
+from simspec.output.files import converted, read_json, reraised
 
 DRAWS = 100
 """Bootstrap replicates of a cell, over its blocks."""

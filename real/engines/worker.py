@@ -31,7 +31,7 @@ from msgspec import Meta
 
 from real.engines.adapter import Engine, EngineSettings, Environment
 from simspec.cost.gate import check_seconds
-from simspec.cost.provenance import converted
+from simspec.output.files import converted
 from simspec.output.names import one_note
 
 MOST_TOKENS = 1 << 20

@@ -10,17 +10,9 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta
 
-from simspec.cost.provenance import (
-    LISTS,
-    CostOrigin,
-    CostPrecision,
-    Finite,
-    convert_fields,
-    converted,
-    read_origin,
-)
+from simspec.cost.provenance import LISTS, CostOrigin, CostPrecision, Finite, read_origin
 from simspec.cost.rounds import CostTables, backlogs
-from simspec.output.files import check_keys, read_json, write_json
+from simspec.output.files import check_keys, convert_fields, converted, read_json, write_json
 
 _TERMS = ("node", "kv_verify", "kv_draft", "context")
 _ROUNDING = 1 + 1e-9

@@ -1,46 +1,17 @@
 """CostOrigin and CostPrecision: where costs were measured, and how certain each part is."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from sys import float_info
-from typing import Annotated, Any, ClassVar, Self, get_type_hints
+from typing import Annotated, Any, ClassVar, Self
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 
-from simspec.output.files import check_keys
+from simspec.output.files import check_keys, convert_fields, field_types
 
 Finite = Annotated[float, Meta(ge=0, le=float_info.max)]
 Count = Annotated[int, Meta(ge=0)]
-
-
-def converted(label: str, value: Any, kind: Any) -> Any:
-    """`value` as `kind`; ValueError, one line that begins with `label`, where it is none."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        reason = str(error).replace("Expected", "expected").replace("`", "")
-        raise ValueError(f"{label} is {repr(value)[:80]}, {reason}") from None
-
-
-def convert_fields(made: Any, label: str) -> None:
-    """Each field of a frozen dataclass as its annotation says; ValueError as of `converted`."""
-    for name, kind in field_types(type(made)).items():
-        value = converted(f"{label}: {name}", getattr(made, name), kind)
-        object.__setattr__(made, name, value)
-
-
-def _field_types(kind: Any) -> dict[str, Any]:
-    """{field: its annotation} of a dataclass."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {each.name: hints[each.name] for each in fields(kind)}
-
-
-field_types: Callable[[Any], dict[str, Any]] = cache(_field_types)
 
 
 IDENTITY = ("device", "threads", "dtype")

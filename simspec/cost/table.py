@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Meta
 
 from simspec.cost.model import CostModel
-from simspec.cost.provenance import CostOrigin, Count, convert_fields, converted, read_origin
-from simspec.output.files import check_keys, read_json, write_json
+from simspec.cost.provenance import CostOrigin, Count, read_origin
+from simspec.output.files import check_keys, convert_fields, converted, read_json, write_json
 
 
 @dataclass(frozen=True)

@@ -164,12 +164,20 @@ class Request:
 def _threshold(request: Request, inclusive: bool, engine: str) -> tuple[float, int]:
     """(threshold, longest draft) of a confidence policy; threshold 0 of a fixed length.
 
-    inclusive: whether the engine submits the token below the threshold. ValueError for the other
-    kind, since its drafts differ by a token, and for any other policy.
+    Errors of `own_threshold`.
     """
     if request.choice.schedule is not None:
         return 0.0, request.length
-    name = request.choice.policies[0]
+    threshold, policy = own_threshold(request.choice.policies[0], inclusive, engine)
+    return threshold, policy.longest(request.evidence.K)
+
+
+def own_threshold(name: str, inclusive: bool, engine: str) -> tuple[float, Policy]:
+    """(an engine's setting that drafts as this confidence policy does, the policy).
+
+    inclusive: whether the engine submits the token below the threshold. ValueError for the other
+    kind, since its drafts differ by a token, and for any other policy.
+    """
     policy = parse(name)
     if not isinstance(policy, Policy) or not name.startswith("confidence:"):
         raise ValueError(
@@ -183,7 +191,7 @@ def _threshold(request: Request, inclusive: bool, engine: str) -> tuple[float, i
             f"policy {name!r} does not draft as {engine} does, which {does} the token below the "
             f"threshold: give confidence:{threshold:g},inclusive={str(inclusive).lower()}"
         )
-    return threshold, policy.longest(request.evidence.K)
+    return threshold, policy
 
 
 def _flags(flags: Mapping[str, object]) -> str:

@@ -7,9 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from functools import cache
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
+
+import msgspec
+import numpy as np
 
 from simspec.output.names import csv_text, one_note
 
@@ -185,3 +190,30 @@ def check_keys(data: Any, keys: Iterable[str]) -> None:
             f"missing keys {sorted(expected - set(data))}, unknown keys "
             f"{sorted(set(data) - expected)}"
         )
+
+
+def converted(label: str, value: Any, kind: Any) -> Any:
+    """`value` as `kind`; ValueError, one line that begins with `label`, where it is none."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        reason = str(error).replace("Expected", "expected").replace("`", "")
+        raise ValueError(f"{label} is {repr(value)[:80]}, {reason}") from None
+
+
+def convert_fields(made: Any, label: str) -> None:
+    """Each field of a frozen dataclass as its annotation says; ValueError as of `converted`."""
+    for name, kind in field_types(type(made)).items():
+        value = converted(f"{label}: {name}", getattr(made, name), kind)
+        object.__setattr__(made, name, value)
+
+
+def _field_types(kind: Any) -> dict[str, Any]:
+    """{field: its annotation} of a dataclass."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {each.name: hints[each.name] for each in fields(kind)}
+
+
+field_types: Callable[[Any], dict[str, Any]] = cache(_field_types)

@@ -24,7 +24,7 @@ from real.engines import (
 )
 from real.engines.adapter import WORKERS, Environment
 from real.engines.worker import LONGEST_LINE, Ready, decoded, read_finished
-from simspec.cost.provenance import converted
+from simspec.output.files import converted
 
 HERE = Path(__file__).parents[1]
 RECORDED = HERE / "goldens" / "vllm_conversation.jsonl"

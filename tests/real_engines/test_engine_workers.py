@@ -14,20 +14,33 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import naive_engine
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from toy_lm import END, VOCAB, toy_decoder
+from transformers.generation import candidate_generator
 
-from real.engines import RELEASED, EngineSettings, ModelDraft, NgramDraft
-from real.engines.adapter import WORKERS
+from real.decode.features import GRIDS
+from real.drafters.model import ModelDrafter
+from real.engines import RELEASED, EngineSettings, ModelDraft, NgramDraft, Request
+from real.engines.adapter import WORKERS, start_options
+from real.engines.compare import compare_rows, written_text
 from real.engines.convention import CONVENTIONS, clipped
+from real.engines.rows import Plan, read_rows
+from real.engines.run import run_on_engine, with_policies
+from real.engines.worker import Ready, read_finished
+from real.model.checkpoint import save_decoder
+from real.record.texts import record_texts_by_model
 from simspec import CostModel
 from simspec.engines.ngram import ngram_rule
 from simspec.policies.fixed import fixed
+from simspec.trace.quantization import TABLES
 
 HERE = Path(__file__).parents[1]
 RECORDS = json.loads((HERE / "engine_fixtures" / "worker_records.json").read_text())
-K, BUDGET, END = 3, 96, 2
+K, BUDGET = 3, 96
 
 
 def worker(name):
@@ -46,7 +59,7 @@ def by_rule(record, convention, rule, K=K, budget=BUDGET, **changes):
     policy, tokens = fixed(K), record["tokens"]
     rules = replace(CONVENTIONS[convention], **changes)
     chooser = naive_engine.Chooser(policy, K, 0, 0, CostModel.from_ratio(0.1, K), policy.state0)
-    given = record["prompt"], [*tokens, *[-1] * (K + 1)], budget, [END], rules, chooser
+    given = record["prompt"], [*tokens, *[-1] * (K + 1)], budget, [2], rules, chooser
     text, passes = naive_engine.run_by(ngram_rule(rule), *given)
     assert text == tokens
     return clipped(passes, len(text))
@@ -185,3 +198,57 @@ def test_vllm_reads_k_by_the_requests_of_a_pass(vllm):
     engine.options["schedule"] = [[1, 2, 3], [3, 8, 0]]
     assert engine._speculation()[key] == [[1, 2, 3], [3, 8, 0]]
     assert engine._speculation()["num_speculative_tokens"] == 3
+
+
+class InProcess:
+    """The worker of transformers without its process."""
+
+    def start(self, settings):
+        self.engine = transformers.Transformers(start_options(settings))
+        return Ready(seconds=0.0, **self.engine.ready())
+
+    def run(self, requests, keep, concurrent, k, force, policy):
+        asked = {r.id: r for r in requests}
+        for found in self.engine.run([vars(r) for r in requests], concurrent, k, force, policy):
+            keep(read_finished(found, asked))
+
+    def close(self):
+        """Nothing to end."""
+
+
+def test_transformers_own_threshold_drafts_as_its_policy_does(tmp_path, vllm, monkeypatch):
+    monkeypatch.setattr(candidate_generator, "is_sklearn_available", lambda: True)
+    values = TABLES[GRIDS["confidence"]]
+    edges = [values[i : i + 2].mean() for i in np.searchsorted(values, (0.2, 0.3))]
+    # between two recorded values
+    policies = f"confidence:threshold={edges[0]}", f"confidence:{edges[1]}"
+    for name, model in (("target", toy_decoder(0)), ("draft", toy_decoder(4, layers=2))):
+        (tmp_path / name).mkdir()
+        save_decoder(model, tmp_path / name, END[0], 64, torch.float64)
+    given = EngineSettings(tmp_path / "target", ModelDraft(4, tmp_path / "draft"), dtype="float64")
+    settings = with_policies(RELEASED["transformers"], given, policies, None)
+    rng = np.random.default_rng(1)
+    requests = [Request(f"p{i}", tuple(rng.integers(4, VOCAB, 6).tolist()), 20) for i in range(12)]
+    rows = tmp_path / "r.jsonl"
+    run_on_engine(InProcess, settings, requests, Plan((0, 4), 1, policies=policies), rows)
+    about, held = read_rows(rows)
+    texts = [written_text(row) for row in held if not row.k]
+    recording = record_texts_by_model(texts, ModelDrafter(toy_decoder(4, layers=2)), 4, END)
+    result = compare_rows(about, held, recording)
+    assert (result.requests, result.differences) == (48, ())
+    drafted = [result.counters[name]["num_draft_tokens"][0] for name in (4, *policies)]
+    assert drafted[0] > drafted[1] > drafted[2] > 0
+    # control: another threshold drafts otherwise
+    other = [replace(row, policy=policies[0] if row.policy else "") for row in held]
+    assert compare_rows(about, [r for r in other if r.policy][-12:], recording).exceptions
+    for name, policy, words in (
+        ("transformers", "confidence:0.5,inclusive=false", "which submits the token below"),
+        ("transformers", "cost_ts", "no setting that drafts as policy 'cost_ts'"),
+        ("llamacpp", "confidence:0.5", "which drops the token below"),
+        ("transformers", "confidence:0.5,K=3", "below the longest -k, 4: leave K out"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            with_policies(RELEASED[name], given, [policy], None)
+    ngram = replace(given, draft=NgramDraft(4))
+    with pytest.raises(ValueError, match="a threshold for draft models alone"):
+        with_policies(RELEASED["transformers"], ngram, policies, None)

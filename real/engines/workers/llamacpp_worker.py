@@ -67,7 +67,7 @@ class LlamaCpp:
         draft = options["draft"]
         self.server: Any = None
         self.built: tuple | None = None
-        self._build(draft["k"] if draft else 0, forced=False)
+        self._build(draft["k"] if draft else 0)
 
     def ready(self):
         """Engine, version and capabilities of this worker."""
@@ -83,19 +83,21 @@ class LlamaCpp:
             "forces_drafts": drafts,
         }
 
-    def run(self, requests, concurrent, k, force):
+    def run(self, requests, concurrent, k, force, policy=None):
         """Decodes the requests one by one: the host starts no other run."""
+        from worker_protocol import threshold_of
+
         if k is None:
             k = self.options["draft"]["k"] if self.options["draft"] else 0
-        self._build(k if force is None else force, forced=force is not None)
+        self._build(k if force is None else force, force is not None, threshold_of(policy))
         for request in requests:
             yield self._decode(request)
 
-    def _build(self, k, forced):
+    def _build(self, k, forced=False, p_min=0.0):
         """Starts the server with draft length k, unless it runs with it."""
         import xllamacpp
 
-        if self.built == (k, forced):
+        if self.built == (k, forced, p_min):
             return
         self.server = self.built = None
         gc.collect()
@@ -111,7 +113,7 @@ class LlamaCpp:
             p.cache_type_k = p.cache_type_v = f32
             p.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
         if k:
-            self._draft(p.speculative, k, forced)
+            self._draft(p.speculative, k, forced, p_min)
         self.server = xllamacpp.Server(p)
         with urllib.request.urlopen(self.server.listening_address + "/slots") as answer:
             speculates = json.load(answer)[0]["speculative"]
@@ -120,9 +122,9 @@ class LlamaCpp:
                 "llama.cpp does not use the drafter: its vocabulary or its tokenizer is not the "
                 "target's"
             )
-        self.built = (k, forced)
+        self.built = (k, forced, p_min)
 
-    def _draft(self, p, k, forced):
+    def _draft(self, p, k, forced, p_min):
         """Sets up drafting; forced: k junk tokens a pass, none of them accepted."""
         import xllamacpp
 
@@ -139,7 +141,7 @@ class LlamaCpp:
         else:
             p.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
             p.draft.mparams.path = draft["model"]
-            p.draft.n_max, p.draft.n_min, p.draft.p_min = k, 0, 0.0
+            p.draft.n_max, p.draft.n_min, p.draft.p_min = k, 0, p_min
             for cpu in (p.draft.cpuparams, p.draft.cpuparams_batch):
                 cpu.n_threads = self.options["threads"]
             if self.options["exact"]:

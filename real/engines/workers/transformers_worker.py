@@ -70,7 +70,10 @@ class Transformers:
 
     def __init__(self, options):
         import torch
+        from transformers.generation import candidate_generator
 
+        # with scikit-learn it moves the threshold as it decodes, which no policy replays
+        vars(candidate_generator)["is_sklearn_available"] = lambda: False
         torch.set_num_threads(options["threads"])
         torch.manual_seed(options["seed"])
         self.options, self.torch = options, torch
@@ -97,8 +100,10 @@ class Transformers:
             "forces_drafts": True,
         }
 
-    def run(self, requests, concurrent, k, force):
+    def run(self, requests, concurrent, k, force, policy=None):
         """Decodes the requests one by one: the host starts no other run."""
+        from worker_protocol import threshold_of
+
         if k is None:
             k = self.options["draft"]["k"] if self.options["draft"] else 0
         for request in requests:
@@ -107,7 +112,7 @@ class Transformers:
                 longest = len(request["prompt"]) + request["max_tokens"]
                 vocab = self.model.config.vocab_size
                 self.forced = Junk(force, vocab, longest, self.options["seed"])
-            yield self._decode(request, k, force)
+            yield self._decode(request, self._drafting(k, force, threshold_of(policy)))
 
     def _load(self, folder):
         from transformers import AutoModelForCausalLM
@@ -145,8 +150,8 @@ class Transformers:
         generator.get_candidates = get_candidates
         return generator
 
-    def _drafting(self, k, force):
-        """Arguments of generate() for draft length k."""
+    def _drafting(self, k, force, threshold):
+        """Arguments of generate() for draft length k, or drafts that end at this confidence."""
         if force or (k and self.assistant is None):
             most = self.options["draft"]["max"] if k and self.assistant is None else 1
             return {"prompt_lookup_num_tokens": force or k, "max_matching_ngram_size": most}
@@ -155,10 +160,10 @@ class Transformers:
         settings = self.assistant.generation_config
         settings.num_assistant_tokens = k
         settings.num_assistant_tokens_schedule = "constant"
-        settings.assistant_confidence_threshold = 0.0
+        settings.assistant_confidence_threshold = threshold
         return {"assistant_model": self.assistant}
 
-    def _decode(self, request, k, force):
+    def _decode(self, request, drafting):
         ids = self.torch.tensor([request["prompt"]], device=self.device)
         self.drafted = []
         clock = PassClock()
@@ -168,7 +173,7 @@ class Transformers:
                 attention_mask=self.torch.ones_like(ids),
                 max_new_tokens=request["max_tokens"],
                 streamer=clock,
-                **self._drafting(k, force),
+                **drafting,
             )
         tokens = [token for part in clock.tokens for token in part]
         times = [clock.began, *clock.times]

@@ -55,6 +55,12 @@ def serve(start):
     _leave(0)
 
 
+def threshold_of(policy):
+    """The threshold of a policy confidence:P, which the host has checked; 0 without one."""
+    given = (policy or "confidence:0").partition(":")[2].partition(",")[0]
+    return float(given.removeprefix("threshold="))
+
+
 def _read(lines):
     """Hands on the host's lines; ends the process when the host is gone, in a run too."""
     for line in sys.stdin.buffer:
