@@ -455,6 +455,8 @@ def compare(settings: Compare) -> None:
         facts["costs"], origins = measured_on(cost), [c.origin for c in cells_of(cost) if c.origin]
         for note in runner_notes(origins, RUNNER.get(about["engine"], ""), "the run is"):
             print_note(note)
+        if "inclusive=false" in " ".join(about["plan"].get("policies", ())):
+            print_note("a token that a policy drafts and drops is not priced: it takes longer")
         tables.append(summary.speedup_frame(facts["speedups"], facts["costs"]))
     show(tables, settings.as_json, settings.markdown, about=about, passes=result, **facts)
     for difference in () if settings.as_json else result.exceptions[:SHOWN]:
