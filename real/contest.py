@@ -83,6 +83,8 @@ class Runs(msgspec.Struct, forbid_unknown_fields=True):
     own_draws: bool = False  # the contestant's
 
     def __post_init__(self) -> None:
+        if len({isinstance(times, list) for times in self.first}) > 1:
+            raise ValueError("first holds numbers and lists, expected a list of each repeat")
         if self.first and not isinstance(self.first[0], list):
             self.first = [self.first] * len(self.seconds)  # type: ignore[list-item]
 

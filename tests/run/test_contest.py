@@ -201,6 +201,8 @@ def test_a_killed_contest_continues_with_the_repeat_that_was_not_finished(tmp_pa
     [
         lambda saved: saved.pop("runs"),
         lambda saved: saved["runs"][0].update(surplus=1),
+        lambda saved: saved["runs"][0]["first"].__setitem__(0, 1.0),
+        lambda saved: saved["runs"][0]["first"][1].pop(),
         lambda saved: saved["runs"][0]["seconds"].pop(),
         lambda saved: saved["runs"][0]["seconds"][0].pop(),
         lambda saved: saved["runs"][0]["seconds"][0].__setitem__(0, 0.0),
